@@ -57,13 +57,16 @@ ORDER = {
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "tested_versions", "compatibility", "check", "serve", "switch", "proposer", "adaptive",
-        "adaptive_worker", "executor", "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting",
-        "drafter_list", "learning", "deciding", "speculation", "tiers", "setup", "cards", "decision_log",
-        "metrics", "ab", "observed", "stat_logger", "build", "scheduler", "__init__",
+        "settings", "tested_versions", "compatibility", "check", "serve", "switch", "proposer", "setup", "step",
+        "executor", "costs", "speculation", "ab", "observed", "stat_logger", "scheduler", "__init__",
     ),
     "vllm_plugin/ab": ("__init__", "windows", "comparison", "results", "metrics", "toggle", "__main__"),
     "vllm_plugin/observed": ("__init__", "samples", "file", "collector", "observer", "__main__"),
+    "vllm_plugin/step": ("__init__", "batch", "callers", "decision", "adaptive", "metrics"),
+    "vllm_plugin/costs": ("__init__", "steps", "sources"),
+    "vllm_plugin/speculation": (
+        "__init__", "drafts", "learner", "decider", "speculation", "controllers", "builder",
+    ),
     "vllm_plugin/serve": ("__init__", "routes", "command", "__main__"),
     "observation": (
         "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",

@@ -116,9 +116,9 @@ def problems_of(llm) -> list[str]:
     speculation = getattr(llm.llm_engine.engine_core.engine_core.scheduler, "speculation", None)
     if speculation is None:
         return ["SmartSpec is not in use: the log says why"]
-    if speculation.learning.controller is None:
+    if speculation.learner.controller is None:
         return ["too few steps to learn step times: raise --max-tokens or --waves"]
-    num_errors = speculation.learning.controller.num_errors
+    num_errors = speculation.learner.controller.num_errors
     return [f"the controller failed {num_errors} times: see the log"] if num_errors else []
 
 

@@ -18,9 +18,9 @@ from smartspec.sim.replay.policy_replay import replay
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
-from smartspec.vllm_plugin.costs import TRIAL_STEPS
-from smartspec.vllm_plugin.metrics import Metrics
+from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS
 from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger
+from smartspec.vllm_plugin.step.metrics import Metrics
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_what_cannot_be_observed_is_served(tmp_path, monkeypatch, caplog):
     def broken(*arguments):
         raise AttributeError("another version of vLLM")
 
-    monkeypatch.setattr("smartspec.vllm_plugin.observed.observer.setup_of", broken)
+    monkeypatch.setattr("smartspec.vllm_plugin.observed.observer.describe_setup", broken)
     engine = run(make_config(tmp_path, settings=OBSERVE))
     assert_texts_are_right(engine)
     assert engine.scheduler.speculation is None

@@ -14,7 +14,7 @@ from smartspec.vllm_plugin import Scheduler, scheduler, switch
 from smartspec.vllm_plugin.ab.comparison import CALM_SECONDS, FIRST_REST_SECONDS, GUARD
 from smartspec.vllm_plugin.ab.toggle import Toggle
 from smartspec.vllm_plugin.ab.windows import WINDOW
-from smartspec.vllm_plugin.speculation import Speculation
+from smartspec.vllm_plugin.speculation.speculation import Speculation
 from smartspec.vllm_plugin.switch import Switch
 
 COSTLY = (0.02, 0.004, 0.002)  # drafts make a step three times as long

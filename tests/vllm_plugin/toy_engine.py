@@ -8,7 +8,7 @@ from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Schedule
 from vllm.v1.outputs import DraftTokenIds
 
 from smartspec import vllm_plugin
-from smartspec.vllm_plugin.adaptive import COSTS
+from smartspec.vllm_plugin.step.adaptive import COSTS
 
 VOCABULARY = 1000
 FULL_GRAPHS = SimpleNamespace(has_full_cudagraphs=lambda: True)

@@ -15,7 +15,7 @@ from lib.emulated_gpu.acceptance import Acceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.clock import Clock, ReadyAt, wait_until
 from lib.emulated_gpu.step_time import GPUTime, StepSize
-from smartspec.vllm_plugin.adaptive import ADMITTED, COSTS
+from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS
 
 
 @dataclass

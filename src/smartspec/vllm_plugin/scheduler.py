@@ -13,7 +13,7 @@ from smartspec.vllm_plugin.settings import OBSERVE, Settings
 if TYPE_CHECKING:
     from smartspec.vllm_plugin.ab.toggle import Toggle
     from smartspec.vllm_plugin.observed.observer import Observer
-    from smartspec.vllm_plugin.speculation import Speculation
+    from smartspec.vllm_plugin.speculation.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 FIRST_REST, LONGEST_REST = 100, 12_800  # steps
@@ -68,7 +68,7 @@ def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer 
     problem = attribute_problem(scheduler)
     if problem is None:
         try:  # a version that is tried may lack what this imports
-            from smartspec.vllm_plugin.build import make_speculation
+            from smartspec.vllm_plugin.speculation.builder import make_speculation
         except ImportError as error:
             problem = str(error)
     if problem is not None:

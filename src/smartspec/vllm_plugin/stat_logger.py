@@ -13,10 +13,10 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.observation.files import observation_path
 from smartspec.vllm_plugin.ab.metrics import toggle_metrics_path
-from smartspec.vllm_plugin.metrics import metrics_path
 from smartspec.vllm_plugin.observed.collector import ObservationCollector
 from smartspec.vllm_plugin.observed.file import log_conclusions
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
+from smartspec.vllm_plugin.step.metrics import metrics_path
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfi
 from smartspec.vllm_plugin.ab.comparison import GUARD
 from smartspec.vllm_plugin.ab.results import Results
 from smartspec.vllm_plugin.ab.windows import WINDOW
-from smartspec.vllm_plugin.metrics import metrics_path
+from smartspec.vllm_plugin.step.metrics import metrics_path
 from smartspec.vllm_plugin.switch import SWITCH
 
 logger = logging.getLogger("vllm.smartspec")

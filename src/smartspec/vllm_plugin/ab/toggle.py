@@ -18,12 +18,9 @@ from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
 from smartspec.vllm_plugin.ab.results import ALL, ResultsFile, level_name
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
 from smartspec.vllm_plugin.compatibility import runs_in_lockstep
-from smartspec.vllm_plugin.cost_file import setup_key
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
-from smartspec.vllm_plugin.setup import device_name
-from smartspec.vllm_plugin.speculation import MODEL_FREE
+from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, captured_lengths, device_name, setup_key
 from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
-from smartspec.vllm_plugin.tiers import AUTOMATIC, captured_lengths
 
 logger = logging.getLogger("vllm.smartspec")
 

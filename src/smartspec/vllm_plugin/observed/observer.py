@@ -13,15 +13,15 @@ from itertools import repeat
 
 from smartspec.observation.files import observation_path
 from smartspec.observation.records import DraftOutcome, Observation, StepSize
-from smartspec.vllm_plugin.adaptive import verified_by_request
-from smartspec.vllm_plugin.batch import NO_PREFILL, Prefill
-from smartspec.vllm_plugin.callers import class_of
 from smartspec.vllm_plugin.compatibility import is_adaptive
-from smartspec.vllm_plugin.decision import EmittedTokens, Step
-from smartspec.vllm_plugin.metrics import Metrics, metrics_path
 from smartspec.vllm_plugin.observed.file import ObservationFile, log_conclusions
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.setup import setup_of
+from smartspec.vllm_plugin.setup import describe_setup
+from smartspec.vllm_plugin.step.adaptive import verified_by_request
+from smartspec.vllm_plugin.step.batch import NO_PREFILL, Prefill
+from smartspec.vllm_plugin.step.callers import class_of
+from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
+from smartspec.vllm_plugin.step.metrics import Metrics, metrics_path
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
@@ -81,7 +81,7 @@ class Observer:
             prefill = self._prefill(scheduled, verified)
         step = Step(
             output=output,
-            scheduled_at=self._clock(),
+            start=self._clock(),
             prefill=prefill,
             verified=verified,
             num_verified=num_verified,
@@ -112,10 +112,10 @@ class Observer:
         if step is None:
             return None
         now = self._clock()
-        step.seconds = now - (step.scheduled_at if self._last_completion is None else self._last_completion)
+        step.seconds = now - (step.start if self._last_completion is None else self._last_completion)
         self._last_completion = now
         if self._start is None:  # again after a time in which nothing was observed
-            self._start = step.scheduled_at - self.observation.arrivals.seconds
+            self._start = step.start - self.observation.arrivals.seconds
         self.observation.arrivals.seconds = max(now - self._start, 0.0)
         if self._is_adaptive and step.verified:
             step.verified = verified_by_request(model_output, step.verified)
@@ -246,7 +246,7 @@ def make_observer(scheduler, settings: Settings) -> Observer:
     """Return the observer of a scheduler, with its file, its metrics, and the end of the log."""
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
-    setup = setup_of(scheduler)
+    setup = describe_setup(scheduler)
     file = ObservationFile(observation_path(settings.cache, config.instance_id, engine_index))
     logger.info("SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s", file.path)
     observer = Observer(

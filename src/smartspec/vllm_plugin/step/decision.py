@@ -8,38 +8,36 @@ from itertools import repeat
 import numpy as np
 
 from smartspec.control import BatchView, Drafted, DrafterView, FreeTests, Outcome, Plan, StepSeconds
-from smartspec.vllm_plugin.batch import Prefill
+from smartspec.vllm_plugin.step.batch import Prefill
 
 
 @dataclass(frozen=True)
 class Decision:
-    """names: vLLM's ids of the rows of view, which expects prefill. lengths: int [R], draft tokens to verify.
-    draft_length: draft tokens the drafter is to make for all. cut_off: by row, the first draft token that is there and
-    not verified, -1 if unknown; None where drafts are made in passes. plan: the controller's, if there is one. drafter:
-    int [R], whose draft each row gets. host_seconds: that the decision took where it searches for drafts, else 0."""
+    """A decision about the requests that decode in a step."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # vLLM's ids of the rows of view
     view: BatchView
-    prefill: Prefill
-    lengths: np.ndarray
-    draft_length: int
+    prefill: Prefill  # that view expects
+    lengths: np.ndarray  # int [R], draft tokens to verify
+    draft_length: int  # draft tokens that the drafter is to make for all
+    # By row, the first draft token that is there and not verified, -1 if unknown; None where drafts are made in passes.
     cut_off: np.ndarray | None
-    plan: Plan | None = None
-    drafter: np.ndarray | None = None
-    host_seconds: float = 0.0
+    plan: Plan | None = None  # the controller's, if there is one
+    drafter: np.ndarray | None = None  # int [R], whose draft each row gets
+    host_seconds: float = 0.0  # that the decision took where it searches for drafts, else 0
 
     @property
-    def needs_tokens(self) -> bool:
-        """Whether the tokens of its outcome are compared with drafts."""
+    def has_comparison(self) -> bool:
+        """True if the tokens of its outcome are compared with drafts."""
         return self.cut_off is not None or self.drafter is not None
 
     @cached_property
     def shortest(self) -> int:
-        """The least that a draft is cut to."""
+        """The least length that a draft is cut to."""
         return min(self.draft_length, int(self.lengths.min(initial=self.draft_length)))
 
-    def of_rows(self, names: Container[str]) -> "Decision":
-        """The decision about those of its rows that are named, where drafts are made in passes."""
+    def select_rows(self, names: Container[str]) -> "Decision":
+        """Return the decision about its rows of these names, where drafts are made in passes."""
         kept = [row for row, name in enumerate(self.names) if name in names]
         if len(kept) == len(self.names):
             return self
@@ -55,55 +53,48 @@ class Decision:
 
 @dataclass
 class Step:
-    """A step that vLLM has scheduled. verified: draft tokens by request; num_verified: of all of them. decision: the
-    one it carries out, None if another step does that. draft_length: draft tokens made in it. ended: requests that had
-    ended when it was scheduled, and not when the step before was.
+    """A step that vLLM has scheduled."""
 
-    Set once it has finished: seconds, measured; timed_length, of the drafts that were made in these seconds;
-    predicted_seconds, None without a prediction; is_overruled, whether its lengths differ from those of the policy's
-    rule alone; free_tests, by drafter, where drafters of ours were
-    queried."""
-
-    output: object
-    scheduled_at: float
+    output: object  # vLLM's SchedulerOutput
+    start: float  # seconds of the clock at which it was scheduled
     prefill: Prefill
-    verified: Mapping[str, int]
-    num_verified: int
-    num_decoding: int
-    context_tokens: int
-    draft_length: int
-    decision: Decision | None = None
-    ended: tuple[str, ...] = ()
+    verified: Mapping[str, int]  # draft tokens by request
+    num_verified: int  # draft tokens of all requests
+    num_decoding: int  # requests
+    context_tokens: int  # in the KV of all its requests
+    draft_length: int  # draft tokens made in it
+    decision: Decision | None = None  # that it carries out, None if another step does that
+    ended: tuple[str, ...] = ()  # requests that have ended between the schedule of the step before and its own
+    # The rest is set once the step has finished.
     seconds: float = 0.0
-    timed_length: int = 0
-    predicted_seconds: float | None = None
-    is_overruled: bool = False
-    free_tests: tuple[FreeTests, ...] = ()
+    timed_length: int = 0  # of the drafts that were made in these seconds
+    predicted_seconds: float | None = None  # None without a prediction
+    is_overruled: bool = False  # true if its lengths differ from those of the policy's rule alone
+    free_tests: tuple[FreeTests, ...] = ()  # by drafter, where drafters of ours were queried
 
 
 @dataclass(frozen=True)
 class EmittedTokens:
-    """The outcome of a step. emitted: tokens by request, at least one, of those whose output counts. tokens: these
-    tokens, where the decision needs them. invalid: draft tokens that broke a grammar, by request."""
+    """The outcome of a step, by request."""
 
-    emitted: Mapping[str, int]
-    tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    invalid: Mapping[str, int] = field(default_factory=dict)
+    emitted: Mapping[str, int]  # number of tokens, at least one, of requests whose output counts
+    tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # these tokens, where they are compared
+    invalid: Mapping[str, int] = field(default_factory=dict)  # number of draft tokens that broke a grammar
 
     @cached_property
     def num_emitted(self) -> int:
-        """Tokens of all requests."""
+        """The number of tokens of all requests."""
         return sum(self.emitted.values())
 
     @property
     def num_accepted(self) -> int:
-        """Draft tokens that were accepted: every request emits one token more than that."""
+        """The number of accepted draft tokens: every request emits one token more than that."""
         return self.num_emitted - len(self.emitted)
 
     @staticmethod
     def of(step: Step, model_output, requests: Mapping) -> "EmittedTokens":
-        """From the model's output, before vLLM applies it to its requests and shortens it. Requests that were aborted
-        or preempted meanwhile are left out."""
+        """Return the outcome in the model's output, before vLLM applies it to its requests and shortens it. Requests
+        that were aborted or preempted meanwhile are left out."""
         sampled: Sequence = model_output.sampled_token_ids
         rows = model_output.req_id_to_index.items() if sampled else ()
         emitted = {
@@ -111,8 +102,8 @@ class EmittedTokens:
             for name, row in rows
             if (n := len(sampled[row])) and (request := requests.get(name)) and not request.num_stale_output_tokens
         }
-        are_needed = step.decision is not None and step.decision.needs_tokens
-        kept = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if are_needed else {}
+        is_compared = step.decision is not None and step.decision.has_comparison
+        kept = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if is_compared else {}
         return EmittedTokens(emitted, kept, getattr(step.output, "num_invalid_spec_tokens", None) or {})
 
 
@@ -122,8 +113,8 @@ def _view_of_rows(view: BatchView, kept: list[int]) -> BatchView:
     return replace(view, drafters=drafters, **{name: getattr(view, name)[kept] for name in columns})
 
 
-def outcome_of(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
-    """The outcome, for the controller, of the step that carried out its decision."""
+def make_outcome(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
+    """Return the controller's record of the outcome of the step that carried out a decision."""
     decision = step.decision
     assert decision is not None, "the step carries out no decision"
     # Most steps are as expected. Then the same object is kept, with its cached values.

@@ -13,9 +13,9 @@ from smartspec.control import DrafterSpec
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.drafters.recycling import pack
 from smartspec.sim.replay.recorded_log import RecordedLog
-from smartspec.vllm_plugin import Scheduler, drafter_list
+from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS
-from smartspec.vllm_plugin.drafting import OwnDrafters
+from smartspec.vllm_plugin.speculation.drafts import SHIPPED, OwnDrafters
 
 PERIOD = 7
 
@@ -120,7 +120,7 @@ class Failing(ModelFreeDrafter):
 
 def test_a_drafter_that_fails_costs_drafts_alone(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(
-        "smartspec.vllm_plugin.build.make_drafters", lambda *_: OwnDrafters([Failing(max_draft_tokens=4)])
+        "smartspec.vllm_plugin.speculation.builder.make_drafters", lambda *_: OwnDrafters([Failing(max_draft_tokens=4)])
     )
     with caplog.at_level(logging.ERROR):
         engine = serve(tmp_path)
@@ -145,7 +145,7 @@ def serve_beside_a_model(tmp_path, *, noise, acceptance, **changes) -> BesideMod
         engine.add(number, 20, 300)
     engine.run()
     assert_texts_are_right(engine)
-    controller = engine.scheduler.speculation.learning.controller
+    controller = engine.scheduler.speculation.learner.controller
     assert not controller.num_errors and not controller.controller.num_ignored
     return engine
 
@@ -189,4 +189,4 @@ def test_where_drafts_of_the_scheduler_cannot_be_used_a_drafter_is_refused(chang
 
 
 def test_the_package_of_heads_and_datastores_is_found():
-    assert [path.parent.name for path in drafter_list.SHIPPED.glob("*/datastore.json")] == ["smollm2-135m-instruct"]
+    assert [path.parent.name for path in SHIPPED.glob("*/datastore.json")] == ["smollm2-135m-instruct"]

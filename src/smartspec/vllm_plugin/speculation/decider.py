@@ -1,51 +1,50 @@
-"""One decision: vLLM's requests as a view of the controller, its plan, and what vLLM is told of it."""
+"""The decision about a step: vLLM's requests as a view of the controller, its plan, and the lengths for vLLM."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView, FreeTests
-from smartspec.vllm_plugin import batch
-from smartspec.vllm_plugin.callers import Callers, Columns
-from smartspec.vllm_plugin.copying import COPYING, Followed
-from smartspec.vllm_plugin.decision import Decision, EmittedTokens, Step
-from smartspec.vllm_plugin.drafting import OwnDrafters
-from smartspec.vllm_plugin.learning import Learning
+from smartspec.vllm_plugin.speculation.drafts import COPYING, FollowedTokens, OwnDrafters
+from smartspec.vllm_plugin.speculation.learner import Learner
+from smartspec.vllm_plugin.step import batch
+from smartspec.vllm_plugin.step.callers import Callers, Columns
+from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 
 class Decider:
-    """Decides for one scheduler of vLLM, and keeps what it has to know of its requests. drafter, own: vLLM's drafter,
-    and ours if they draft, in its place or beside it. tiers, is_adaptive: see Speculation."""
+    """The decider of one scheduler of vLLM, with its knowledge of requests. drafter, own: vLLM's drafter, and ours if
+    they draft, in its place or beside it. tiers, is_adaptive: see Speculation."""
 
     def __init__(
         self,
         scheduler,
         drafter: DrafterSpec,
         own: OwnDrafters | None,
-        learning: Learning,
+        learner: Learner,
         tiers: tuple[int, ...] | None,
         is_adaptive: bool,
         clock: Callable[[], float],
     ):
-        self._scheduler, self._drafter, self._learning = scheduler, drafter, learning
+        self._scheduler, self._drafter, self._learner = scheduler, drafter, learner
         self._max_draft_tokens, self._tiers, self._clock = scheduler.num_spec_tokens, tiers, clock
         self._is_adaptive = is_adaptive
         self.own = own
         self._first_own = int(own is not None and drafter.has_passes)  # the number of the first of ours
         self.callers = Callers(self._max_draft_tokens)
-        self._followed = Followed() if drafter.name in COPYING else None
+        self._followed = FollowedTokens() if drafter.name in COPYING else None
 
     def decide(self, rows: list, last_draft_length: int) -> Decision:
-        """For these requests, which decode in the next step. last_draft_length: of the step before."""
-        began = self._clock()
+        """Decide about these requests, which decode in the next step. last_draft_length: of the step before."""
+        start = self._clock()
         columns = self.callers.columns(rows)
         prefill = batch.expected_prefill(self._scheduler, len(rows))
         view = self._view(rows, columns, prefill)
-        plan, controller = None, self._learning.controller
+        plan, controller = None, self._learner.controller
         if controller is None:
             view = view.queried(True)
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
-            wanted = np.minimum(view.draft_lengths.max(axis=0), self._learning.costs.next_trial(lengths))
+            wanted = np.minimum(view.draft_lengths.max(axis=0), self._learner.costs.next_trial(lengths))
             verified, drafter = wanted, view.draft_lengths.argmax(axis=0)
         else:
             plan = controller.plan(view)
@@ -70,11 +69,11 @@ class Decider:
             cut_off=None if self._drafter.has_passes else _cut_off(rows, verified.tolist()),
             plan=plan,
             drafter=None if self.own is None else drafter,
-            host_seconds=0.0 if self.own is None else self._clock() - began,
+            host_seconds=0.0 if self.own is None else self._clock() - start,
         )
 
     def observe(self, step: Step, outcome: EmittedTokens) -> None:
-        """A step is over: note what the next decision needs of it."""
+        """Note what the next decision needs of a step that is over."""
         if step.decision is None:
             return
         if self._followed is not None:
@@ -86,25 +85,25 @@ class Decider:
             step.free_tests = (nothing, *found) if found and self._first_own else found
 
     def end(self, name: str) -> None:
-        """A request of vLLM has ended."""
+        """Forget a request of vLLM that has ended."""
         number = self.callers.forget(name)
         if self.own is not None:
             self.own.end(name)
         if number is not None:
-            self._learning.end(number)
+            self._learner.end(number)
 
     def start_over(self) -> None:
-        """All requests count as new."""
-        self._followed = None if self._followed is None else Followed()
+        """Forget all requests: they count as new."""
+        self._followed = None if self._followed is None else FollowedTokens()
         if self.own is not None:
             self.own.start_over()
         for number in self.callers.forget_all():
-            self._learning.end(number)
+            self._learner.end(number)
 
     def _view(self, rows: list, columns: Columns, prefill: batch.Prefill) -> BatchView:
         scheduler = self._scheduler
         context_tokens = np.array([request.num_computed_tokens for request in rows], dtype=np.int64)
-        useful = batch.longest_useful(rows, context_tokens, scheduler.max_model_len, until_they_end=not self._tiers)
+        useful = batch.useful_lengths(rows, context_tokens, scheduler.max_model_len, has_end=not self._tiers)
         caps = np.minimum(np.minimum(columns.max_draft_tokens, self._max_draft_tokens), useful)
         budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(rows)
         return BatchView(
@@ -121,7 +120,7 @@ class Decider:
         )
 
     def _drafts(self, rows: list, names: tuple[str, ...], caps: np.ndarray) -> dict:
-        """What can be drafted, or how it is found. caps: int [R], longest draft of each."""
+        """Return the drafts that exist, or queries for them. caps: int [R], longest draft of each."""
         if self.own is not None:
             queries = self.own.queries(rows, caps, self._scheduler.max_model_len)
             return {"queries": (lambda _: DrafterView(caps), *queries) if self._first_own else queries}
@@ -132,7 +131,7 @@ class Decider:
 
 
 def _cut_off(rows: list, planned: list[int]) -> np.ndarray:
-    """See Decision."""
+    """Return the first draft token of each row that is not verified (see Decision.cut_off)."""
     drafts = [request.spec_token_ids for request in rows]
     cut_off = [draft[n] if n < len(draft) else -1 for draft, n in zip(drafts, planned, strict=True)]
     return np.array(cut_off, dtype=np.int64)

@@ -28,9 +28,9 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Caller:
-    """number: the controller's, of the request. The rest are its options, or their defaults."""
+    """A request with its options, or their defaults."""
 
-    number: int
+    number: int  # the controller's number of the request
     max_draft_tokens: int
     weight: float
     class_id: int
@@ -38,13 +38,13 @@ class Caller:
 
 @dataclass(frozen=True)
 class Columns:
-    """Values by row: vLLM's ids of requests, and int [R] or float [R] of each field of Caller."""
+    """The fields of Caller by row."""
 
-    names: tuple[str, ...]
-    numbers: np.ndarray
-    max_draft_tokens: np.ndarray
-    weights: np.ndarray
-    class_ids: np.ndarray
+    names: tuple[str, ...]  # vLLM's ids of the requests
+    numbers: np.ndarray  # int [R]
+    max_draft_tokens: np.ndarray  # int [R]
+    weights: np.ndarray  # float [R]
+    class_ids: np.ndarray  # int [R]
 
     @staticmethod
     def of(names: tuple[str, ...], callers: list[Caller]) -> "Columns":
@@ -58,7 +58,7 @@ class Columns:
 
 
 class Callers:
-    """Knows the requests of earlier batches until they are forgotten. max_draft_tokens: the default of that option."""
+    """The callers of earlier batches, until they are forgotten. max_draft_tokens: the default of that option."""
 
     def __init__(self, max_draft_tokens: int):
         self._max_draft_tokens = max_draft_tokens
@@ -66,36 +66,36 @@ class Callers:
         self._next_number = count()
         self._class_ids = ClassIds()
         self._last = Columns.of((), [])
-        self._warned: set[str] = set()  # fields of which a wrong value has been logged
+        self._warnings: set[str] = set()  # fields whose wrong value is in the log
 
     def __len__(self) -> int:
         return len(self._known)
 
     def columns(self, rows: list) -> Columns:
-        """The columns of these vLLM requests, in their order."""
+        """Return the columns of these vLLM requests, in their order."""
         names = tuple([request.request_id for request in rows])
         if names != self._last.names:
-            self._last = Columns.of(names, [self._known.get(r.request_id) or self._meet(r) for r in rows])
+            self._last = Columns.of(names, [self._known.get(r.request_id) or self._add(r) for r in rows])
         return self._last
 
     def forget(self, name: str) -> int | None:
-        """The number of a request that has ended, None if it was in no batch."""
+        """Forget a request that has ended, and return its number, None if it was in no batch."""
         caller = self._known.pop(name, None)
         if caller is not None and name in self._last.names:
             self._last = Columns.of((), [])
         return None if caller is None else caller.number
 
     def forget_all(self) -> list[int]:
-        """The numbers of all requests that were known."""
+        """Forget all requests, and return their numbers."""
         numbers = [caller.number for caller in self._known.values()]
         self._known.clear()
         self._last = Columns.of((), [])
         return numbers
 
-    def _meet(self, request) -> Caller:
+    def _add(self, request) -> Caller:
         extra = getattr(request.sampling_params, "extra_args", None)
-        given = extra if isinstance(extra, Mapping) else {}
-        longest, weight, name = (given.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
+        options = extra if isinstance(extra, Mapping) else {}
+        longest, weight, name = (options.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
         # Compared before they are converted: whole numbers may be too large for a float, and floats for an integer.
         is_length = _is_number(longest) and longest >= 0
         is_weight = _is_number(weight) and MIN_WEIGHT <= weight <= MAX_WEIGHT
@@ -107,21 +107,21 @@ class Callers:
             class_id=self._class_ids.of(name) if is_class else 0,
         )
         for field, is_sound in ((MAX_DRAFT_TOKENS, is_length), (WEIGHT, is_weight), (WORKLOAD_CLASS, is_class)):
-            if given.get(field) is not None and not is_sound:
-                self._warn(field, given[field])
+            if options.get(field) is not None and not is_sound:
+                self._warn(field, options[field])
         self._known[request.request_id] = caller
         return caller
 
     def _warn(self, field: str, value: object) -> None:
-        if field in self._warned:  # once: a client that is wrong is wrong with every request
+        if field in self._warnings:  # once: a client that is wrong is wrong with every request
             return
-        self._warned.add(field)
+        self._warnings.add(field)
         text = "%s of a request is %s and counts as not given: use %s. Other such values are not logged."
-        logger.warning(text, field, _shown(value), RANGES[field])
+        logger.warning(text, field, _short(value), RANGES[field])
 
 
 def class_of(request) -> str:
-    """The class of a vLLM request, "" for none."""
+    """Return the class of a vLLM request, "" for none."""
     extra = getattr(request.sampling_params, "extra_args", None)
     name = extra.get(WORKLOAD_CLASS) if isinstance(extra, Mapping) else None
     return name if _is_class(name) else ""
@@ -135,8 +135,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
-    """Short, whatever it is: Python refuses to print whole numbers of many digits."""
+def _short(value: object) -> str:
+    """Return a short text of any value: Python refuses to print whole numbers of many digits."""
     if isinstance(value, int) and value.bit_length() > 128:
         return f"a whole number of {value.bit_length()} bits"
     if value is None or isinstance(value, int | float | str):

@@ -1,5 +1,5 @@
-"""Prometheus metrics of decisions. One process of vLLM schedules and makes them; another answers /metrics. They pass
-through a file, as text (see stat_logger)."""
+"""Prometheus metrics of steps. One process of vLLM schedules and counts; another answers /metrics. Between them is a
+file of text (see stat_logger)."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, write_to_textfile
 
 from smartspec.control import SafeController
-from smartspec.vllm_plugin.decision import EmittedTokens, Step
+from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
 
 logger = logging.getLogger("vllm.smartspec")
 
@@ -29,18 +29,18 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0
 
 
 def metrics_path(folder: Path, instance_id: str, engine_index: int) -> Path:
-    """Where an engine leaves its metrics: both processes know its number and the id of vLLM's configuration."""
+    """The file of an engine's metrics: both processes know its number and the id of vLLM's configuration."""
     return folder / "vllm" / f"{instance_id}-{engine_index}.prom"
 
 
 class Metrics:
-    """Metrics of one engine, written to path after the first step, then at most every interval_seconds."""
+    """The metrics of one engine, written to path after the first step, then at most every interval_seconds."""
 
     def __init__(self, path: Path, engine_index: int, interval_seconds: float):
-        self._path, self._interval, self._written_at = path, interval_seconds, -float("inf")
+        self._path, self._interval, self._write_time = path, interval_seconds, -float("inf")
         self._registry = CollectorRegistry()
         self._engine = str(engine_index)
-        self._errors_seen = 0
+        self._last_num_errors = 0
         self._is_unwritable = False
         # Since the last write: Prometheus' own objects lock at every call, which takes too long for every step.
         self._unwritten: Counts[str] = Counts()
@@ -65,11 +65,11 @@ class Metrics:
         for step, outcome in steps:
             self._count(step, outcome)
         if controller is not None:
-            self._unwritten["controller_errors"] += controller.num_errors - self._errors_seen
-            self._errors_seen = controller.num_errors
+            self._unwritten["controller_errors"] += controller.num_errors - self._last_num_errors
+            self._last_num_errors = controller.num_errors
         now = time.monotonic()
-        if steps and now - self._written_at >= self._interval:
-            self._written_at = now
+        if steps and now - self._write_time >= self._interval:
+            self._write_time = now
             step, outcome = steps[-1]
             self._goodput.set(outcome.num_emitted / step.seconds)
             self._write()

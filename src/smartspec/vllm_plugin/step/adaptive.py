@@ -1,12 +1,12 @@
-"""Beside vLLM's adaptive verification.
+"""The scheduler's half of vLLM's adaptive verification (the workers' half is in executor.py).
 
 vLLM's workers verify the likeliest draft tokens of a batch, as many as make most tokens per second by their tables of
 step times. The scheduler decides how many tokens are drafted at all. It sends our step times, corrected by each step,
 in place of the tables that vLLM profiled at the start. The workers say in each output how many draft tokens of each
 request they have verified.
 
-What travels are two attributes: `smartspec_costs` of vLLM's SchedulerOutput, taken off by our executor, and
-`smartspec_admitted` of its ModelRunnerOutput, put there by adaptive_worker.py.
+Two attributes travel: `smartspec_costs` of vLLM's SchedulerOutput, which our executor takes off, and
+`smartspec_admitted` of its ModelRunnerOutput, which our functions in the workers put there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,15 @@ COSTS_SPACING = 128  # steps between two messages: a table takes the workers abo
 
 @dataclass(frozen=True)
 class CostCurves:
-    """What AdaptiveVerificationManager.set_cost_curves takes. draft: milliseconds of a step's drafts by its requests.
-    verify: milliseconds of its other parts by the tokens that it feeds."""
+    """The arguments of AdaptiveVerificationManager.set_cost_curves, in milliseconds."""
 
-    draft: tuple[tuple[int, float], ...]
-    verify: tuple[tuple[int, float], ...]
+    draft: tuple[tuple[int, float], ...]  # of a step's drafts, by its requests
+    verify: tuple[tuple[int, float], ...]  # of its other parts, by the tokens that it feeds
 
 
 def token_sizes(vllm_config) -> tuple[int, ...]:
-    """Fed tokens for which costs are sent: sizes with captured graphs, to which smaller steps are padded, and doubled
-    ones up to the largest step."""
+    """Return the numbers of fed tokens for which costs are sent: sizes with captured graphs, to which smaller steps are
+    padded, and doubled ones up to the largest step."""
     largest = vllm_config.scheduler_config.max_num_batched_tokens
     sizes = sorted(getattr(vllm_config.compilation_config, "cudagraph_capture_sizes", None) or (1,))
     while sizes[-1] < largest:
@@ -40,8 +39,8 @@ def token_sizes(vllm_config) -> tuple[int, ...]:
 
 
 def cost_curves(latency: LatencyModel, view: BatchView, depth: int, sizes: Sequence[int], max_rows: int) -> CostCurves:
-    """Times at the mean context of this batch, which has rows. depth: draft tokens made for a request. max_rows: the
-    most requests of a step. Fewer tokens than rows are rows without drafts."""
+    """Return times at the mean context of this batch, which has rows. depth: draft tokens made for a request. max_rows:
+    the most requests of a step. Fewer tokens than rows are rows without drafts."""
     rows, context = view.num_rows, view.total_context_tokens // view.num_rows
     more = np.array([size - rows for size in sizes if size > rows], dtype=np.int64)
     fewer = [(size, latency.off_seconds(_batch(size, context, 0))) for size in sizes if size <= rows]
@@ -53,16 +52,16 @@ def cost_curves(latency: LatencyModel, view: BatchView, depth: int, sizes: Seque
 
 
 def verified_by_request(model_output, scheduled: Mapping[str, int]) -> dict[str, int]:
-    """Draft tokens that the workers have verified, by request. scheduled: how many they might. ValueError where the
-    output does not say so, or says what cannot be."""
+    """Return the number of draft tokens that the workers have verified, by request. scheduled: the most of each.
+    ValueError where the output has no such numbers, or impossible ones."""
     admitted = getattr(model_output, ADMITTED, None)
     rows = model_output.req_id_to_index
     if admitted is None or len(admitted) != len(rows):
         raise ValueError(f"vLLM's workers do not say which draft tokens they verified ({ADMITTED} is {admitted})")
-    found = {name: admitted[rows[name]] for name in scheduled}
-    if any(not 0 <= n <= scheduled[name] for name, n in found.items()):
-        raise ValueError(f"vLLM's workers verified {found} of {dict(scheduled)} draft tokens")
-    return found
+    verified = {name: admitted[rows[name]] for name in scheduled}
+    if any(not 0 <= n <= scheduled[name] for name, n in verified.items()):
+        raise ValueError(f"vLLM's workers verified {verified} of {dict(scheduled)} draft tokens")
+    return verified
 
 
 def _batch(rows: int, context: int, depth: int) -> BatchView:
