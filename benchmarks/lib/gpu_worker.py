@@ -20,7 +20,7 @@ def main(settings: dict) -> dict:
     import vllm
     from vllm.platforms import current_platform
 
-    from smartspec.vllm_plugin.check import installed_package, missing
+    from smartspec.vllm_plugin.check import installed_package, missing_members
     from smartspec.workload.prompts import shipped_prompts
 
     chats = [[{"role": "user", "content": prompt.text}] for prompt in shipped_prompts()]
@@ -34,7 +34,7 @@ def main(settings: dict) -> dict:
     return {
         "vllm": vllm.__version__,
         "device": current_platform.get_device_name(),
-        "problems": [*missing(installed_package()), *problems_of(llm)] if is_ours else [],
+        "problems": [*missing_members(installed_package()), *problems_of(llm)] if is_ours else [],
         "answers": found,
         "tokens_per_second": speeds,
         "drafted": drafted,

@@ -85,7 +85,9 @@ def test_it_stays_lossless_and_forgets_who_ended_in_a_window(tmp_path):
         assert all(engine.texts[name] == engine.expected(name) for name in engine.texts)
         serve(engine, 400, num_requests=1)
         speculation = engine.scheduler.speculation
-        assert len({*speculation.decider.callers._known} - {*speculation._ended, *speculation._to_forget}) <= 1
+        assert (
+            len({*speculation.decider.callers._known} - {*speculation._ended_requests, *speculation._old_requests}) <= 1
+        )
 
 
 def test_windows_without_traffic_count_for_nothing():

@@ -17,7 +17,7 @@ from smartspec.observation.records import COLUMN
 from smartspec.vllm_plugin import switch
 from smartspec.vllm_plugin.observed import observer
 from smartspec.vllm_plugin.observed.__main__ import main
-from smartspec.vllm_plugin.observed.collector import EXPECTED, ObservationCollector
+from smartspec.vllm_plugin.observed.collector import CONCLUSIONS, ObservationCollector
 from smartspec.vllm_plugin.observed.file import log_conclusions
 from smartspec.vllm_plugin.observed.samples import observations_of
 
@@ -240,7 +240,7 @@ def test_the_metrics_hold_it_and_the_dashboard_shows_them(tmp_path):
     assert read.to_dict() == found.to_dict()
     dashboard = (Path(__file__).parents[2] / "deploy/grafana-observe.json").read_text()
     shown = set(re.findall(r"smartspec_observed_[a-z_]+(?=\{)", dashboard))
-    assert len(shown) == 4 and shown <= set(EXPECTED)
+    assert len(shown) == 4 and shown <= set(CONCLUSIONS)
     assert re.search(r'expected_tokens_per_second\{known="seen",length="4",requests="[0-9.]+"\} [1-9]', page)
 
 

@@ -51,7 +51,7 @@ class EmulatedExecutor(Executor):
 
     gpu: GPU
     supports_pp = False
-    tells_admitted = True  # as SmartSpec's executor does for vLLM's workers
+    has_admitted_counts = True  # as SmartSpec's executor does for vLLM's workers
 
     def _init_executor(self) -> None:
         self._rows: dict[str, Row] = {}

@@ -19,7 +19,7 @@ from vllm.v1.executor.abstract import Executor as VllmExecutor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from smartspec.vllm_plugin.compatibility import CAPACITY, MANAGER, RUNNER, drafts_in_scheduler, is_adaptive
+from smartspec.vllm_plugin.compatibility import CAPACITY, MANAGER, RUNNER, has_scheduler_drafts, is_adaptive
 from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS, CostCurves
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -28,11 +28,11 @@ RUNNER_PARAMETERS = ("scheduler_output", "intermediate_tensors")  # of a model r
 
 
 class Executor(VllmExecutor):
-    """For `--distributed-executor-backend smartspec.vllm_plugin.executor.Executor`: the executor that vLLM would take
-    on this machine, with worker processes or without. Other methods of speculation find no difference."""
+    """The executor that vLLM would take on this machine, with worker processes or without, and with these changes:
+    `--distributed-executor-backend smartspec.vllm_plugin.executor.Executor`. Other methods find no difference."""
 
     supports_pp = MultiprocExecutor.supports_pp
-    tells_admitted = True  # outputs say what adaptive verification has verified
+    has_admitted_counts = True  # outputs say what adaptive verification has verified
 
     def __new__(cls, vllm_config):
         """Make an object of a class that inherits from this one and vLLM's own."""
@@ -42,12 +42,12 @@ class Executor(VllmExecutor):
 
     def _init_executor(self) -> None:
         super()._init_executor()
-        self._drafts_here = drafts_in_scheduler(self.vllm_config)
-        self._takes_costs: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not tried yet
-        self._nothing: Future[None] = Future()
-        self._nothing.set_result(None)
-        self._pass = self._nothing  # of the workers, the last one
-        if not self._drafts_here:
+        self._has_scheduler_drafts = has_scheduler_drafts(self.vllm_config)
+        self._has_cost_hook: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not tried yet
+        self._no_result: Future[None] = Future()
+        self._no_result.set_result(None)
+        self._pass = self._no_result  # of the workers, the last one
+        if not self._has_scheduler_drafts:
             return
         if problem := self._change_workers(leave_out_speculation, RUNNER_PARAMETERS):
             logger.warning("Steps without drafts are computed as those with drafts, as vLLM does it: %s.", problem)
@@ -67,23 +67,23 @@ class Executor(VllmExecutor):
     def execute_model(self, scheduler_output, non_block: bool = False):
         """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample. Here it may call at
         once, as with asynchronous scheduling."""
-        if self._takes_costs is not False:
+        if self._has_cost_hook is not False:
             self._send_costs(vars(scheduler_output).pop(COSTS, None))
         result = super().execute_model(scheduler_output, non_block=non_block)
-        if not (self._drafts_here and non_block and scheduler_output.total_num_scheduled_tokens):
+        if not (self._has_scheduler_drafts and non_block and scheduler_output.total_num_scheduled_tokens):
             return result
         self._pass = result
-        return self._nothing
+        return self._no_result
 
     def _send_costs(self, curves) -> None:
         """Send costs that came with a step, before it. The first step is the first at which workers can be changed."""
-        if self._takes_costs is None:
+        if self._has_cost_hook is None:
             problem = self._change_workers(tell_admitted)
-            self._takes_costs = problem is None
+            self._has_cost_hook = problem is None
             if problem is not None:
                 logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
-        if curves is not None and self._takes_costs and (problem := self._change_workers(take_costs, curves)):
-            self._takes_costs = False
+        if curves is not None and self._has_cost_hook and (problem := self._change_workers(take_costs, curves)):
+            self._has_cost_hook = False
             logger.warning("Adaptive verification keeps the last step times: %s.", problem)
 
     def sample_tokens(self, grammar_output, non_block: bool = False):
@@ -95,7 +95,7 @@ class Executor(VllmExecutor):
 
     def take_draft_token_ids(self):
         """Return nothing where the workers have no drafts."""
-        return None if self._drafts_here else super().take_draft_token_ids()
+        return None if self._has_scheduler_drafts else super().take_draft_token_ids()
 
 
 def leave_out_speculation(worker, expected: tuple[str, ...]) -> str | None:
@@ -133,9 +133,9 @@ def tell_admitted(worker) -> str | None:
     notes: list = []  # the counts of the step that is not sampled yet
 
     def reallocate_and_note(req_ids, idx_mapping):
-        found = reallocate_drafts(req_ids, idx_mapping)
+        result = reallocate_drafts(req_ids, idx_mapping)
         notes[:] = [_copy_to_host(getattr(manager, CAPACITY)[: len(req_ids)])]
-        return found
+        return result
 
     def sample_and_tell(grammar_output):
         output = sample_tokens(grammar_output)

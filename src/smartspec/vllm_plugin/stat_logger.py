@@ -1,5 +1,5 @@
-"""Shows the metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads it as a stat logger, in
-the process that answers HTTP; it does nothing unless SmartSpec's scheduler is in use."""
+"""The metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads the stat logger in the process
+that answers HTTP. It does nothing unless SmartSpec's scheduler is in use."""
 
 import atexit
 import logging
@@ -32,11 +32,11 @@ class MetricsFiles(Collector):
         self._unreadable: set[Path] = set()
 
     def describe(self) -> list[Metric]:
-        """Nothing is known before the first step."""
+        """Return nothing: no metric is known before the first step."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """One family of each name, with the samples of all engines."""
+        """Return one family of each name, with the samples of all engines."""
         families: dict[str, Metric] = {}
         for path in self._paths:
             for family in self._read(path):
@@ -45,7 +45,7 @@ class MetricsFiles(Collector):
         yield from families.values()
 
     def _read(self, path: Path) -> list[Metric]:
-        """All of a file, or nothing."""
+        """Return all families of a file, or none."""
         try:
             families = list(text_string_to_metric_families(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -60,8 +60,8 @@ class MetricsFiles(Collector):
 
 
 class StatLogger(AggregateStatLoggerBase):
-    """vLLM makes one, for all engines it talks to. It does so in every server beside which SmartSpec is installed, of
-    whatever version: what a newer one adds to this interface ends none."""
+    """The stat logger, one for all engines of a server. vLLM makes one in every server beside which SmartSpec is
+    installed, of any version: an addition to this interface ends no server."""
 
     def __init__(self, vllm_config, engine_indexes: list[int], *_, **__):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
@@ -80,10 +80,10 @@ class StatLogger(AggregateStatLoggerBase):
             atexit.register(log_conclusions, files)
 
     def record(self, *_, **__) -> None:
-        """Nothing: the engines count."""
+        """Do nothing: the engines count."""
 
     def log_engine_initialized(self, *_, **__) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 StatLogger.__abstractmethods__ = frozenset()  # methods that a newer version demands do nothing here

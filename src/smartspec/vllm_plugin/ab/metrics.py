@@ -43,7 +43,9 @@ class ToggleMetrics:
             for name, (text, *labels) in GAUGES.items()
         }
         text = "Times the guard switched speculation off"
-        self._guarded = Counter("smartspec_guard_off", text, ["engine"], registry=self.registry).labels(self._engine)
+        self._guard_stops = Counter("smartspec_guard_off", text, ["engine"], registry=self.registry).labels(
+            self._engine
+        )
 
     def set_reason(self, reason: str | None) -> None:
         """Set the reason for which speculation is off; None while it is on."""
@@ -58,7 +60,7 @@ class ToggleMetrics:
 
     def count_guard(self) -> None:
         """Count a time that the guard switches speculation off."""
-        self._guarded.inc()
+        self._guard_stops.inc()
 
     def set_results(self, results: Results) -> None:
         """Set the results of --act so far."""

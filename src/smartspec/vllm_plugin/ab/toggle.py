@@ -17,7 +17,7 @@ from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compar
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
 from smartspec.vllm_plugin.ab.results import ALL, ResultsFile, level_name
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
-from smartspec.vllm_plugin.compatibility import runs_in_lockstep
+from smartspec.vllm_plugin.compatibility import is_lockstep
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, captured_lengths, device_name, setup_key
 from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
@@ -175,4 +175,4 @@ def _plain_length(vllm_config) -> int:
     the configured number, or they would wait for each other."""
     speculation = vllm_config.speculative_config
     is_honoured = getattr(vllm_config, "use_v2_model_runner", False) or speculation.method not in MODEL_FREE
-    return 0 if is_honoured and not runs_in_lockstep(vllm_config) else speculation.num_speculative_tokens
+    return 0 if is_honoured and not is_lockstep(vllm_config) else speculation.num_speculative_tokens

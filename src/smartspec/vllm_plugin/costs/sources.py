@@ -90,13 +90,13 @@ def card_latency(card: Card | None, drafters: tuple[DrafterSpec, ...]) -> Latenc
         return None
     latency = LatencyModel.from_dict(card.latency)
     if latency.drafts and latency.drafts[0] is not None and drafters[0].kept_passes:
-        kept = latency.drafts[0]
+        pass_cost = latency.drafts[0]
         target = replace(
             latency.target,
-            constant=latency.target.constant + kept.constant,
-            per_row=latency.target.per_row + kept.slopes[0],
+            constant=latency.target.constant + pass_cost.constant,
+            per_row=latency.target.per_row + pass_cost.slopes[0],
         )
-        latency = LatencyModel(target, (CostCurve.linear(kept.constant, kept.slopes[0]),))
+        latency = LatencyModel(target, (CostCurve.linear(pass_cost.constant, pass_cost.slopes[0]),))
     try:
         latency.use_drafters(drafters)
     except ValueError as error:

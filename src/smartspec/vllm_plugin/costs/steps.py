@@ -70,7 +70,7 @@ class StepCosts:
     def fit(self) -> LatencyModel:
         """Return the model of the measured steps. If drafts have passes, steps that verify drafts of another length
         than they make tell the seconds of passes from the target's."""
-        samples = [(size, *map(median, zip(*seen, strict=True))) for size, seen in self._seconds.items()]
+        samples = [(size, *map(median, zip(*times, strict=True))) for size, times in self._seconds.items()]
         lengths = [context / size.rows for size, context, _ in samples]
         if samples and max(lengths) < 2.0 * min(lengths):  # contexts cannot be told from the constant cost of a step
             samples = [(size, 0.0, seconds) for size, _, seconds in samples]

@@ -41,16 +41,16 @@ def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
 def best_lengths(forecasts: Forecasts, most: int, least: int, quantile: float | None = None) -> list[int]:
     """Return lengths for batches of 1 to most requests: that of the largest power of two that is not larger. quantile:
     of the draws' best lengths, None for the likeliest forecast's."""
-    found: list[int] = []
-    while len(found) < most:
-        size = len(found) + 1
+    lengths: list[int] = []
+    while len(lengths) < most:
+        size = len(lengths) + 1
         if quantile is None:
             best = forecasts.likeliest.best(size, least)
         else:
             bests = sorted(draw.best(size, least) for draw in forecasts.draws)
             best = bests[int(quantile * (len(bests) - 1))]
-        found += [best] * min(size, most - len(found))
-    return found
+        lengths += [best] * min(size, most - len(lengths))
+    return lengths
 
 
 def read(source: str | None, cache: Path) -> Observation:
@@ -100,8 +100,8 @@ def report(options: argparse.Namespace) -> None:
     if not 1 <= longest <= head:
         raise ValueError(f"--longest {longest}: the drafter drafts 1 to {head} tokens")
     forecasts = Forecasts(observation, longest)
-    found = summary(forecasts)
-    print(json.dumps(found) if options.json else text(found))
+    figures = summary(forecasts)
+    print(json.dumps(figures) if options.json else text(figures))
     if options.tables is not None:
         most = most_requests(observation) if options.max_batch is None else options.max_batch
         if not 1 <= most <= MOST_REQUESTS:

@@ -21,7 +21,7 @@ SPEED, NOW, CROSSOVER, REGRET = (
     f"smartspec_observed_{name}"
     for name in ("expected_tokens_per_second", "tokens_per_second", "crossover_requests", "regret_ratio")
 )
-EXPECTED = {
+CONCLUSIONS = {
     SPEED: "Tokens per second that a draft length would make at a load that was seen",
     NOW: "Tokens per second measured at a load",
     CROSSOVER: "Requests at a time from which on no speculation makes most, left out if there are none",
@@ -36,9 +36,9 @@ class ObservationCollector(Collector):
 
     def __init__(self, paths: list[Path]):
         self._paths = paths
-        self._changed: tuple[float, ...] = ()
+        self._times: tuple[float, ...] = ()
         self._sums: list[Metric] = []
-        self._expected: list[Metric] = []
+        self._conclusions: list[Metric] = []
         self._thread: Thread | None = None
 
     def describe(self) -> list[Metric]:
@@ -47,16 +47,16 @@ class ObservationCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the samples of the files as they are now."""
-        changed = tuple(path.stat().st_mtime if path.exists() else 0.0 for path in self._paths)
-        if changed != self._changed:
-            self._changed = changed
+        times = tuple(path.stat().st_mtime if path.exists() else 0.0 for path in self._paths)
+        if times != self._times:
+            self._times = times
             try:
                 self._read()
             except (OSError, ValueError) as error:
                 logger.warning("what was observed is left out of /metrics: %s", error)
-                self._sums = self._expected = []
+                self._sums = self._conclusions = []
         yield from self._sums
-        yield from self._expected
+        yield from self._conclusions
 
     def wait(self) -> None:
         """Wait for the conclusions."""
@@ -64,15 +64,15 @@ class ObservationCollector(Collector):
             self._thread.join()
 
     def _read(self) -> None:
-        found = {n: read_observation(path) for n, path in enumerate(self._paths) if path.exists()}
-        self._sums = _families(TEXTS, (each for n, part in found.items() for each in samples_of(str(n), part)))
-        if found and (self._thread is None or not self._thread.is_alive()):
-            whole = Observation.merged(list(found.values()))
+        observations = {n: read_observation(path) for n, path in enumerate(self._paths) if path.exists()}
+        self._sums = _families(TEXTS, (each for n, part in observations.items() for each in samples_of(str(n), part)))
+        if observations and (self._thread is None or not self._thread.is_alive()):
+            whole = Observation.merged(list(observations.values()))
             self._thread = Thread(target=self._compute, args=(whole,), daemon=True)
             self._thread.start()
 
     def _compute(self, observation: Observation) -> None:
-        self._expected = _families(EXPECTED, _expected(observation))
+        self._conclusions = _families(CONCLUSIONS, _conclusions(observation))
 
 
 def _families(texts: dict[str, str], samples: Iterable[Sample]) -> list[Metric]:
@@ -83,17 +83,17 @@ def _families(texts: dict[str, str], samples: Iterable[Sample]) -> list[Metric]:
     return [family for family in families.values() if family.samples]
 
 
-def _expected(observation: Observation) -> Iterator[Sample]:
+def _conclusions(observation: Observation) -> Iterator[Sample]:
     """Return the conclusions, without intervals. Nothing where too little was observed."""
     try:
-        found = summary(Forecasts(observation, longest_of(observation), num_draws=0))
+        figures = summary(Forecasts(observation, longest_of(observation), num_draws=0))
     except ValueError:
         return
-    for load in found["loads"]:
+    for load in figures["loads"]:
         requests = {"requests": f"{load['requests']:g}"}
         yield NOW, requests, load["now"]
         for name, each in load["lengths"].items():
             yield SPEED, requests | {"length": name, "known": each["known"]}, each["value"]
-    if found["crossover"]["requests"] is not None:
-        yield CROSSOVER, {}, float(found["crossover"]["requests"])
-    yield REGRET, {}, found["regret"]["value"]
+    if figures["crossover"]["requests"] is not None:
+        yield CROSSOVER, {}, float(figures["crossover"]["requests"])
+    yield REGRET, {}, figures["regret"]["value"]

@@ -29,7 +29,7 @@ SUM_STEPS = 64  # steps that are summed at once
 CONTEXT_STEPS = 8  # steps between two sums of contexts, which grow slowly
 WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
-Finished = tuple[Step, EmittedTokens]
+FinishedStep = tuple[Step, EmittedTokens]
 
 
 class Observer:
@@ -45,7 +45,7 @@ class Observer:
         *,
         has_passes: bool,
         is_adaptive: bool = False,
-        on_steps: Callable[[list[Finished], None], None] = lambda steps, controller: None,
+        on_steps: Callable[[list[FinishedStep], None], None] = lambda steps, controller: None,
         on_end: Callable[[Observation], None] = lambda observation: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -56,11 +56,11 @@ class Observer:
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
         self._last_length = scheduler.num_spec_tokens
-        self._finished: list[Finished] = []
-        self._uncounted: list[Finished] = []  # those whose drafts' outcomes are not counted yet
-        self._ended: list[str] = []
+        self._sum_queue: list[FinishedStep] = []
+        self._count_queue: list[FinishedStep] = []  # those whose drafts' outcomes are not counted yet
+        self._ended_requests: list[str] = []
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
-        self._context = self._num_summed = self._steps_to_sum = 0  # see _context_of
+        self._context = self._context_rows = self._steps_to_sum = 0  # see _context_of
         self._start: float | None = None
         self._write_time = float("inf")  # of the last write, or of the first step
         self._minute, self._in_minute = 0, 0
@@ -70,7 +70,7 @@ class Observer:
 
     def after_schedule(self, output) -> None:
         """Note a step, before vLLM counts its tokens as computed."""
-        self._ended += output.finished_req_ids
+        self._ended_requests += output.finished_req_ids
         scheduled = output.num_scheduled_tokens
         if not scheduled:
             return
@@ -96,17 +96,17 @@ class Observer:
 
     def while_running(self) -> None:
         """Do work that can wait: a step has been handed to the workers, so no step waits for it."""
-        for finished in self._uncounted:
+        for finished in self._count_queue:
             self._count(*finished)
-        self._uncounted.clear()
-        for name in self._ended:
+        self._count_queue.clear()
+        for name in self._ended_requests:
             self._classes.pop(name, None)
-        self._ended.clear()
-        if len(self._finished) >= SUM_STEPS:
+        self._ended_requests.clear()
+        if len(self._sum_queue) >= SUM_STEPS:
             self._sum()
         self._write(WRITE_SECONDS)
 
-    def before_update(self, output, model_output) -> Finished | None:
+    def before_update(self, output, model_output) -> FinishedStep | None:
         """Return a finished step and its tokens, None for a step that fed nothing."""
         step = self._steps.pop(id(output), None)
         if step is None:
@@ -122,11 +122,11 @@ class Observer:
             step.num_verified = sum(step.verified.values())
         return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
 
-    def after_update(self, finished: Finished | None) -> None:
+    def after_update(self, finished: FinishedStep | None) -> None:
         """Keep a finished step, which is summed later."""
         if finished is not None:
-            self._finished.append(finished)
-            self._uncounted.append(finished)
+            self._sum_queue.append(finished)
+            self._count_queue.append(finished)
         if not self._scheduler.has_unfinished_requests():
             self._last_completion = None
             self.while_running()
@@ -142,8 +142,8 @@ class Observer:
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Requests
         under way lose their class, as they may end unseen."""
-        for waiting in (self._steps, self._finished, self._uncounted, self._classes, self._ended):
-            waiting.clear()
+        for queue in (self._steps, self._sum_queue, self._count_queue, self._classes, self._ended_requests):
+            queue.clear()
         self._last_completion = self._start = None
 
     def finish(self) -> None:
@@ -180,8 +180,8 @@ class Observer:
     def _context_of(self, scheduled: dict[str, int], prefill: Prefill) -> int:
         """Return the tokens in the KV of all requests, summed every few steps, and where requests come or go. Between,
         each decodes on."""
-        if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._num_summed:
-            requests, self._steps_to_sum, self._num_summed = self._scheduler.requests, CONTEXT_STEPS, len(scheduled)
+        if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._context_rows:
+            requests, self._steps_to_sum, self._context_rows = self._scheduler.requests, CONTEXT_STEPS, len(scheduled)
             self._context = sum([requests[name].num_computed_tokens for name in scheduled])
         self._steps_to_sum -= 1
         return self._context
@@ -210,7 +210,7 @@ class Observer:
             self._outcomes["", length, 0, 0] += max(without, 0)
 
     def _sum(self) -> None:
-        finished, self._finished = self._finished, []
+        finished, self._sum_queue = self._sum_queue, []
         outcomes, self._outcomes = self._outcomes, Counter()
         later = self._has_passes and getattr(self._scheduler, "use_v2_model_runner", False)
         sizes = [_size(step, tokens, self._passes(step, later)) for step, tokens in finished]

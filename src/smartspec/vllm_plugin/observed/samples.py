@@ -49,23 +49,23 @@ def read_url(url: str) -> Observation:
             page = answer.read(MOST_BYTES).decode("utf-8", errors="replace")
     except (OSError, ValueError) as error:
         raise ValueError(f"{address} does not answer ({error}): is the server up?") from error
-    found = observations_of(page)
-    if not found:
+    observations = observations_of(page)
+    if not observations:
         raise ValueError(
             f"{address} tells no observation: start the server with --observe and send requests. Where it cannot write "
             "to its cache folder, its log says so"
         )
-    return Observation.merged(found)
+    return Observation.merged(observations)
 
 
 def observations_of(page: str) -> list[Observation]:
     """Return the observation of each engine from a page of metrics. ValueError on samples that are corrupt."""
     engines: dict[str, list[tuple[str, dict[str, str], float]]] = {}
     for line in page.splitlines():
-        if found := _SAMPLE.fullmatch(line.strip()):
+        if match := _SAMPLE.fullmatch(line.strip()):
             labels = {name: re.sub(r'\\[\\"n]', lambda m: _ESCAPES[m[0]], value) for name, value in
-                      _LABEL.findall(found[2])}  # fmt: skip
-            engines.setdefault(labels.get("engine", "0"), []).append((found[1], labels, float(found[3])))
+                      _LABEL.findall(match[2])}  # fmt: skip
+            engines.setdefault(labels.get("engine", "0"), []).append((match[1], labels, float(match[3])))
     return [_observation(samples) for samples in engines.values()]
 
 

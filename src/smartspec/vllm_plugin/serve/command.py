@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.observation.card import Card
-from smartspec.vllm_plugin.check import installed_package, missing, version_of
+from smartspec.vllm_plugin.check import installed_package, missing_members, version_of
 from smartspec.vllm_plugin.compatibility import (
     EXECUTOR,
     NO_DRAFTS,
@@ -123,17 +123,17 @@ def plain_command(
     speculation = option_value(words, "--speculative-config", "-sc")
     if speculation is not None and NO_DRAFTS in speculation:
         words = drop_options(words, "--speculative-config", "-sc")
-    named = {"method": options.spec_method, "model": options.spec_model}
-    named = {name: value for name, value in named.items() if value is not None}
-    if speculation is None and named and options.spec_method != OWN:
-        named["num_speculative_tokens"] = options.spec_tokens or LONGEST
-        words += ["--speculative-config", json.dumps(named)]
+    draft_options = {"method": options.spec_method, "model": options.spec_model}
+    draft_options = {name: value for name, value in draft_options.items() if value is not None}
+    if speculation is None and draft_options and options.spec_method != OWN:
+        draft_options["num_speculative_tokens"] = options.spec_tokens or LONGEST
+        words += ["--speculative-config", json.dumps(draft_options)]
     reason = f"{problem}: vLLM serves alone, without SmartSpec"
     return ServeCommand((sys.executable, "-m", *vllm_program(words, installation)), {}, reason)
 
 
 def vllm_program(words: list[str], installation: Installation) -> list[str]:
-    """The module of vLLM that serves, and its words. ValueError where the model is not found among them."""
+    """Return the module of vLLM that serves, and its words. ValueError where no model is among them."""
     if installation.has_command:
         return ["vllm.entrypoints.cli.main", "serve", *words]
     if words and not words[0].startswith("-"):
@@ -172,27 +172,27 @@ def make_additional_config(options: argparse.Namespace, vllm_words: list[str]) -
 
 
 def option_value(words: list[str], *names: str) -> str | None:
-    """The value of an option, under any of its names, with - or _; the last one counts. None where it is not there."""
+    """Return the value of an option, under any of its names, with - or _; the last one counts. None without it."""
     value = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, next_word in zip(words, [*words[1:], ""], strict=True):
         name, equals, rest = word.partition("=")
         if option_name(name).startswith(tuple(f"{each}." for each in names)):
             raise ValueError(f"{word}: write {names[0]} as one JSON object")
         if option_name(name) in names:
-            value = rest if equals else following
+            value = rest if equals else next_word
     return value
 
 
 def drop_options(words: list[str], *names: str) -> list[str]:
-    """The words less an option and its value."""
-    kept: list[str] = []
-    skips = False
+    """Return the words without these options and their values."""
+    words_left: list[str] = []
+    is_value = False
     for word in words:
         name, equals, _ = word.partition("=")
-        if not skips and option_name(name) not in names:
-            kept.append(word)
-        skips = not skips and not equals and option_name(name) in names
-    return kept
+        if not is_value and option_name(name) not in names:
+            words_left.append(word)
+        is_value = not is_value and not equals and option_name(name) in names
+    return words_left
 
 
 def option_name(name: str) -> str:
@@ -215,7 +215,7 @@ def check_package() -> Path:
         if is_newer(version):
             raise UntestedError(problem)
         raise ValueError(problem)
-    if lines := missing(package):
+    if lines := missing_members(package):
         raise ValueError(f"this vLLM lacks what SmartSpec needs: {'; '.join(lines)}")
     return package
 

@@ -74,11 +74,11 @@ def choose_route(options: argparse.Namespace, config: str | None, machine: Machi
     if options.spec_method == OWN:
         return _scheduler_route(length, machine)
     speculation = speculation | {"num_speculative_tokens": length} | (LOOKUP if options.spec_method in NGRAMS else {})
-    named = options.spec_method or f"model {options.spec_model}"
+    drafter = options.spec_method or f"model {options.spec_model}"
     if machine.problem is None and options.spec_method not in V1_ONLY:
         speculation |= _graph_table(length)
-        return Route(speculation, f"drafts by {named}; each length has captured graphs (V2 runner)")
-    return Route(speculation, f"drafts by {named}")
+        return Route(speculation, f"drafts by {drafter}; each length has captured graphs (V2 runner)")
+    return Route(speculation, f"drafts by {drafter}")
 
 
 def choose_observe_route(options: argparse.Namespace, config: str | None, machine: Machine) -> Route:
@@ -96,8 +96,8 @@ def choose_observe_route(options: argparse.Namespace, config: str | None, machin
     if config is not None:
         return Route(route.speculation, f"{reason}: {route.reason}")
     speculation = {name: value for name, value in route.speculation.items() if name != TABLE}
-    named = speculation.get("method") or f"model {speculation.get('model')}"
-    return Route(speculation, f"{reason}: drafts by {named} of one length")
+    drafter = speculation.get("method") or f"model {speculation.get('model')}"
+    return Route(speculation, f"{reason}: drafts by {drafter} of one length")
 
 
 def check_table(speculation: Mapping[str, object]) -> None:

@@ -12,9 +12,9 @@ from smartspec.control import DrafterSpec
 from smartspec.vllm_plugin.compatibility import (
     NO_DRAFTS,
     beside_problem,
-    drafts_in_scheduler,
+    has_scheduler_drafts,
     is_adaptive,
-    runs_in_lockstep,
+    is_lockstep,
     slowness,
 )
 from smartspec.vllm_plugin.costs.sources import CostFile, card_latency, load_latency, read_card, store_latency
@@ -48,7 +48,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
     # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
-    has_passes = method not in MODEL_FREE and not runs_in_lockstep(config)
+    has_passes = method not in MODEL_FREE and not is_lockstep(config)
     drafter = DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
     own = _own_drafters(scheduler, settings, has_passes, tiers)
     drafters = own.specs if own and not has_passes else (drafter, *(own.specs if own else ()))
@@ -65,7 +65,7 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
         scheduler.num_spec_tokens,
         "the first steps" if latency is None else settings.card if card is not None else costs.path,
     )
-    if latency is None and not settings.learns_times:
+    if latency is None and not settings.has_cost_model:
         latency = StepCosts(drafter.has_passes).fit()
     metrics = Metrics(
         metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
@@ -91,7 +91,7 @@ def _own_drafters(scheduler, settings: Settings, has_passes: bool, tiers: tuple[
     """Return the drafters in the scheduler, in the place of vLLM's drafter or beside it, None for none. ValueError
     where the settings name some that cannot draft."""
     config = scheduler.vllm_config
-    if drafts_in_scheduler(config):
+    if has_scheduler_drafts(config):
         return make_drafters(config, settings, scheduler.num_spec_tokens)
     if settings.drafter is None:
         return None

@@ -32,7 +32,7 @@ class Decider:
         self.own = own
         self._first_own = int(own is not None and drafter.has_passes)  # the number of the first of ours
         self.callers = Callers(self._max_draft_tokens)
-        self._followed = FollowedTokens() if drafter.name in COPYING else None
+        self._matches = FollowedTokens() if drafter.name in COPYING else None
 
     def decide(self, rows: list, last_draft_length: int) -> Decision:
         """Decide about these requests, which decode in the next step. last_draft_length: of the step before."""
@@ -44,19 +44,19 @@ class Decider:
         if controller is None:
             view = view.queried(True)
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
-            wanted = np.minimum(view.draft_lengths.max(axis=0), self._learner.costs.next_trial(lengths))
-            verified, drafter = wanted, view.draft_lengths.argmax(axis=0)
+            lengths_to_draft = np.minimum(view.draft_lengths.max(axis=0), self._learner.costs.next_trial(lengths))
+            verified, drafter = lengths_to_draft, view.draft_lengths.argmax(axis=0)
         else:
             plan = controller.plan(view)
             view = view.queried(False) if plan.view is None else plan.view
-            wanted, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
-            verified = controller.cut(plan, Drafted(wanted))
+            lengths_to_draft, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
+            verified = controller.cut(plan, Drafted(lengths_to_draft))
         if self.own is not None:
             self.own.place(self._scheduler, drafter - self._first_own, verified)
         draft_length = self._max_draft_tokens
         if self._drafter.has_passes:
             # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
-            of_model = wanted[drafter == 0] if self._first_own else wanted
+            of_model = lengths_to_draft[drafter == 0] if self._first_own else lengths_to_draft
             draft_length = int(of_model.max(initial=0)) if rows else last_draft_length
         if self._is_adaptive:  # vLLM's workers choose which drafts are verified
             verified = np.minimum(view.max_draft_tokens, draft_length)
@@ -76,8 +76,8 @@ class Decider:
         """Note what the next decision needs of a step that is over."""
         if step.decision is None:
             return
-        if self._followed is not None:
-            self._followed.observe(step.decision, step, outcome)
+        if self._matches is not None:
+            self._matches.observe(step.decision, step, outcome)
         if self.own is not None and step.decision.drafter is not None:
             drafter = step.decision.drafter - self._first_own
             found = self.own.observe(drafter, step.verified, outcome.tokens)
@@ -94,7 +94,7 @@ class Decider:
 
     def start_over(self) -> None:
         """Forget all requests: they count as new."""
-        self._followed = None if self._followed is None else FollowedTokens()
+        self._matches = None if self._matches is None else FollowedTokens()
         if self.own is not None:
             self.own.start_over()
         for number in self.callers.forget_all():
@@ -127,7 +127,7 @@ class Decider:
         lengths = caps
         if not self._drafter.has_passes:  # they exist already
             lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))
-        return {"drafters": (DrafterView(lengths, None if self._followed is None else self._followed.of(names)),)}
+        return {"drafters": (DrafterView(lengths, None if self._matches is None else self._matches.of(names)),)}
 
 
 def _cut_off(rows: list, planned: list[int]) -> np.ndarray:

@@ -108,8 +108,8 @@ class OwnDrafters:
             self._batch = Batch(decoding=tuple([self._text(row, max_model_len) for row in self._rows]))
             for each in self.drafters:
                 each.begin_step(self._batch)
-        found = drafter.view(self._batch)
-        return replace(found, lengths=np.minimum(found.lengths, caps))
+        view = drafter.view(self._batch)
+        return replace(view, lengths=np.minimum(view.lengths, caps))
 
     def _text(self, request, max_model_len: int) -> Request:
         """Return a request as drafters read it, with all its tokens."""
@@ -178,7 +178,7 @@ class FollowedTokens:
         it is the draft's next one too, or the draft has no next one. This is a loop because the next step waits for it:
         right after a pass of the model, a few rows take less time than a few calls of numpy."""
         assert decision.cut_off is not None, "drafts that are copied exist before they are decided on"
-        found = {}
+        tokens = {}
         columns = decision.names, decision.lengths.tolist(), decision.cut_off.tolist()
         for name, decided, next_draft in zip(*columns, strict=True):
             emitted = outcome.emitted.get(name, 0)
@@ -190,5 +190,5 @@ class FollowedTokens:
             else:
                 follows = num_verified == decided and outcome.tokens[name][-1] == next_draft
             if follows:
-                found[name] = self._tokens.get(name, 0) + emitted
-        self._tokens = found
+                tokens[name] = self._tokens.get(name, 0) + emitted
+        self._tokens = tokens

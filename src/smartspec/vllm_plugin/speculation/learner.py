@@ -42,11 +42,11 @@ class Learner:
         self._on_steps, self._on_costs = on_steps, on_costs
         self._next_fit = 2 * TRIAL_STEPS
         self._has_late_drafts, self._last_length = has_late_drafts, 0
-        self._unreported: list[tuple[Step, EmittedTokens]] = []
+        self._report_queue: list[tuple[Step, EmittedTokens]] = []
 
     def learn(self, step: Step, tokens: EmittedTokens) -> None:
         """Learn from a step that is over."""
-        self._unreported.append((step, tokens))
+        self._report_queue.append((step, tokens))
         step.timed_length = self._last_length if self._has_late_drafts() else step.draft_length
         self._last_length = step.draft_length
         if step.decision is not None and not step.decision.has_comparison:
@@ -66,14 +66,14 @@ class Learner:
     @property
     def has_news(self) -> bool:
         """True if there are enough steps for a report."""
-        return self.controller is None or len(self._unreported) >= REPORT_STEPS
+        return self.controller is None or len(self._report_queue) >= REPORT_STEPS
 
     def report(self) -> None:
         """Count the steps since the last report. At times the cost model is fitted to all steps."""
-        for step, _ in self._unreported:
+        for step, _ in self._report_queue:
             self._note_costs(step)
-        self._on_steps(self._unreported, self.controller)
-        self._unreported.clear()
+        self._on_steps(self._report_queue, self.controller)
+        self._report_queue.clear()
         if self.controller is None and self.costs.is_complete:
             self.latency = self.costs.fit()
             self.controller = self.make_controller(self.latency)
@@ -83,7 +83,7 @@ class Learner:
 
     def start_over(self) -> None:
         """Forget the steps since the last report."""
-        self._unreported.clear()
+        self._report_queue.clear()
 
     def _refit(self) -> None:
         """Fit the cost model to all steps. The controller goes on with it: there may be sizes it has guessed."""

@@ -45,14 +45,14 @@ class Speculation:
         self.decider = Decider(scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock())
         self._is_adaptive, self._cost_sizes = is_adaptive, cost_sizes
         self._steps_to_costs = 0
-        self._ended: list[str] = []  # requests that have ended since the last step was scheduled
-        self._to_forget: list[str] = []  # those that no decision is about
+        self._ended_requests: list[str] = []  # requests that have ended since the last step was scheduled
+        self._old_requests: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # true until a step carries it out
         self._last_draft_length = 0  # draft tokens made in the last scheduled step
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
-        self._unlearned: list[tuple[Step, EmittedTokens]] = []
+        self._learn_queue: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
         """Make a decision, unless that was done while the last step ran. Cut drafts to what is to be verified."""
@@ -70,7 +70,7 @@ class Speculation:
 
     def after_schedule(self, output) -> None:
         """Tell vLLM the number of tokens to draft, and note the step, before vLLM counts its tokens as computed."""
-        self._ended.extend(output.finished_req_ids)
+        self._ended_requests.extend(output.finished_req_ids)
         if self._decision is None or not output.total_num_scheduled_tokens:
             return
         output.num_spec_tokens_to_schedule = self._decision.draft_length
@@ -90,9 +90,9 @@ class Speculation:
             context_tokens=context_tokens,
             draft_length=self._decision.draft_length,
             decision=self._decision if is_carried_out else None,
-            ended=tuple(self._ended),
+            ended_requests=tuple(self._ended_requests),
         )
-        self._ended.clear()
+        self._ended_requests.clear()
         if len(self._steps) > MAX_UNDER_WAY:
             self._drop_oldest()
         self._last_draft_length = self._decision.draft_length
@@ -127,7 +127,7 @@ class Speculation:
     def after_update(self, finished: tuple[Step, EmittedTokens] | None) -> None:
         """Note a finished step, once vLLM has applied its output. Work that can wait is left for later."""
         if finished is not None:
-            self._unlearned.append(finished)
+            self._learn_queue.append(finished)
             self.decider.observe(*finished)
         is_idle = not self._scheduler.has_unfinished_requests()
         if is_idle or self.learner.controller is None:  # the steps that try lengths use the number of measured steps
@@ -147,13 +147,13 @@ class Speculation:
 
     def note_ended(self, output) -> None:
         """Note requests that have ended, of a step that is scheduled while speculation pauses."""
-        self._ended.extend(output.finished_req_ids)
+        self._ended_requests.extend(output.finished_req_ids)
 
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Knowledge of
         time and acceptance is kept. Requests count as new."""
-        for waiting in (self._steps, self._unlearned, self._ended, self._to_forget):
-            waiting.clear()
+        for queue in (self._steps, self._learn_queue, self._ended_requests, self._old_requests):
+            queue.clear()
         self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
         self.learner.start_over()
         self.decider.start_over()
@@ -175,8 +175,8 @@ class Speculation:
         """Return the lengths for these requests. Without a decision they have no drafts, or those of the tier."""
         assert self._decision is not None
         by_name = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
-        undecided = self._decision.draft_length if self._tiers else 0
-        return [by_name.get(request.request_id, undecided) for request in rows]
+        default = self._decision.draft_length if self._tiers else 0
+        return [by_name.get(request.request_id, default) for request in rows]
 
     def _split_batch(self, scheduled: dict[str, int], verified: dict[str, int]) -> tuple[int, batch.Prefill, int]:
         """Return the requests of a step that decode, its prefill, and the tokens in the KV of all its requests."""
@@ -203,16 +203,16 @@ class Speculation:
         setattr(output, COSTS, cost_curves(latency, view, depth, self._cost_sizes, max_rows))
 
     def _learn(self) -> None:
-        for step, outcome in self._unlearned:
-            self._to_forget += step.ended
+        for step, outcome in self._learn_queue:
+            self._old_requests += step.ended_requests
             self.learner.learn(step, outcome)
-        self._unlearned.clear()
+        self._learn_queue.clear()
         if self.learner.has_news:
             self.learner.report()
-        for name in self._to_forget:
+        for name in self._old_requests:
             self.decider.end(name)
-        self._to_forget.clear()
+        self._old_requests.clear()
 
     def _drop_oldest(self) -> None:
         """Drop the oldest step and the decision that it carries out."""
-        self._to_forget += self._steps.pop(next(iter(self._steps))).ended
+        self._old_requests += self._steps.pop(next(iter(self._steps))).ended_requests

@@ -52,11 +52,11 @@ def expected_prefill(scheduler, num_decoding: int) -> Prefill:
     waiting = [(0, request.num_tokens) for request in islice(scheduler.waiting, free_places)]
     running = [(r.num_computed_tokens, num_uncomputed(r)) for r in scheduler.running if num_uncomputed(r) > 1]
     chunks = []
-    for before, wanted in running + waiting:
+    for before, length in running + waiting:
         if budget <= 0:
             break
-        chunks.append((before, min(wanted, budget)))
-        budget -= wanted
+        chunks.append((before, min(length, budget)))
+        budget -= length
     return Prefill.of(chunks)
 
 

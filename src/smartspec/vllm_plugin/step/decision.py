@@ -38,17 +38,17 @@ class Decision:
 
     def select_rows(self, names: Container[str]) -> "Decision":
         """Return the decision about its rows of these names, where drafts are made in passes."""
-        kept = [row for row, name in enumerate(self.names) if name in names]
-        if len(kept) == len(self.names):
+        rows = [row for row, name in enumerate(self.names) if name in names]
+        if len(rows) == len(self.names):
             return self
-        view = _view_of_rows(self.view, kept)
+        view = _select_view(self.view, rows)
         plan = self.plan
         if plan is not None and plan.view is not None:
-            survival = None if plan.survival is None else plan.survival[kept]
-            columns = {"lengths": plan.lengths[kept], "drafter": plan.drafter[kept], "survival": survival}
+            survival = None if plan.survival is None else plan.survival[rows]
+            columns = {"lengths": plan.lengths[rows], "drafter": plan.drafter[rows], "survival": survival}
             plan = replace(plan, view=view, alternatives=list, **columns)
-        some = tuple([self.names[row] for row in kept])
-        return replace(self, names=some, view=view, lengths=self.lengths[kept], plan=plan)
+        some = tuple([self.names[row] for row in rows])
+        return replace(self, names=some, view=view, lengths=self.lengths[rows], plan=plan)
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Step:
     context_tokens: int  # in the KV of all its requests
     draft_length: int  # draft tokens made in it
     decision: Decision | None = None  # that it carries out, None if another step does that
-    ended: tuple[str, ...] = ()  # requests that have ended between the schedule of the step before and its own
+    ended_requests: tuple[str, ...] = ()  # requests that have ended between the schedule of the step before and its own
     # The rest is set once the step has finished.
     seconds: float = 0.0
     timed_length: int = 0  # of the drafts that were made in these seconds
@@ -103,14 +103,14 @@ class EmittedTokens:
             if (n := len(sampled[row])) and (request := requests.get(name)) and not request.num_stale_output_tokens
         }
         is_compared = step.decision is not None and step.decision.has_comparison
-        kept = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if is_compared else {}
-        return EmittedTokens(emitted, kept, getattr(step.output, "num_invalid_spec_tokens", None) or {})
+        tokens = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if is_compared else {}
+        return EmittedTokens(emitted, tokens, getattr(step.output, "num_invalid_spec_tokens", None) or {})
 
 
-def _view_of_rows(view: BatchView, kept: list[int]) -> BatchView:
+def _select_view(view: BatchView, rows: list[int]) -> BatchView:
     columns = ("request_ids", "context_tokens", "max_draft_tokens", "weights", "class_ids")
-    drafters = tuple([DrafterView(drafter.lengths[kept]) for drafter in view.drafters])
-    return replace(view, drafters=drafters, **{name: getattr(view, name)[kept] for name in columns})
+    drafters = tuple([DrafterView(drafter.lengths[rows]) for drafter in view.drafters])
+    return replace(view, drafters=drafters, **{name: getattr(view, name)[rows] for name in columns})
 
 
 def make_outcome(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
@@ -157,5 +157,5 @@ def _free_tests(
 
 
 def _column(decision: Decision, values: Mapping[str, int], missing: int = 0) -> np.ndarray:
-    found = map(values.get, decision.names, repeat(missing))
-    return np.fromiter(found, np.int64, len(decision.names))
+    column = map(values.get, decision.names, repeat(missing))
+    return np.fromiter(column, np.int64, len(decision.names))

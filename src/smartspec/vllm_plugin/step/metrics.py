@@ -43,9 +43,9 @@ class Metrics:
         self._last_num_errors = 0
         self._is_unwritable = False
         # Since the last write: Prometheus' own objects lock at every call, which takes too long for every step.
-        self._unwritten: Counts[str] = Counts()
-        self._unwritten_lengths: Counts[int] = Counts()
-        self._unwritten_seconds: dict[str, list[float]] = {"predicted": [], "measured": []}
+        self._new_counts: Counts[str] = Counts()
+        self._new_lengths: Counts[int] = Counts()
+        self._new_seconds: dict[str, list[float]] = {"predicted": [], "measured": []}
         text = "Decoding requests whose drafts had this length (draft tokens verified), summed over steps"
         self._lengths = Counter("smartspec_chosen_lengths", text, ["engine", "length"], registry=self._registry)
         self._counters = {name: self._counter(name, text) for name, text in COUNTERS.items()}
@@ -65,7 +65,7 @@ class Metrics:
         for step, outcome in steps:
             self._count(step, outcome)
         if controller is not None:
-            self._unwritten["controller_errors"] += controller.num_errors - self._last_num_errors
+            self._new_counts["controller_errors"] += controller.num_errors - self._last_num_errors
             self._last_num_errors = controller.num_errors
         now = time.monotonic()
         if steps and now - self._write_time >= self._interval:
@@ -75,30 +75,30 @@ class Metrics:
             self._write()
 
     def _count(self, step: Step, outcome: EmittedTokens) -> None:
-        counts = self._unwritten
+        counts = self._new_counts
         counts["steps"] += 1
         counts["decode_rows"] += step.num_decoding
         counts["verified_tokens"] += step.num_verified
         counts["accepted_tokens"] += outcome.num_accepted
         counts["emitted_tokens"] += outcome.num_emitted
         counts["overruled_steps"] += step.is_overruled
-        self._unwritten_lengths.update(step.verified.values())
-        self._unwritten_lengths[0] += max(step.num_decoding - len(step.verified), 0)
-        self._unwritten_seconds["measured"].append(step.seconds)
+        self._new_lengths.update(step.verified.values())
+        self._new_lengths[0] += max(step.num_decoding - len(step.verified), 0)
+        self._new_seconds["measured"].append(step.seconds)
         if step.predicted_seconds is not None:
-            self._unwritten_seconds["predicted"].append(step.predicted_seconds)
+            self._new_seconds["predicted"].append(step.predicted_seconds)
 
     def _write(self) -> None:
-        for name, count in self._unwritten.items():
+        for name, count in self._new_counts.items():
             self._counters[name].inc(count)
-        for length, count in self._unwritten_lengths.items():
+        for length, count in self._new_lengths.items():
             self._lengths.labels(self._engine, str(length)).inc(count)
-        for name, seconds in self._unwritten_seconds.items():
+        for name, seconds in self._new_seconds.items():
             for value in seconds:
                 self._histograms[name].observe(value)
             seconds.clear()
-        self._unwritten.clear()
-        self._unwritten_lengths.clear()
+        self._new_counts.clear()
+        self._new_lengths.clear()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_to_textfile(os.fspath(self._path), self._registry)
