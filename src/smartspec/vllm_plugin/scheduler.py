@@ -81,7 +81,7 @@ def controlled_class(stock: type) -> type:
     """Return a subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that fails, vLLM's own way
     goes on, and it is called again after a Rest."""
 
-    class Controlled(stock):
+    class ControlledScheduler(stock):
         speculation: "Speculation | Observer | None" = None
         rest: Rest
 
@@ -135,14 +135,14 @@ def controlled_class(stock: type) -> type:
                 logger.exception("SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own.")
                 self.speculation = None
 
-    return Controlled
+    return ControlledScheduler
 
 
-def switchable_class(controlled: type) -> type:
+def switchable_class(scheduler_class: type) -> type:
     """Return a subclass of a controlled class that does not call Speculation while the toggle says off. If the toggle
     fails, speculation stays on."""
 
-    class Switchable(controlled):
+    class SwitchableScheduler(scheduler_class):
         toggle: "Toggle | None" = None
         _is_observing = False
 
@@ -194,4 +194,4 @@ def switchable_class(controlled: type) -> type:
                 self.toggle.restore()
                 self.toggle = None
 
-    return Switchable
+    return SwitchableScheduler

@@ -82,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 2 on what the caller can set right, with one line."""
+    """Run the command. Exit status: 0, 2 with one line where the caller can set something right."""
     options = make_parser().parse_args(arguments)
     try:
         report(options)
