@@ -164,7 +164,7 @@ def switchable_class(scheduler_class: type) -> type:
 
         def _update_after_schedule(self, scheduler_output):
             if self._off_reason == WINDOW:
-                super()._call_speculation("note_ended", scheduler_output)
+                super()._call_speculation("note_ends", scheduler_output)
             super()._update_after_schedule(scheduler_output)
 
         def update_from_output(self, scheduler_output, model_runner_output):

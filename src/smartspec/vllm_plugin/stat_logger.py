@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
 
-class MetricsFiles(Collector):
-    """The metrics that the engines wrote last, read on every collection. A file that cannot be read is left out, and
+class MetricsCollector(Collector):
+    """The last metrics of the engines, read on every collection. A file that cannot be read is left out, and
     the log says so once. All other metrics, vLLM's own among them, are shown."""
 
     def __init__(self, paths: list[Path]):
@@ -73,7 +73,7 @@ class StatLogger(AggregateStatLoggerBase):
             for path in (metrics_path, toggle_metrics_path)
             for index in engine_indexes
         ]
-        REGISTRY.register(MetricsFiles(paths))
+        REGISTRY.register(MetricsCollector(paths))
         if settings.policy == OBSERVE:
             files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
             REGISTRY.register(ObservationCollector(files))

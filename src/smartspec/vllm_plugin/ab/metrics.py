@@ -1,18 +1,14 @@
 """Prometheus metrics of speculation on or off and of the results of `--act`, in a file beside that of the others."""
 
-import logging
-import os
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from smartspec.vllm_plugin.ab.comparison import GUARD
 from smartspec.vllm_plugin.ab.results import Results
 from smartspec.vllm_plugin.ab.windows import WINDOW
-from smartspec.vllm_plugin.step.metrics import metrics_path
+from smartspec.vllm_plugin.step.metrics import MetricsFile, metrics_path
 from smartspec.vllm_plugin.switch import SWITCH
-
-logger = logging.getLogger("vllm.smartspec")
 
 REASONS = (SWITCH, GUARD, WINDOW)
 GAUGES = {
@@ -36,7 +32,7 @@ class ToggleMetrics:
     """The metrics of one engine, written to path whenever one changes."""
 
     def __init__(self, path: Path, engine_index: int):
-        self._path, self._engine, self._is_unwritable = path, str(engine_index), False
+        self._file, self._engine = MetricsFile(path), str(engine_index)
         self.registry = CollectorRegistry()
         self._gauges = {
             name: Gauge(f"smartspec_{name}", text, ["engine", *labels], registry=self.registry)
@@ -51,12 +47,12 @@ class ToggleMetrics:
         """Set the reason for which speculation is off; None while it is on."""
         for each in REASONS:
             self._set("off", float(each == reason), each)
-        self._write()
+        self._file.write(self.registry)
 
     def set_ratio(self, ratio: float) -> None:
         """Set the ratio that the guard measured last."""
         self._set("guard_ratio", ratio)
-        self._write()
+        self._file.write(self.registry)
 
     def count_guard(self) -> None:
         """Count a time that the guard switches speculation off."""
@@ -73,18 +69,7 @@ class ToggleMetrics:
             for state, side in (("on", level.on), ("off", level.off)):
                 self._set("ab_request_tokens_per_second", side.speed, name, state)
                 self._set("ab_tokens_per_second", side.tokens_per_second, name, state)
-        self._write()
+        self._file.write(self.registry)
 
     def _set(self, name: str, value: float, *labels: str) -> None:
         self._gauges[name].labels(self._engine, *labels).set(value)
-
-    def _write(self) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_to_textfile(os.fspath(self._path), self.registry)
-        except OSError as error:
-            if not self._is_unwritable:
-                logger.warning("metrics cannot be written to %s (%s): /metrics shows old ones", self._path, error)
-            self._is_unwritable = True
-        else:
-            self._is_unwritable = False

@@ -145,7 +145,7 @@ class Speculation:
             self._drop_oldest()
         self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
 
-    def note_ended(self, output) -> None:
+    def note_ends(self, output) -> None:
         """Note requests that have ended, of a step that is scheduled while speculation pauses."""
         self._ended_requests.extend(output.finished_req_ids)
 

@@ -33,15 +33,33 @@ def metrics_path(folder: Path, instance_id: str, engine_index: int) -> Path:
     return folder / "vllm" / f"{instance_id}-{engine_index}.prom"
 
 
+class MetricsFile:
+    """The file of metrics. A failed write is one warning; counting goes on, and the next write has all."""
+
+    def __init__(self, path: Path):
+        self._path, self._is_unwritable = path, False
+
+    def write(self, registry: CollectorRegistry) -> None:
+        """Write it whole or not at all."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_to_textfile(os.fspath(self._path), registry)
+        except OSError as error:
+            if not self._is_unwritable:
+                logger.warning("metrics cannot be written to %s (%s): /metrics shows old ones", self._path, error)
+            self._is_unwritable = True
+        else:
+            self._is_unwritable = False
+
+
 class Metrics:
     """The metrics of one engine, written to path after the first step, then at most every interval_seconds."""
 
     def __init__(self, path: Path, engine_index: int, interval_seconds: float):
-        self._path, self._interval, self._write_time = path, interval_seconds, -float("inf")
+        self._file, self._interval, self._write_time = MetricsFile(path), interval_seconds, -float("inf")
         self._registry = CollectorRegistry()
         self._engine = str(engine_index)
         self._last_num_errors = 0
-        self._is_unwritable = False
         # Since the last write: Prometheus' own objects lock at every call, which takes too long for every step.
         self._new_counts: Counts[str] = Counts()
         self._new_lengths: Counts[int] = Counts()
@@ -99,15 +117,7 @@ class Metrics:
             seconds.clear()
         self._new_counts.clear()
         self._new_lengths.clear()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_to_textfile(os.fspath(self._path), self._registry)
-        except OSError as error:  # counting goes on; they are written as soon as that is possible again
-            if not self._is_unwritable:
-                logger.warning("metrics cannot be written to %s (%s): /metrics shows old ones", self._path, error)
-            self._is_unwritable = True
-        else:
-            self._is_unwritable = False
+        self._file.write(self._registry)
 
     def _counter(self, name: str, text: str):
         return Counter(f"smartspec_{name}", text, ["engine"], registry=self._registry).labels(self._engine)
