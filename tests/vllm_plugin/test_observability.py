@@ -133,7 +133,8 @@ def test_a_damaged_file_costs_no_other_metric(tmp_path, clean_registry, caplog, 
     StatLogger(front_end(config, SCHEDULER), [0, 1, 2])
     (damaged,) = (tmp_path / "cache" / "vllm").glob("*-0.prom")
     whole = damaged.read_bytes()
-    damaged.write_bytes(whole[: len(whole) // 2] + damage)
+    end = whole.index(b"\n", len(whole) // 2) + 1  # in a comment the damage would be text
+    damaged.write_bytes(whole[:end] + damage)
     steps = [clean_registry.get_sample_value("smartspec_steps_total", {"engine": index}) for index in ("0", "1")]
     assert steps[0] is None and steps[1] > 0
     assert b"smartspec_steps_total" in generate_latest(clean_registry)
