@@ -57,13 +57,17 @@ ORDER = {
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "tested_versions", "compatibility", "check", "routes", "observe_route", "serve", "switch", "ab",
-        "windows", "comparing", "ab_results", "ab_file", "proposer", "adaptive", "adaptive_worker", "executor",
-        "batch", "callers", "costs", "cost_file", "decision", "copying", "drafting", "drafter_list", "learning",
-        "deciding", "speculation", "tiers", "setup", "cards", "metrics_text", "observed", "observing",
-        "decision_log", "metrics", "on_off_metrics", "observed_metrics", "stat_logger", "on_off", "build",
-        "build_on_off", "switchable", "make_observer", "scheduler", "__init__",
+        "settings", "tested_versions", "compatibility", "check", "serve", "switch", "proposer", "setup", "step",
+        "executor", "costs", "speculation", "ab", "observed", "stat_logger", "scheduler", "__init__",
     ),
+    "vllm_plugin/ab": ("__init__", "windows", "comparison", "results", "metrics", "toggle", "__main__"),
+    "vllm_plugin/observed": ("__init__", "samples", "file", "collector", "observer", "__main__"),
+    "vllm_plugin/step": ("__init__", "batch", "callers", "decision", "adaptive", "metrics"),
+    "vllm_plugin/costs": ("__init__", "steps", "sources"),
+    "vllm_plugin/speculation": (
+        "__init__", "drafts", "learner", "decider", "speculation", "controllers", "builder",
+    ),
+    "vllm_plugin/serve": ("__init__", "routes", "command", "__main__"),
     "observation": (
         "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",
     ),
@@ -109,7 +113,7 @@ def is_deferred(node: ast.AST) -> bool:
 
 def violations(path: Path, tree: ast.Module) -> list[str]:
     """What the file at `path` (relative to the package) imports against the table."""
-    layer = "cli" if path.name == "__main__.py" else path.parts[0] if len(path.parts) > 1 else None
+    layer = "cli" if path == Path("__main__.py") else path.parts[0] if len(path.parts) > 1 else None
     deferred = {inner for node in ast.walk(tree) if is_deferred(node) for inner in ast.walk(node)}
     found = []
     for node in ast.walk(tree):
@@ -136,28 +140,40 @@ def test_every_layer_is_in_the_table():
     assert folders == set(LAYERS) | {"cli"} == set(LIBRARIES)
 
 
-def room(path: Path, layer: str) -> str:
-    """The folder of a layer, or the file at its top, that a path relative to the package lies in."""
-    return path.relative_to(layer).parts[0].removesuffix(".py")
+def room(path: Path, folder: str) -> str:
+    """The folder inside a folder, or the file at its top, that a path relative to the package lies in."""
+    return path.relative_to(folder).parts[0].removesuffix(".py")
+
+
+def folders_of(path: Path) -> list[str]:
+    """The folders in ORDER that a path relative to the package lies in."""
+    return [folder for folder in ORDER if path.is_relative_to(folder)]
 
 
 def upward_imports(path: Path, tree: ast.Module) -> list[str]:
-    """What the file at `path` (relative to the package) imports from rooms of its layer that stand above its own."""
-    layer = path.parts[0]
-    allowed = {layer, *ORDER[layer][: ORDER[layer].index(room(path, layer)) + 1]}
+    """What the file at `path` (relative to the package) imports from rooms of its folders that stand above its own."""
     imports = [(node.lineno, module) for node in ast.walk(tree) for module in imported_modules(node)]
-    inside = [(line, module.split(".")[2:3]) for line, module in imports if module.startswith(f"smartspec.{layer}")]
-    return [f"{path}:{line} imports {target[0]}" for line, target in inside if target and target[0] not in allowed]
+    found = []
+    for folder in folders_of(path):
+        parts = ("smartspec", *folder.split("/"))
+        allowed = ORDER[folder][: ORDER[folder].index(room(path, folder)) + 1]
+        inside = [(line, (*module.split("."), "__init__")[: len(parts) + 1]) for line, module in imports]
+        found += [
+            f"{path}:{line} imports {module[-1]}"
+            for line, module in inside
+            if module[:-1] == parts and module[-1] not in (*allowed, "__init__")
+        ]
+    return found
 
 
 def test_rooms_of_a_layer_import_downwards():
     files = [path.relative_to(SOURCE) for path in source_files()]
-    files = [path for path in files if path.parts[0] in ORDER]
-    assert {(path.parts[0], room(path, path.parts[0])) for path in files} == {
-        (layer, name) for layer, rooms in ORDER.items() for name in rooms
+    assert {(folder, room(path, folder)) for path in files for folder in folders_of(path)} == {
+        (folder, name) for folder, rooms in ORDER.items() for name in rooms
     }
     found = [v for path in files for v in upward_imports(path, ast.parse((SOURCE / path).read_text("utf-8")))]
     assert not found, "\n".join(found)
+    assert upward_imports(Path("vllm_plugin/serve/routes.py"), ast.parse("import smartspec.vllm_plugin.serve.command"))
 
 
 def sizes(path: Path, tree: ast.Module) -> list[str]:
@@ -224,7 +240,7 @@ def test_kernels_include_each_other_in_no_circle():
 
 @pytest.mark.parametrize("plugin", ["vllm_plugin", "sglang_plugin"])
 def test_a_plugin_needs_no_more_of_the_controller_than_it_exports(plugin):
-    files = (SOURCE / plugin).glob("*.py")
+    files = (SOURCE / plugin).rglob("*.py")
     modules = {module for path in files for node in ast.walk(ast.parse(path.read_text("utf-8"))) for module in
                imported_modules(node)}  # fmt: skip
     assert {m for m in modules if m.startswith("smartspec.control")} == {"smartspec.control"}

@@ -20,7 +20,7 @@ def main(settings: dict) -> dict:
     import vllm
     from vllm.platforms import current_platform
 
-    from smartspec.vllm_plugin.check import installed_package, missing
+    from smartspec.vllm_plugin.check import installed_package, missing_members
     from smartspec.workload.prompts import shipped_prompts
 
     chats = [[{"role": "user", "content": prompt.text}] for prompt in shipped_prompts()]
@@ -34,7 +34,7 @@ def main(settings: dict) -> dict:
     return {
         "vllm": vllm.__version__,
         "device": current_platform.get_device_name(),
-        "problems": [*missing(installed_package()), *problems_of(llm)] if is_ours else [],
+        "problems": [*missing_members(installed_package()), *problems_of(llm)] if is_ours else [],
         "answers": found,
         "tokens_per_second": speeds,
         "drafted": drafted,
@@ -116,9 +116,9 @@ def problems_of(llm) -> list[str]:
     speculation = getattr(llm.llm_engine.engine_core.engine_core.scheduler, "speculation", None)
     if speculation is None:
         return ["SmartSpec is not in use: the log says why"]
-    if speculation.learning.controller is None:
+    if speculation.learner.controller is None:
         return ["too few steps to learn step times: raise --max-tokens or --waves"]
-    num_errors = speculation.learning.controller.num_errors
+    num_errors = speculation.learner.controller.num_errors
     return [f"the controller failed {num_errors} times: see the log"] if num_errors else []
 
 

@@ -25,7 +25,7 @@ def watch(speculation) -> list[tuple]:
     controller = Timed(time.perf_counter, within=hooks)
     hooks.wrap(speculation, HOOKS)
     meanwhile.wrap(speculation, MEANWHILE)
-    make_controller, after_update = speculation.learning.make_controller, speculation.after_update
+    make_controller, after_update = speculation.learner.make_controller, speculation.after_update
 
     def make_timed(latency):
         made = make_controller(latency)
@@ -34,12 +34,12 @@ def watch(speculation) -> list[tuple]:
 
     def note(finished):
         after_update(finished)
-        if finished is not None and speculation.learning.controller is not None:
+        if finished is not None and speculation.learner.controller is not None:
             step = finished[0]
             seconds = step.seconds, hooks.seconds, controller.seconds, meanwhile.seconds
             seen.append((step.num_decoding, step.prefill.num_prefills, *seconds))
 
-    speculation.learning.make_controller, speculation.after_update = make_timed, note
+    speculation.learner.make_controller, speculation.after_update = make_timed, note
     return seen
 
 

@@ -35,14 +35,14 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
         engine = ToyEngine(scheduler, has_passes=name == "draft_model")
         plugin.wrap(scheduler.speculation, HOOKS)
         meanwhile.wrap(scheduler.speculation, MEANWHILE)
-        make_controller = scheduler.speculation.learning.make_controller
+        make_controller = scheduler.speculation.learner.make_controller
 
         def make_timed(latency) -> SafeController:
             made = make_controller(latency)
             controller.wrap(made, CONTROLLER)
             return made
 
-        scheduler.speculation.learning.make_controller = make_timed
+        scheduler.speculation.learner.make_controller = make_timed
         for number in range(num_requests):
             engine.add(number, prompt_tokens=100, max_tokens=num_tokens)
         marks, execute = [], engine._execute

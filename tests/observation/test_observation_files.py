@@ -12,8 +12,8 @@ from smartspec.observation.acceptance import acceptance_by_depth, draft_of
 from smartspec.observation.card import Card
 from smartspec.observation.files import observation_path, read_observation, write_json
 from smartspec.observation.records import MAX_CLASSES, DraftOutcome, Observation
-from smartspec.vllm_plugin.metrics_text import observations_of, samples_of
-from smartspec.vllm_plugin.observed import main
+from smartspec.vllm_plugin.observed.__main__ import main
+from smartspec.vllm_plugin.observed.samples import observations_of, samples_of
 
 CELLS = [(1, 3), (16, 3), (16, 1)]
 
@@ -93,7 +93,8 @@ def test_nothing_to_read(tmp_path, capsys):
 
 def test_it_needs_numpy_alone(file):
     blocked = "prometheus_client", "typer", "rich", "vllm", "torch", "httpx"
-    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from smartspec.vllm_plugin.observed import main"
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked}))"
+    code += "; from smartspec.vllm_plugin.observed.__main__ import main"
     command = [sys.executable, "-c", f"{code}; sys.exit(main([{str(file)!r}]))"]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0 and "goodput" in ran.stdout, ran.stderr

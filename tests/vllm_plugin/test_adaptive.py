@@ -8,8 +8,8 @@ from toy_engine import FULL_GRAPHS, assert_texts_are_right, make_config, run
 
 from smartspec.control import BatchView, CostCurve, DrafterView, LatencyModel
 from smartspec.control.records import DrafterSpec
-from smartspec.vllm_plugin.adaptive import ADMITTED, COSTS_SPACING, CostCurves, cost_curves, token_sizes
 from smartspec.vllm_plugin.compatibility import EXECUTOR
+from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS_SPACING, CostCurves, cost_curves, token_sizes
 
 
 def adaptive_config(tmp_path, **changes):
@@ -37,7 +37,7 @@ def test_texts_are_right_depth_varies_and_costs_are_sent(tmp_path, caplog):
 def test_what_was_not_verified_says_nothing_of_acceptance(tmp_path):
     """Half of the drafts are not verified, at random. Counted as rejected, acceptance would be 0.35 or so."""
     engine = run(adaptive_config(tmp_path), admits=tell, max_tokens=400, acceptance=0.7)
-    table = engine.scheduler.speculation.learning.controller.state()["acceptance"]["draft_model"]
+    table = engine.scheduler.speculation.learner.controller.state()["acceptance"]["draft_model"]
     assert table["observations"][0] > 100 and table["acceptance"][0] == pytest.approx(0.7, abs=0.1)
 
 

@@ -11,8 +11,8 @@ from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
 
 from smartspec import vllm_plugin
 from smartspec.observation.card import Card
-from smartspec.vllm_plugin.routes import LOOKUP
-from smartspec.vllm_plugin.serve import main
+from smartspec.vllm_plugin.serve.__main__ import main
+from smartspec.vllm_plugin.serve.routes import LOOKUP
 
 sys.path.insert(0, str(Path(__file__).parent))
 METHOD = {"method": "draft_model"}
@@ -36,9 +36,9 @@ def started(tmp_path, card, **changes):
 
 def test_a_new_server_starts_from_it(tmp_path, card):
     scheduler = started(tmp_path, card)
-    learning = scheduler.speculation.learning
-    assert learning.controller is not None  # no steps that try lengths
-    expected = learning.controller.controller.acceptance.table()["draft_model"]["acceptance"]
+    learner = scheduler.speculation.learner
+    assert learner.controller is not None  # no steps that try lengths
+    expected = learner.controller.controller.acceptance.table()["draft_model"]["acceptance"]
     assert expected == pytest.approx(list(Card.read(card).acceptance), abs=0.05)
     engine = ToyEngine(scheduler, has_passes=True)
     for number in range(4):
@@ -50,7 +50,7 @@ def test_a_new_server_starts_from_it(tmp_path, card):
 def test_its_step_times_are_those_of_the_engine(tmp_path, card):
     """Of steps as observed: up to 8 requests of 5 tokens, and 4 passes, of which vLLM always runs one. That one is in
     the time of the target's pass."""
-    latency = started(tmp_path, card).speculation.learning.latency
+    latency = started(tmp_path, card).speculation.learner.latency
     base, per_token, per_pass = 0.02, 0.001, 0.002
     (draft,) = latency.drafts
     for rows in (1, 3, 8):
@@ -67,7 +67,7 @@ def test_a_card_that_does_not_fit_is_left_out_with_a_warning(tmp_path, card, cap
     else:
         card = tmp_path / "none.json"
     scheduler = started(tmp_path, card)
-    assert scheduler.speculation is not None and scheduler.speculation.learning.controller is None
+    assert scheduler.speculation is not None and scheduler.speculation.learner.controller is None
     (said,) = [record.getMessage() for record in caplog.records if "is not used" in record.getMessage()]
     assert str(card) in said and "learned from the first steps" in said
 
@@ -75,9 +75,9 @@ def test_a_card_that_does_not_fit_is_left_out_with_a_warning(tmp_path, card, cap
 def test_own_step_times_come_first(tmp_path, card):
     for _ in range(2):
         engine = run(make_config(tmp_path / "own", **METHOD), max_tokens=300)
-    known = engine.scheduler.speculation.learning.latency.to_dict()
+    known = engine.scheduler.speculation.learner.latency.to_dict()
     config = make_config(tmp_path / "own", **METHOD, settings={"card": str(card)})
-    found = vllm_plugin.Scheduler(config).speculation.learning.latency.to_dict()
+    found = vllm_plugin.Scheduler(config).speculation.learner.latency.to_dict()
     assert found != Card.read(card).latency and set(found) == set(known)
 
 
@@ -109,8 +109,8 @@ def test_what_is_observed_on_a_gpu_fits_what_decides_there():
     methods = {added(made("MODEL", *words, machine=GPU))["speculation"]["method"] for words in ([], ["--observe"])}
     assert methods == {"ngram_gpu"}
     with pytest.raises(ValueError, match="switches vLLM's V2 runner off: n-gram drafts would make vLLM slower"):
-        made("MODEL", "--observe", machine=replace(GPU, may_use_v2=False))
-    named = made("MODEL", "--observe", "--spec-method", "ngram", machine=replace(GPU, may_use_v2=False))
+        made("MODEL", "--observe", machine=replace(GPU, has_v2=False))
+    named = made("MODEL", "--observe", "--spec-method", "ngram", machine=replace(GPU, has_v2=False))
     assert added(named)["speculation"] == {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
 
 

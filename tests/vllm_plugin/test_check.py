@@ -52,7 +52,7 @@ def test_a_source_that_has_everything(version, tmp_path, capsys):
 def test_what_adaptive_verification_lacks_is_said_and_hinders_nothing(name, tmp_path, capsys):
     package = make_tree(tmp_path)
     replace(package / "v1/worker/gpu/spec_decode/adaptive_verification.py", name, "other")
-    assert check.main([str(tmp_path)]) == 0 and not check.missing(package)
+    assert check.main([str(tmp_path)]) == 0 and not check.missing_members(package)
     said = capsys.readouterr().out
     assert f"vLLM's own step times are used: AdaptiveVerificationManager.{name} does not exist" in said
 
@@ -83,16 +83,16 @@ def test_what_is_missing_is_named(file, old, new, said, tmp_path, capsys):
 def test_a_file_that_has_moved_is_named(tmp_path):
     package = make_tree(tmp_path)
     (package / "v1/request.py").rename(package / "request.py")
-    assert check.missing(package) == ["Request: v1/request.py does not exist"]
+    assert check.missing_members(package) == ["Request: v1/request.py does not exist"]
 
 
 def test_a_base_class_may_have_it(tmp_path):
     package = make_tree(tmp_path)
     replace(package / SCHEDULER, "def has_unfinished_requests(", "def other(")
-    assert check.missing(package) == ["Scheduler.has_unfinished_requests does not exist"]
+    assert check.missing_members(package) == ["Scheduler.has_unfinished_requests does not exist"]
     interface = "class SchedulerInterface:\n    def has_unfinished_requests(self): ...\n"
     (package / "v1/core/sched/interface.py").write_text(interface)
-    assert not check.missing(package)
+    assert not check.missing_members(package)
 
 
 def test_a_version_out_of_range_is_said(tmp_path, capsys):

@@ -8,16 +8,16 @@ from toy_engine import ToyEngine, make_config
 
 from smartspec.control import CostCurve, DrafterSpec, LatencyModel
 from smartspec.vllm_plugin import Scheduler
-from smartspec.vllm_plugin.batch import Prefill
-from smartspec.vllm_plugin.cost_file import CostFile
-from smartspec.vllm_plugin.costs import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCosts, StepSize
-from smartspec.vllm_plugin.decision import EmittedTokens, Step
-from smartspec.vllm_plugin.learning import Learning
+from smartspec.vllm_plugin.costs.sources import CostFile
+from smartspec.vllm_plugin.costs.steps import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCosts, StepSize
+from smartspec.vllm_plugin.speculation.learner import Learner
+from smartspec.vllm_plugin.step.batch import Prefill
+from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
 
 
 def test_a_trial_tries_every_length():
     costs, lengths = StepCosts(has_passes=False), []
-    while not costs.are_known:
+    while not costs.is_complete:
         lengths.append(costs.next_trial(range(6)))
         costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02 + 0.001 * lengths[-1])
     assert len(lengths) == TRIAL_STEPS and set(lengths) == set(range(6)) and lengths[:4] == [0, 0, 5, 5]
@@ -28,7 +28,7 @@ def test_a_trial_tries_every_length():
 def test_every_length_is_tried_where_steps_share_a_decision(steps_of_a_decision):
     """As with asynchronous scheduling, where steps are noted after the next ones were decided."""
     costs, lengths = StepCosts(has_passes=True), []
-    while not costs.are_known:
+    while not costs.is_complete:
         lengths.append(costs.next_trial(range(6)))
         for _ in range(steps_of_a_decision + len(lengths) % 2):
             costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02)
@@ -39,16 +39,16 @@ def test_every_length_is_tried_where_steps_share_a_decision(steps_of_a_decision)
 def test_a_trial_ends_where_every_step_has_prefill(method, tmp_path):
     engine = ToyEngine(Scheduler(make_config(tmp_path, method=method)), has_passes=method == "draft_model")
     engine.scheduler.max_num_scheduled_tokens = 12
-    learning = engine.scheduler.speculation.learning
+    learner = engine.scheduler.speculation.learner
     engine.add(0, prompt_tokens=4, max_tokens=400)
     engine.add(1, prompt_tokens=1500, max_tokens=4)
-    ends, make_controller = [], learning.make_controller
+    ends, make_controller = [], learner.make_controller
 
     def note_the_end(latency):
         ends.append((len(engine.num_decoding), latency))
         return make_controller(latency)
 
-    learning.make_controller = note_the_end
+    learner.make_controller = note_the_end
     engine.run()
     steps, latency = ends[0]
     assert MIXED_TRIAL_STEPS <= steps < MIXED_TRIAL_STEPS + 4
@@ -74,7 +74,7 @@ def test_contexts_of_one_length_are_not_what_a_step_costs():
 
 def test_draft_passes_are_told_apart_from_the_target():
     costs, drafted = StepCosts(has_passes=True), 0
-    while not costs.are_known:
+    while not costs.is_complete:
         length = costs.next_trial(range(5))
         for rows in (1, 8):
             fed = rows * (1 + drafted)
@@ -93,16 +93,16 @@ def test_costs_are_kept_for_the_next_start(tmp_path):
     stored = LatencyModel.from_dict(json.loads(path.read_text())["cost_model"])
     assert stored.target.seconds(6.0, 600, 6) == pytest.approx(0.026, rel=0.05)
     again = run(make_config(tmp_path), num_requests=1, max_tokens=30)
-    assert again.scheduler.speculation.learning.latency.to_dict() == stored.to_dict()
+    assert again.scheduler.speculation.learner.latency.to_dict() == stored.to_dict()
 
 
 def test_the_controller_goes_on_with_the_costs_of_all_steps(tmp_path):
     engine = run(make_config(tmp_path, method="draft_model"), max_tokens=300)
-    learning = engine.scheduler.speculation.learning
-    assert learning.controller.controller._latency is learning.latency
+    learner = engine.scheduler.speculation.learner
+    assert learner.controller.controller._latency is learner.latency
     base, per_token, per_pass = engine.seconds
-    assert learning.latency.target.seconds(6.0, 1800, 6) == pytest.approx(base + 6 * per_token + per_pass, rel=0.05)
-    assert learning.latency.drafts[0].seconds(6.0) == pytest.approx(per_pass, rel=0.2)
+    assert learner.latency.target.seconds(6.0, 1800, 6) == pytest.approx(base + 6 * per_token + per_pass, rel=0.05)
+    assert learner.latency.drafts[0].seconds(6.0) == pytest.approx(per_pass, rel=0.2)
 
 
 def test_another_rank_reads_and_does_not_write(tmp_path):
@@ -135,16 +135,14 @@ def test_draft_passes_count_in_the_step_whose_time_has_them(is_later):
     """With vLLM's V2 runner the passes of a step's drafts are in the time of the next step."""
     found, nothing = [], lambda *_: None
     drafter = DrafterSpec("draft_model", has_passes=True, kept_passes=1)
-    learning = Learning(
-        drafter, found.append, None, on_steps=nothing, on_costs=nothing, drafts_end_later=lambda: is_later
-    )
+    learner = Learner(drafter, found.append, None, on_steps=nothing, on_costs=nothing, has_late_drafts=lambda: is_later)
     made = 0
     for rows in [1, 8] * TRIAL_STEPS:
-        verified, before, made = made, made, learning.costs.next_trial(range(5))
+        verified, before, made = made, made, learner.costs.next_trial(range(5))
         step = Step(
             None, 0.0, Prefill(), {str(row): verified for row in range(rows)}, rows * verified, rows, 100 * rows, made
         )
         step.seconds = 0.02 + 0.0005 * rows * (1 + verified) + 0.003 * max((before if is_later else made) - 1, 0)
-        learning.learn(step, EmittedTokens({}))
-        learning.report()
+        learner.learn(step, EmittedTokens({}))
+        learner.report()
     assert found[0].drafts[0].seconds(1.0) == pytest.approx(0.003, rel=0.1)

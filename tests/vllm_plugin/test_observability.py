@@ -17,10 +17,10 @@ from toy_engine import ToyEngine, assert_texts_are_right, make_config
 from smartspec.sim.replay.policy_replay import replay
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
-from smartspec.vllm_plugin.costs import TRIAL_STEPS
-from smartspec.vllm_plugin.metrics import Metrics
-from smartspec.vllm_plugin.on_off_metrics import OnOffMetrics
+from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
+from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS
 from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger
+from smartspec.vllm_plugin.step.metrics import Metrics
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
     registry = Metrics(tmp_path / "a.prom", 0, 0.0)._registry
     names = {sample.name.removesuffix("_created") for family in registry.collect() for sample in family.samples}
     names |= {f"smartspec_{name}" for name in ("chosen_lengths_total", "step_seconds_bucket")}
-    names |= {family.name for family in OnOffMetrics(tmp_path / "a.onoff", 0).registry.collect()}
+    names |= {family.name for family in ToggleMetrics(tmp_path / "a.onoff", 0).registry.collect()}
     shown = set(re.findall(r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)", (root / "deploy" / "grafana-vllm.json").read_text()))
     assert len(shown) > 10 and shown <= names
     rows = re.findall(r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm-metrics.md").read_text(), re.MULTILINE)
@@ -133,7 +133,8 @@ def test_a_damaged_file_costs_no_other_metric(tmp_path, clean_registry, caplog, 
     StatLogger(front_end(config, SCHEDULER), [0, 1, 2])
     (damaged,) = (tmp_path / "cache" / "vllm").glob("*-0.prom")
     whole = damaged.read_bytes()
-    damaged.write_bytes(whole[: len(whole) // 2] + damage)
+    end = whole.index(b"\n", len(whole) // 2) + 1  # in a comment the damage would be text
+    damaged.write_bytes(whole[:end] + damage)
     steps = [clean_registry.get_sample_value("smartspec_steps_total", {"engine": index}) for index in ("0", "1")]
     assert steps[0] is None and steps[1] > 0
     assert b"smartspec_steps_total" in generate_latest(clean_registry)

@@ -13,9 +13,10 @@ from vllm.schedulers import Scheduler as StockScheduler
 
 from smartspec.control import Controller
 from smartspec.core import speculation as http_field
-from smartspec.vllm_plugin import Scheduler, callers
-from smartspec.vllm_plugin.learning import Learning
-from smartspec.vllm_plugin.speculation import Speculation
+from smartspec.vllm_plugin import Scheduler
+from smartspec.vllm_plugin.speculation.learner import Learner
+from smartspec.vllm_plugin.speculation.speculation import Speculation
+from smartspec.vllm_plugin.step import callers
 
 CASES = {
     "ngram": {"method": "ngram"},
@@ -91,7 +92,7 @@ def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_dra
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_path, monkeypatch):
     """A decision is made for the step after the one that runs, at whose end requests may have ended."""
-    known, num_dropped, learn = [], [0], Learning.learn
+    known, num_dropped, learn = [], [0], Learner.learn
 
     def note(self, step, tokens):
         num_decided = 0 if step.decision is None else step.decision.view.num_rows
@@ -100,7 +101,7 @@ def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_
             known.append(set(step.decision.names) <= set(step.output.num_scheduled_tokens))
             num_dropped[0] += num_decided - step.decision.view.num_rows
 
-    monkeypatch.setattr(Learning, "learn", note)
+    monkeypatch.setattr(Learner, "learn", note)
     config = make_config(tmp_path, method="draft_model", is_async=is_async, settings={"policy": "goodput"})
     engine = ToyEngine(Scheduler(config), has_passes=True)
     for number in range(40):
@@ -108,7 +109,7 @@ def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_
     engine.run()
     assert_texts_are_right(engine)
     assert len(known) > 20 and all(known) and num_dropped[0]
-    controller = engine.scheduler.speculation.learning.controller
+    controller = engine.scheduler.speculation.learner.controller
     assert not controller.num_errors and not controller.controller.num_ignored
 
 
@@ -196,7 +197,7 @@ def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkey
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
     assert_texts_are_right(engine)
-    assert engine.scheduler.speculation.learning.controller.num_errors >= 1
+    assert engine.scheduler.speculation.learner.controller.num_errors >= 1
     assert not any(engine.verified_lengths)
     assert [record.message for record in caplog.records].count(caplog.messages[0]) == 1
 
@@ -238,7 +239,7 @@ def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatc
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
     assert_texts_are_right(engine)
-    assert engine.scheduler.rest.steps == 0 and not engine.scheduler.speculation.learning.controller.errors
+    assert engine.scheduler.rest.steps == 0 and not engine.scheduler.speculation.learner.controller.errors
     assert {weight for view in views for weight in view.weights.tolist()} == {1.0}
     assert max(map(max, filter(None, engine.verified_lengths))) == 4
     warned = [message for message in caplog.messages if "counts as not given" in message]
@@ -288,7 +289,7 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(hook, case, tmp_path
 def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(tmp_path, monkeypatch, caplog):
     engine = ToyEngine(Scheduler(make_config(tmp_path)), acceptance=0.0)
     engine.scheduler.max_model_len = 10**9
-    monkeypatch.setattr("smartspec.vllm_plugin.batch.decoding", lambda scheduler: 1 / 0)
+    monkeypatch.setattr("smartspec.vllm_plugin.step.batch.decoding_requests", lambda scheduler: 1 / 0)
     engine.add(0, 20, 1500)
     engine.run()
     rests = [record.args[0] for record in caplog.records if "begins anew" in record.msg]
@@ -314,7 +315,7 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
     speculation = scheduler.speculation
     held = [value for value in vars(speculation).values() if isinstance(value, list | dict)]
     assert max(map(len, held)) <= 40 and len(speculation.decider.callers) <= 20
-    assert speculation.learning.controller.controller.acceptance.num_tracked_requests <= 20
+    assert speculation.learner.controller.controller.acceptance.num_tracked_requests <= 20
     engine.add(999, 20, 100)
     engine.run()
     assert engine.texts["999"] == engine.expected("999") and engine.verified_lengths[-5] == [2]
@@ -359,9 +360,9 @@ def test_an_untested_version_is_tried_where_that_is_said(tmp_path, monkeypatch, 
     monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
     scheduler = Scheduler(make_config(tmp_path))
     assert scheduler.speculation is not None and not caplog.messages
-    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.build", raising=False)
-    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.drafting", raising=False)
+    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.speculation.builder", raising=False)
+    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.speculation.drafts", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.outputs", ModuleType("vllm.v1.outputs"))
     scheduler = Scheduler(make_config(tmp_path))
-    assert scheduler.speculation is None and scheduler.on_off is None and scheduler.dynamic_sd_lookup is None
+    assert scheduler.speculation is None and scheduler.toggle is None and scheduler.dynamic_sd_lookup is None
     assert len(caplog.messages) == 1 and "DraftTokenIds" in caplog.messages[0]

@@ -13,26 +13,27 @@ from test_check import make_tree, replace
 from typer.testing import CliRunner
 
 from smartspec.cli.main import _build_app
-from smartspec.vllm_plugin import serve
 from smartspec.vllm_plugin.compatibility import EXECUTOR, NO_DRAFTS
-from smartspec.vllm_plugin.routes import LOOKUP, Machine, captured_lengths
-from smartspec.vllm_plugin.serve import SCHEDULER, Installation, given, make_parser, serve_command, without
+from smartspec.vllm_plugin.serve import command as serve
+from smartspec.vllm_plugin.serve.__main__ import main, make_parser
+from smartspec.vllm_plugin.serve.command import SCHEDULER, Installation, drop_options, option_value, serve_command
+from smartspec.vllm_plugin.serve.routes import LOOKUP, Machine, graph_lengths
 
 CPU, GPU = Machine(is_cpu=True), Machine(is_cpu=False, version=(0, 32))
 TABLE = {"num_speculative_tokens_per_batch_size": [[1, 1, 5], [2, 2, 3], [3, 3, 1], [4, 1024, 0]]}
 
 
 def made(*arguments: str, environment=(), machine=CPU, has_command=True) -> serve.ServeCommand:
-    options, passed_on = make_parser().parse_known_args(arguments)
-    return serve_command(options, passed_on, dict(environment), Installation(machine, has_command))
+    options, vllm_words = make_parser().parse_known_args(arguments)
+    return serve_command(options, vllm_words, dict(environment), Installation(machine, has_command))
 
 
 def added(command: serve.ServeCommand) -> dict:
     """Values of the three options, and what comes before them."""
     words = list(command.words)
-    speculation, additional = (given(words, f"--{name}-config") for name in ("speculative", "additional"))
+    speculation, additional = (option_value(words, f"--{name}-config") for name in ("speculative", "additional"))
     return {
-        "scheduler": given(words, "--scheduler-cls"),
+        "scheduler": option_value(words, "--scheduler-cls"),
         "speculation": json.loads(speculation),
         "additional": None if additional is None else json.loads(additional),
         "rest": words[5 : words.index("--scheduler-cls")],
@@ -56,7 +57,7 @@ def test_on_a_gpu_a_model_alone_gets_drafts_on_the_gpu():
     command = made("MODEL", machine=GPU)
     ngram = {"method": "ngram_gpu", "num_speculative_tokens": 5} | LOOKUP | TABLE
     assert added(command)["speculation"] == ngram and EXECUTOR not in command.words
-    assert "V2 runner" in command.why and "full graphs" in command.why
+    assert "V2 runner" in command.reason and "full graphs" in command.reason
     by_name = added(made("MODEL", "--spec-method", "ngram", machine=GPU))["speculation"]
     assert by_name == ngram | {"method": "ngram"}
 
@@ -65,7 +66,7 @@ def test_on_a_gpu_a_model_alone_gets_drafts_on_the_gpu():
     ("longest", "lengths"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (5, [1, 3, 5]), (8, [1, 4, 8])]
 )
 def test_lengths_with_graphs_are_few_and_end_with_the_longest(longest, lengths):
-    assert captured_lengths(longest) == lengths
+    assert graph_lengths(longest) == lengths
     table = added(made("MODEL", "--spec-tokens", str(longest), machine=GPU))["speculation"]
     of_rows = table["num_speculative_tokens_per_batch_size"]
     assert sorted(length for *_, length in of_rows) == [0, *lengths]
@@ -85,20 +86,20 @@ def test_on_a_gpu_heads_get_graphs_of_every_length_and_methods_of_the_old_runner
     ("machine", "said"),
     [
         (Machine(False, (0, 31)), "vLLM 0.31 has no draft length per step"),
-        (Machine(False, (0, 33), may_use_v2=False), "VLLM_USE_V2_MODEL_RUNNER=0"),
+        (Machine(False, (0, 33), has_v2=False), "VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
 )
 def test_a_route_that_is_slower_than_none_is_taken_only_by_name(machine, said):
     with pytest.raises(ValueError, match=f"{said}.*slower than no speculation.*--spec-method smartspec if you want"):
         made("MODEL", machine=machine)
     by_name = made("MODEL", "--spec-method", "smartspec", machine=machine)
-    assert added(by_name)["speculation"]["model"] == NO_DRAFTS and "0.77 to 0.81" in by_name.why
+    assert added(by_name)["speculation"]["model"] == NO_DRAFTS and "0.77 to 0.81" in by_name.reason
 
 
 def test_adaptive_verification_gets_an_executor_that_tells_what_was_verified():
     config = '{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5, "enable_adaptive_verification": true}'
     command = made("MODEL", "-sc", config, machine=GPU)
-    assert given(list(command.words), "--distributed-executor-backend") == EXECUTOR
+    assert option_value(list(command.words), "--distributed-executor-backend") == EXECUTOR
     assert added(command)["speculation"] == json.loads(config)
     with pytest.raises(ValueError, match="adaptive verification needs --distributed-executor-backend"):
         made("MODEL", "-sc", config, "--distributed-executor-backend", "ray", machine=GPU)
@@ -127,7 +128,7 @@ def test_how_drafts_are_made(arguments, speculation):
     assert added(made("MODEL", *arguments))["speculation"] == speculation
 
 
-def test_other_options_are_passed_on_as_they_are():
+def test_other_options_are_vllm_words_as_they_are():
     rest = ["--port", "8001", "-dp=2", "--enforce-eager", "--served-model-name", "a", "--spec-tokn", "3"]
     assert added(made("MODEL", *rest, "--policy", "off"))["rest"] == rest
 
@@ -199,8 +200,8 @@ def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, machine, environ
 
 def test_an_option_and_its_value_are_left_out():
     words = ["M", "-sc", "-sc", "--a_b=1", "--a-b", "2", "c"]
-    assert without(words, "-sc", "--a-b") == ["M", "c"]
-    assert given(words, "--a-b") == "2" and given(words, "--gone") is None
+    assert drop_options(words, "-sc", "--a-b") == ["M", "c"]
+    assert option_value(words, "--a-b") == "2" and option_value(words, "--gone") is None
 
 
 ARGUMENTS = ("MODEL", "-tp", "2", "--policy", "off", "--spec-method", "ngram")
@@ -226,17 +227,17 @@ def test_the_printed_command_is_the_one_that_runs(package, monkeypatch, capfd):
     variable, *printed = shlex.split(result.stdout, comments=True)
     assert printed == list(words) and path == words[0] == sys.executable
     assert variable == f"NUMBA_THREADING_LAYER={environment['NUMBA_THREADING_LAYER']}"
-    assert serve.main([*ARGUMENTS, "--print"]) == 0
+    assert main([*ARGUMENTS, "--print"]) == 0
     assert len(ran) == 1 and capfd.readouterr().out == result.stdout
 
 
 def test_a_vllm_that_does_not_fit_is_refused(package, monkeypatch, capsys):
     replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
-    assert serve.main(["MODEL"]) == 2
+    assert main(["MODEL"]) == 2
     replace(package / "_version.py", "0.32.0", "0.29.0")
-    assert serve.main(["MODEL"]) == 2
+    assert main(["MODEL"]) == 2
     monkeypatch.setattr(serve, "installed_package", lambda: None)
-    assert serve.main(["MODEL"]) == 2
+    assert main(["MODEL"]) == 2
     lacks, version, missing = capsys.readouterr().err.splitlines()
     assert "lacks what SmartSpec needs: Scheduler.schedule does not exist" in lacks
     assert "vLLM 0.29.0 is not supported (supported: 0.30 and later)" in version
@@ -261,7 +262,7 @@ def test_an_untested_newer_vllm_serves_alone(arguments, speculation, package, mo
     """Even where it lacks what SmartSpec needs: nothing of ours is named in the command."""
     replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
     replace(package / "_version.py", "0.32.0", "0.99.0")
-    assert serve.main(["MODEL", *arguments, "--port", "1", "--print"]) == 0
+    assert main(["MODEL", *arguments, "--port", "1", "--print"]) == 0
     said, printed = capsys.readouterr().out.splitlines()
     assert said == (
         "# vLLM 0.99.0 is untested (tested: 0.30 to 0.33; SMARTSPEC_UNTESTED=1 tries it): vLLM serves alone, without "
@@ -269,18 +270,18 @@ def test_an_untested_newer_vllm_serves_alone(arguments, speculation, package, mo
     )
     words = shlex.split(printed)
     assert "smartspec" not in printed.removeprefix(sys.executable)
-    found = given(words, "--speculative-config", "-sc")
+    found = option_value(words, "--speculative-config", "-sc")
     assert (None if found is None else json.loads(found)) == speculation
-    assert given(words, "--port") == "1"
+    assert option_value(words, "--port") == "1"
     monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
-    assert serve.main(["MODEL", *arguments]) == 2
+    assert main(["MODEL", *arguments]) == 2
     assert "lacks what SmartSpec needs" in capsys.readouterr().err
 
 
 def test_an_untested_newer_vllm_is_tried_where_that_is_said(package, monkeypatch, capsys):
     replace(package / "_version.py", "0.32.0", "0.99.0")
     monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
-    assert serve.main(["MODEL", "--print"]) == 0
+    assert main(["MODEL", "--print"]) == 0
     assert f"--scheduler-cls {SCHEDULER}" in capsys.readouterr().out
 
 

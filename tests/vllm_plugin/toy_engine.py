@@ -8,7 +8,7 @@ from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Schedule
 from vllm.v1.outputs import DraftTokenIds
 
 from smartspec import vllm_plugin
-from smartspec.vllm_plugin.adaptive import COSTS
+from smartspec.vllm_plugin.step.adaptive import COSTS
 
 VOCABULARY = 1000
 FULL_GRAPHS = SimpleNamespace(has_full_cudagraphs=lambda: True)
@@ -77,8 +77,8 @@ class ToyEngine:
         self._random = np.random.default_rng(seed)
         if getattr(scheduler, "speculation", None) is not None:
             scheduler.speculation._clock = lambda: self.now
-        if getattr(scheduler, "on_off", None) is not None:
-            scheduler.on_off._clock = lambda: self.now
+        if getattr(scheduler, "toggle", None) is not None:
+            scheduler.toggle._clock = lambda: self.now
 
     def add(self, number: int, prompt_tokens: int, max_tokens: int, **extra_args) -> None:
         name = str(number)

@@ -10,8 +10,8 @@ from vllm import LLM, SamplingParams
 from vllm.platforms import current_platform
 
 from smartspec.control import BatchView, Controller, Plan, Policy
-from smartspec.vllm_plugin import build
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS
+from smartspec.vllm_plugin.speculation import controllers
 
 LONGEST = 5
 NGRAM = {"method": "ngram", "num_speculative_tokens": LONGEST, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
@@ -49,7 +49,7 @@ def restless(monkeypatch) -> None:
     def controller(policy, *arguments, **options):
         return Controller(RestlessLengths(), *arguments, strict=True, **options)
 
-    monkeypatch.setattr(build, "Controller", controller)
+    monkeypatch.setattr(controllers, "Controller", controller)
 
 
 def asynchronous(monkeypatch) -> None:

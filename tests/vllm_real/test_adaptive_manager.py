@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from smartspec.vllm_plugin import adaptive_worker
-from smartspec.vllm_plugin.adaptive import ADMITTED, CostCurves
+from smartspec.vllm_plugin import executor
+from smartspec.vllm_plugin.step.adaptive import ADMITTED, CostCurves
 
 module = pytest.importorskip("vllm.v1.worker.gpu.spec_decode.adaptive_verification")
 
@@ -92,14 +92,14 @@ def step(runner, confidences: list[list[float]]):
 def test_it_tells_what_the_manager_admitted_by_our_costs(group, is_async):
     runner = Runner(make_manager(), is_async)
     worker = SimpleNamespace(model_runner=runner)
-    assert adaptive_worker.tell_admitted(worker) is None
+    assert executor.tell_admitted(worker) is None
     confidences = [[0.9, 0.9, 0.9], [0.1, 0.1, 0.1], [0.6, 0.5, 0.4]]
 
-    adaptive_worker.take_costs(worker, curves(per_token=0.0))
+    executor.take_costs(worker, curves(per_token=0.0))
     num_tokens, output = step(runner, confidences)
     assert num_tokens == 12 and admitted(output) == [3, 3, 3], "tokens that cost nothing are all verified"
 
-    adaptive_worker.take_costs(worker, curves(per_token=1.2))
+    executor.take_costs(worker, curves(per_token=1.2))
     num_tokens, output = step(runner, confidences)
     assert num_tokens == 8 and admitted(output) == [3, 0, 2], "dear ones only up to the size that is paid in any case"
     assert len(group.sent) == 2, "all ranks get the numbers of the first"
@@ -112,7 +112,7 @@ def admitted(output) -> list[int]:
 
 def test_a_step_without_drafts_tells_nothing(group):
     runner = Runner(make_manager(), is_async=False)
-    assert adaptive_worker.tell_admitted(SimpleNamespace(model_runner=runner)) is None
+    assert executor.tell_admitted(SimpleNamespace(model_runner=runner)) is None
     assert not hasattr(runner.sample_tokens(None), ADMITTED)
 
 
@@ -120,16 +120,16 @@ def test_a_step_without_drafts_tells_nothing(group):
 def test_a_changed_method_of_vllm_leaves_it_as_it_is(group, name, monkeypatch):
     monkeypatch.setattr(module.AdaptiveVerificationManager, name, lambda self, other: None)
     runner = Runner(make_manager(), is_async=False)
-    problem = adaptive_worker.tell_admitted(SimpleNamespace(model_runner=runner))
+    problem = executor.tell_admitted(SimpleNamespace(model_runner=runner))
     assert problem is not None and f"AdaptiveVerificationManager.{name} takes ('other',)" in problem
     assert "sample_tokens" not in vars(runner)
 
 
 def test_without_counts_or_a_manager_it_says_so(group):
-    assert "no adaptive verification" in adaptive_worker.tell_admitted(
+    assert "no adaptive verification" in executor.tell_admitted(
         SimpleNamespace(model_runner=SimpleNamespace(adaptive_verification=None))
     )
     manager = make_manager()
     del manager._batch_draft_capacity
     worker = SimpleNamespace(model_runner=Runner(manager, is_async=False))
-    assert "_batch_draft_capacity does not exist" in adaptive_worker.tell_admitted(worker)
+    assert "_batch_draft_capacity does not exist" in executor.tell_admitted(worker)

@@ -33,7 +33,7 @@ def test_answers_are_those_without_speculation(method, is_async, model, prompts,
         free, before = free_blocks(llm), counters(llm)
         got = answers(llm, prompts)
         scheduler, counts = scheduler_of(llm), {name: n - before[name] for name, n in counters(llm).items()}
-        assert scheduler.speculation is not None and not scheduler.speculation.learning.controller.num_errors
+        assert scheduler.speculation is not None and not scheduler.speculation.learner.controller.num_errors
         assert any("AsyncScheduler" in base.__name__ for base in type(scheduler).__mro__) == is_async
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 300

@@ -73,7 +73,7 @@ def test_answers_are_those_without_speculation(method, model, mimo, few, expecte
         free, before = free_blocks(llm), counters(llm)
         got = answers(llm, few)
         scheduler, counts = scheduler_of(llm), {name: n - before[name] for name, n in counters(llm).items()}
-        assert scheduler.speculation is not None and not scheduler.speculation.learning.controller.num_errors
+        assert scheduler.speculation is not None and not scheduler.speculation.learner.controller.num_errors
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 100
     assert got == wanted

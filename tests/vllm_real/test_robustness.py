@@ -9,8 +9,8 @@ from serving import NGRAM, answers, counters, free_blocks, restless, scheduler_o
 from vllm import SamplingParams
 
 from smartspec.control import Controller
-from smartspec.vllm_plugin import build
-from smartspec.vllm_plugin.cost_file import CostFile
+from smartspec.vllm_plugin.costs.sources import CostFile
+from smartspec.vllm_plugin.speculation import controllers
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +77,12 @@ def test_a_failing_controller_and_a_corrupt_cost_file(model, few, expected, tmp_
             if outcome.verified.sum() > 3:
                 raise RuntimeError("enough")
 
-    monkeypatch.setattr(build, "Controller", Failing)
+    monkeypatch.setattr(controllers, "Controller", Failing)
     monkeypatch.setattr(CostFile, "path", property(lambda self: tmp_path / "costs.json"))
     (tmp_path / "costs.json").write_text("{")
     with caplog.at_level(logging.WARNING), serving(model, NGRAM, tmp_path) as llm:
         assert answers(llm, few) == expected
-        controller = scheduler_of(llm).speculation.learning.controller
+        controller = scheduler_of(llm).speculation.learner.controller
         assert controller.errors["RuntimeError: enough"] > 0
     assert "is unusable" in caplog.text and "the controller failed" in caplog.text
 

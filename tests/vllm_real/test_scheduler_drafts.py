@@ -34,7 +34,7 @@ def test_answers_are_those_without_speculation(options, model, prompts, expected
         free = free_blocks(llm)
         got = answers(llm, prompts)
         speculation, counts = scheduler_of(llm).speculation, counters(llm)
-        assert speculation is not None and not speculation.learning.controller.num_errors
+        assert speculation is not None and not speculation.learner.controller.num_errors
         assert [spec.name for spec in speculation.decider.own.specs] == ALL["drafter"].split(",")
         assert speculation.decider.own.drafters[2]._datastore is not None  # the model's own
         assert free_blocks(llm) == free
@@ -55,7 +55,7 @@ def test_beside_a_head_answers_are_those_without_speculation(model, prompts, exp
         )
         got = answers(llm, prompts)
         counts = counters(llm)
-        assert not speculation.learning.controller.num_errors and free_blocks(llm) == free
+        assert not speculation.learner.controller.num_errors and free_blocks(llm) == free
     of_head, copied = map(sum, zip(*placed, strict=True))
     assert of_head > 300 and copied > 300 and counts["num_accepted_tokens"] > 50
     assert got == expected

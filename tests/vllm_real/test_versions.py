@@ -2,7 +2,7 @@
 
 import vllm
 
-from smartspec.vllm_plugin.check import installed_package, missing, version_of
+from smartspec.vllm_plugin.check import installed_package, missing_members, version_of
 from smartspec.vllm_plugin.compatibility import VERSIONS, version_problem
 
 
@@ -10,5 +10,5 @@ def test_this_version_has_what_is_needed():
     package = installed_package()
     assert package is not None and package.joinpath("__init__.py").samefile(vllm.__file__)
     assert version_of(package) == vllm.__version__
-    assert not missing(package)
+    assert not missing_members(package)
     assert version_problem(vllm.__version__) is None and VERSIONS[0] < VERSIONS[1]

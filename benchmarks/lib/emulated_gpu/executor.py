@@ -15,7 +15,7 @@ from lib.emulated_gpu.acceptance import Acceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.clock import Clock, ReadyAt, wait_until
 from lib.emulated_gpu.step_time import GPUTime, StepSize
-from smartspec.vllm_plugin.adaptive import ADMITTED, COSTS
+from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS
 
 
 @dataclass
@@ -51,7 +51,7 @@ class EmulatedExecutor(Executor):
 
     gpu: GPU
     supports_pp = False
-    tells_admitted = True  # as SmartSpec's executor does for vLLM's workers
+    has_admitted_counts = True  # as SmartSpec's executor does for vLLM's workers
 
     def _init_executor(self) -> None:
         self._rows: dict[str, Row] = {}

@@ -45,7 +45,7 @@ def _line(name: str) -> str:
 
 def serve(arguments: list[str]) -> int:
     """Run vllm serve with the options that SmartSpec needs; all others are vLLM's."""
-    from smartspec.vllm_plugin.serve import main
+    from smartspec.vllm_plugin.serve.__main__ import main
 
     return main(arguments)
 
@@ -59,7 +59,7 @@ def check(arguments: list[str]) -> int:
 
 def ab(arguments: list[str]) -> int:
     """Say what SmartSpec brings on a server's own traffic (--act), from its /metrics."""
-    from smartspec.vllm_plugin.ab import main
+    from smartspec.vllm_plugin.ab.__main__ import main
 
     return main(arguments)
 
@@ -80,7 +80,7 @@ def on(arguments: list[str]) -> int:
 
 def observed(arguments: list[str]) -> int:
     """Say what a server observed: speed now, what each draft length would make, the crossover, the regret."""
-    from smartspec.vllm_plugin.observed import main
+    from smartspec.vllm_plugin.observed.__main__ import main
 
     return main(arguments)
 

@@ -15,7 +15,7 @@ from smartspec.control import (
     Plan,
     StepSeconds,
 )
-from smartspec.vllm_plugin.costs import TRIAL_STEPS, StepCosts, StepSize
+from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS, StepCosts, StepSize
 
 MAX_TRIALS = 8 * TRIAL_STEPS  # steps after which times count as unknowable, and SGLang's own policy decides
 # For which a decision holds: a decision in every step was no faster on the emulated GPU, and costs the host time.

@@ -1,8 +1,7 @@
-"""Does a version of vLLM have what this plugin needs? `python -m smartspec.vllm_plugin.check [PATH]`.
+"""The check of a version of vLLM: members that this plugin needs. `python -m smartspec.vllm_plugin.check [PATH]`.
 
-It reads vLLM's source and runs none of it, so it works on a clone of vLLM's main branch, on an unpacked wheel, and in
-an environment without torch. What the scheduler and the workers check at their start (compatibility.py) is checked here
-too.
+It reads vLLM's source and runs none of it. So it works on a clone of vLLM's main branch, on an unpacked wheel, and in
+an environment without torch. It includes the checks of the scheduler and the workers at their start (compatibility.py).
 """
 
 import argparse
@@ -19,15 +18,13 @@ from smartspec.vllm_plugin.compatibility import ATTRIBUTES, CAPACITY, MANAGER, M
 
 @dataclass(frozen=True)
 class Need:
-    """What is used of a class of vLLM. file: below the package. methods: names, with the parameters that are passed on
-    or overridden, in order. attributes: names of fields, properties, or of what its methods set on self. base: file and
-    name of a class from which it may inherit them."""
+    """The members of a class of vLLM that the plugin uses."""
 
-    file: str
-    owner: str
-    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    attributes: tuple[str, ...] = ()
-    base: tuple[str, str] | None = None
+    file: str  # below the package
+    owner: str  # the name of the class
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # parameters in order, as far as they matter
+    attributes: tuple[str, ...] = ()  # fields, properties, or attributes that its methods set on self
+    base: tuple[str, str] | None = None  # file and name of a class from which it may inherit them
 
 
 NEEDS = (
@@ -118,7 +115,7 @@ ADAPTIVE_NEEDS = (
 
 
 def package_of(path: Path) -> Path:
-    """The package vllm at a path: itself, or in a clone or a folder of packages. FileNotFoundError where none is."""
+    """Return the package vllm at a path, of a clone or of a folder of packages. FileNotFoundError without one."""
     for folder in (path, path / "vllm"):
         if (folder / "v1").is_dir() and (folder / "config").is_dir():
             return folder
@@ -126,25 +123,25 @@ def package_of(path: Path) -> Path:
 
 
 def installed_package() -> Path | None:
-    """The package vllm that this interpreter would import, without an import. None where there is none."""
+    """Return the package vllm that this interpreter would import, without an import. None without one."""
     spec = find_spec("vllm")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def version_of(package: Path) -> str | None:
-    """The version in _version.py, which builds write. None in a clone."""
+    """Return the version in _version.py, which builds write. None in a clone."""
     path = package / "_version.py"
     text = path.read_text("utf-8") if path.exists() else ""
-    found = re.search(r"""^__version__ *=[^'"\n]*['"]([^'"\n]+)['"]""", text, re.MULTILINE)
-    return found.group(1) if found else None
+    match = re.search(r"""^__version__ *=[^'"\n]*['"]([^'"\n]+)['"]""", text, re.MULTILINE)
+    return match.group(1) if match else None
 
 
-def missing(package: Path, needs: tuple[Need, ...] = NEEDS) -> list[str]:
-    """One line for each thing the plugin needs and this source has not."""
-    return [line for need in needs for line in _missing(package, need)]
+def missing_members(package: Path, needs: tuple[Need, ...] = NEEDS) -> list[str]:
+    """Return one line for each member that the plugin needs and this source lacks."""
+    return [line for need in needs for line in _missing_members(package, need)]
 
 
-def _missing(package: Path, need: Need) -> Iterator[str]:
+def _missing_members(package: Path, need: Need) -> Iterator[str]:
     path = package / need.file
     if (owner := _class(path, need.owner)) is None:
         yield f"{need.owner}: {need.file} {'has no such class' if path.is_file() else 'does not exist'}"
@@ -168,27 +165,27 @@ def _class(path: Path, name: str) -> ast.ClassDef | None:
 
 
 def _parameters(method: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
-    given = method.args
-    return tuple(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+    arguments = method.args
+    return tuple(each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 
 
 def _fields(owner: ast.ClassDef) -> set[str]:
-    """Names that the class's body assigns, and those that its methods set on self."""
-    found = set()
+    """Return the names that a class's body assigns, and those that its methods set on self."""
+    names = set()
     for node in ast.walk(owner):
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         for target in (each for outer in targets for each in ast.walk(outer)):
             if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
-                found.add(target.attr)
+                names.add(target.attr)
             elif isinstance(target, ast.Name) and node in owner.body:
-                found.add(target.id)
-    return found
+                names.add(target.id)
+    return names
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints what is there and what is missing. Exit status: 0, 1 where something is missing, 2 where no vLLM is."""
+    """Print the version and the missing members. Exit status: 0, 1 where some are missing, 2 without a vLLM."""
     parser = argparse.ArgumentParser(prog="python -m smartspec.vllm_plugin.check", description=__doc__.splitlines()[0])
     parser.add_argument(
         "path", nargs="?", type=Path, help="clone, unpacked wheel or folder (default: the installed one)"
@@ -206,10 +203,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"vLLM {version or 'of a clone'} in {package}")
     if version is not None and (problem := version_problem(version)):
         print(f"{problem}: the scheduler would keep vLLM's own")
-    lines = missing(package)
+    lines = missing_members(package)
     num_needs = sum(len(need.methods) + len(need.attributes) for need in NEEDS)
     print("\n".join(lines) if lines else f"all {num_needs} members that the plugin needs are there")
-    for line in missing(package, ADAPTIVE_NEEDS):
+    for line in missing_members(package, ADAPTIVE_NEEDS):
         print(f"beside adaptive verification, vLLM's own step times are used: {line}")
     return 1 if lines else 0
 

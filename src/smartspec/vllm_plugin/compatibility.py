@@ -1,4 +1,4 @@
-"""Checks at start that vLLM has what this plugin needs. Each returns a reason to keep the stock scheduler, or None."""
+"""Checks at the start of vLLM. Each problem is a reason to keep vLLM's own scheduler, None without one."""
 
 import inspect
 import os
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
-UNTESTED = "SMARTSPEC_UNTESTED"  # the variable of the environment with which a newer version is tried
+UNTESTED = "SMARTSPEC_UNTESTED"  # the environment variable that allows a newer version
 # Members of vLLM's scheduler that are overridden or called, with the parameters that are passed on.
 METHODS = {
     "schedule": ("self",),
@@ -36,20 +36,20 @@ NO_DRAFTS = "smartspec.vllm_plugin.proposer.NoDrafts"  # the drafter of vLLM's w
 EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
 
 
-def drafts_in_scheduler(vllm_config) -> bool:
-    """Whether drafters of ours draft in the scheduler, as the drafter of vLLM's workers makes no drafts."""
+def has_scheduler_drafts(vllm_config) -> bool:
+    """True if drafters of ours draft in the scheduler: the drafter of vLLM's workers makes no drafts."""
     speculation = vllm_config.speculative_config
     return speculation is not None and (speculation.method, speculation.model) == ("custom_class", NO_DRAFTS)
 
 
 def is_adaptive(vllm_config) -> bool:
-    """Whether vLLM's workers choose which draft tokens they verify (adaptive verification)."""
+    """True if vLLM's workers choose the draft tokens that they verify (adaptive verification)."""
     return bool(getattr(vllm_config.speculative_config, "enable_adaptive_verification", False))
 
 
 def beside_problem(vllm_config) -> str | None:
-    """Says why drafts of the scheduler cannot take the place of those that a model makes. With the V2 runner and with
-    asynchronous scheduling, drafts stay in the workers. So do the probabilities of sampled drafts."""
+    """The problem of drafts of the scheduler beside those that a model makes. With the V2 runner and with asynchronous
+    scheduling, drafts stay in the workers. So do the probabilities of sampled drafts."""
     if getattr(vllm_config.scheduler_config, "async_scheduling", False):
         return "scheduling is asynchronous (use --no-async-scheduling)"
     if getattr(vllm_config, "use_v2_model_runner", False):
@@ -60,26 +60,26 @@ def beside_problem(vllm_config) -> str | None:
 
 
 def is_newer(version: str) -> bool:
-    """Whether this version of vLLM is newer than all that were tested."""
-    found = numbers(version)
-    return found is not None and found > VERSIONS[1]
+    """True if this version of vLLM is newer than all tested ones."""
+    release = numbers(version)
+    return release is not None and release > VERSIONS[1]
 
 
 def version_problem(version: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Says why this version of vLLM is not used. version: vllm.__version__ ("0.32.0+cpu"). A newer one than those that
-    were tested is tried where the environment says so."""
-    found = numbers(version)
+    """The problem of a version of vLLM. version: vllm.__version__ ("0.32.0+cpu"). One that is newer than the tested
+    ones is tried where the environment says so."""
+    release = numbers(version)
     least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
     if is_newer(version):
         is_tried = environment.get(UNTESTED, "") not in ("", "0")
         return None if is_tried else f"vLLM {version} is untested (tested: {least} to {newest}; {UNTESTED}=1 tries it)"
-    if found and found >= VERSIONS[0]:
+    if release and release >= VERSIONS[0]:
         return None
     return f"vLLM {version} is not supported (supported: {least} and later)"
 
 
 def signature_problem(scheduler: type) -> str | None:
-    """Names the first method of vLLM that is missing or has other parameters. scheduler: vLLM's own class."""
+    """The first method of vLLM that is missing or has other parameters. scheduler: vLLM's own class."""
     for name, expected in METHODS.items():
         method = getattr(scheduler, name, None)
         if method is None:
@@ -91,28 +91,28 @@ def signature_problem(scheduler: type) -> str | None:
 
 
 def attribute_problem(scheduler: object) -> str | None:
-    """Names the attributes that a scheduler object lacks."""
+    """The attributes that a scheduler object lacks."""
     missing = [name for name in ATTRIBUTES if not hasattr(scheduler, name)]
     return f"{type(scheduler).__name__} has no {', '.join(missing)} in this version of vLLM" if missing else None
 
 
 def slowness(method: str, is_cpu: bool, environment: Mapping[str, str]) -> str | None:
-    """Names a setting that makes vLLM slower than necessary, if there is one. In a process that is bound to cores, the
-    import of numba's parallel code sets OpenMP's number of threads to one. vLLM's kernels use these threads."""
+    """Return advice where a setting makes vLLM slower than necessary, else None. In a process that is bound to cores,
+    the import of numba's parallel code sets OpenMP's number of threads to one. vLLM's kernels use these threads."""
     if method == "ngram" and is_cpu and not {"NUMBA_THREADING_LAYER", "NUMBA_NUM_THREADS"} & environment.keys():
         return "vLLM's ngram drafter leaves its kernels one thread on CPUs: set NUMBA_THREADING_LAYER=workqueue"
     return None
 
 
 def setup_problem(vllm_config) -> str | None:
-    """Says why draft lengths cannot be decided in this set-up. vllm_config: vLLM's configuration."""
+    """The problem of a set-up in which draft lengths cannot be decided. vllm_config: vLLM's configuration."""
     speculation, parallel = vllm_config.speculative_config, vllm_config.parallel_config
     if speculation is None:
         return "no speculation is configured (--speculative-config)"
     if speculation.method == "extract_hidden_states":
         return "method extract_hidden_states drafts nothing"
     executor = getattr(parallel, "distributed_executor_backend", None)
-    if is_adaptive(vllm_config) and executor != EXECUTOR and not getattr(executor, "tells_admitted", False):
+    if is_adaptive(vllm_config) and executor != EXECUTOR and not getattr(executor, "has_admitted_counts", False):
         return (
             f"vLLM's adaptive verification needs --distributed-executor-backend {EXECUTOR}: without it the scheduler "
             "is not told what was verified"
@@ -122,7 +122,7 @@ def setup_problem(vllm_config) -> str | None:
     return None
 
 
-def runs_in_lockstep(vllm_config) -> bool:
-    """Whether several ranks make each pass together, those of drafts among them: with data parallelism of a model with
+def is_lockstep(vllm_config) -> bool:
+    """True if several ranks make each pass together, also those of drafts: with data parallelism of a model with
     experts. Ranks that draft different lengths would wait for each other for ever."""
     return vllm_config.parallel_config.data_parallel_size > 1 and vllm_config.model_config.is_moe

@@ -1,8 +1,13 @@
-"""vLLM's executor, where it does more than vLLM's.
+"""vLLM's executor for drafts in the scheduler and for adaptive verification, and its changes in vLLM's workers.
 
-Drafts that are made in the scheduler: workers have no drafts, so there is no call for any. They do steps without drafts
-as they do without speculation, and the call to sample reaches them before a pass ends. Beside adaptive verification:
-workers say what they verified, and get step times with a step that carries some (see adaptive.py).
+Drafts in the scheduler: workers have no drafts, so there is no call for any. They do steps without drafts as they do
+without speculation, and the call to sample reaches them before a pass ends. Adaptive verification: workers tell the
+draft tokens that they verified, and get step times with a step that carries some (see step/adaptive.py).
+
+The functions below the class are called in all workers through vLLM's collective_rpc. For adaptive verification they
+wrap AdaptiveVerificationManager.reallocate_drafts, and sample_tokens of the V2 model runner (vLLM 0.32 and 0.33:
+v1/worker/gpu/spec_decode/adaptive_verification.py, v1/worker/gpu/model_runner.py). They read _batch_draft_capacity, in
+which the manager counts, on the device, the draft tokens that it admits of each request.
 """
 
 import inspect
@@ -14,9 +19,8 @@ from vllm.v1.executor.abstract import Executor as VllmExecutor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from smartspec.vllm_plugin.adaptive import COSTS
-from smartspec.vllm_plugin.adaptive_worker import take_costs, tell_admitted
-from smartspec.vllm_plugin.compatibility import drafts_in_scheduler, is_adaptive
+from smartspec.vllm_plugin.compatibility import CAPACITY, MANAGER, RUNNER, has_scheduler_drafts, is_adaptive
+from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS, CostCurves
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
@@ -24,32 +28,32 @@ RUNNER_PARAMETERS = ("scheduler_output", "intermediate_tensors")  # of a model r
 
 
 class Executor(VllmExecutor):
-    """For `--distributed-executor-backend smartspec.vllm_plugin.executor.Executor`: the executor that vLLM would take
-    on this machine, with worker processes or without. Other methods of speculation find no difference."""
+    """The executor that vLLM would take on this machine, with worker processes or without, and with these changes:
+    `--distributed-executor-backend smartspec.vllm_plugin.executor.Executor`. Other methods find no difference."""
 
     supports_pp = MultiprocExecutor.supports_pp
-    tells_admitted = True  # outputs say what adaptive verification has verified
+    has_admitted_counts = True  # outputs say what adaptive verification has verified
 
     def __new__(cls, vllm_config):
-        """Of a class that is vLLM's own and this one."""
+        """Make an object of a class that inherits from this one and vLLM's own."""
         is_alone = vllm_config.parallel_config.world_size == 1 and not current_platform.is_cpu()
         stock = UniProcExecutor if is_alone else MultiprocExecutor
         return super().__new__(type("Executor", (cls, stock), {}))
 
     def _init_executor(self) -> None:
         super()._init_executor()
-        self._drafts_here = drafts_in_scheduler(self.vllm_config)
-        self._takes_costs: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not tried yet
-        self._nothing: Future[None] = Future()
-        self._nothing.set_result(None)
-        self._pass = self._nothing  # that the workers do, or did last
-        if not self._drafts_here:
+        self._has_scheduler_drafts = has_scheduler_drafts(self.vllm_config)
+        self._has_cost_hook: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not tried yet
+        self._no_result: Future[None] = Future()
+        self._no_result.set_result(None)
+        self._pass = self._no_result  # of the workers, the last one
+        if not self._has_scheduler_drafts:
             return
-        if problem := self._problem(leave_out_speculation, RUNNER_PARAMETERS):
+        if problem := self._change_workers(leave_out_speculation, RUNNER_PARAMETERS):
             logger.warning("Steps without drafts are computed as those with drafts, as vLLM does it: %s.", problem)
 
-    def _problem(self, change, *arguments) -> str | None:
-        """Why workers cannot be changed so, None if they have been. No error ends a server that works as vLLM does."""
+    def _change_workers(self, change, *arguments) -> str | None:
+        """Change the workers, and return the problem, None without one. An error ends no server that works as vLLM."""
         try:
             return next(filter(None, self.collective_rpc(change, args=arguments)), None)
         except Exception as error:
@@ -57,46 +61,46 @@ class Executor(VllmExecutor):
 
     @classmethod
     def supports_async_scheduling(cls) -> bool:
-        """As vLLM's own."""
+        """Return the answer of vLLM's own executor."""
         return MultiprocExecutor.supports_async_scheduling()
 
     def execute_model(self, scheduler_output, non_block: bool = False):
-        """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample: here it may do so
-        at once, as with asynchronous scheduling."""
-        if self._takes_costs is not False:
+        """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample. Here it may call at
+        once, as with asynchronous scheduling."""
+        if self._has_cost_hook is not False:
             self._send_costs(vars(scheduler_output).pop(COSTS, None))
         result = super().execute_model(scheduler_output, non_block=non_block)
-        if not (self._drafts_here and non_block and scheduler_output.total_num_scheduled_tokens):
+        if not (self._has_scheduler_drafts and non_block and scheduler_output.total_num_scheduled_tokens):
             return result
         self._pass = result
-        return self._nothing
+        return self._no_result
 
     def _send_costs(self, curves) -> None:
-        """Costs that came with a step, before it. Not before the first step the workers have what is changed."""
-        if self._takes_costs is None:
-            problem = self._problem(tell_admitted)
-            self._takes_costs = problem is None
+        """Send costs that came with a step, before it. The first step is the first at which workers can be changed."""
+        if self._has_cost_hook is None:
+            problem = self._change_workers(tell_admitted)
+            self._has_cost_hook = problem is None
             if problem is not None:
                 logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
-        if curves is not None and self._takes_costs and (problem := self._problem(take_costs, curves)):
-            self._takes_costs = False
+        if curves is not None and self._has_cost_hook and (problem := self._change_workers(take_costs, curves)):
+            self._has_cost_hook = False
             logger.warning("Adaptive verification keeps the last step times: %s.", problem)
 
     def sample_tokens(self, grammar_output, non_block: bool = False):
-        """What the workers answer after their pass. If that failed, its error is raised."""
+        """Return the answer of the workers after their pass. If that failed, its error is raised."""
         output = super().sample_tokens(grammar_output, non_block=non_block)
         if not non_block:
             self._pass.result()
         return output
 
     def take_draft_token_ids(self):
-        """Nothing: the workers have no drafts."""
-        return None if self._drafts_here else super().take_draft_token_ids()
+        """Return nothing where the workers have no drafts."""
+        return None if self._has_scheduler_drafts else super().take_draft_token_ids()
 
 
 def leave_out_speculation(worker, expected: tuple[str, ...]) -> str | None:
-    """From here on a worker of vLLM does steps without drafts as if no speculation were configured: it prepares less,
-    and uses the plain sampler. If its runner is not as expected, nothing changes, and a text says so."""
+    """Let a worker of vLLM do steps without drafts as if no speculation were configured: it prepares less, and uses the
+    plain sampler. If its runner is not as expected, nothing changes. Return the problem, None without one."""
     runner = worker.model_runner
     parameters = tuple(inspect.signature(runner.execute_model).parameters)
     if parameters != expected or not hasattr(runner, "speculative_config"):
@@ -105,10 +109,74 @@ def leave_out_speculation(worker, expected: tuple[str, ...]) -> str | None:
         return "the model has states, whose place depends on accepted drafts"
     execute_model, speculation = runner.execute_model, runner.speculative_config
 
-    def execute_model_of(scheduler_output, intermediate_tensors=None):
+    def execute_step(scheduler_output, intermediate_tensors=None):
         # Sampling, which follows, reads it too.
         runner.speculative_config = speculation if scheduler_output.scheduled_spec_decode_tokens else None
         return execute_model(scheduler_output, intermediate_tensors)
 
-    runner.execute_model = execute_model_of
+    runner.execute_model = execute_step
+    return None
+
+
+def tell_admitted(worker) -> str | None:
+    """Let each output of this worker tell the number of verified draft tokens of each request, in the order of its
+    requests. If vLLM is not as expected, nothing changes. Return the problem, None without one."""
+    runner = worker.model_runner
+    manager = getattr(runner, "adaptive_verification", None)
+    if manager is None:
+        return f"{type(runner).__name__} has no adaptive verification"
+    if problem := _signature_problem(manager, MANAGER) or _signature_problem(runner, RUNNER):
+        return problem
+    if not hasattr(manager, CAPACITY):
+        return f"{type(manager).__name__}.{CAPACITY} does not exist in this version of vLLM"
+    reallocate_drafts, sample_tokens = manager.reallocate_drafts, runner.sample_tokens
+    notes: list = []  # the counts of the step that is not sampled yet
+
+    def reallocate_and_note(req_ids, idx_mapping):
+        result = reallocate_drafts(req_ids, idx_mapping)
+        notes[:] = [_copy_to_host(getattr(manager, CAPACITY)[: len(req_ids)])]
+        return result
+
+    def sample_and_tell(grammar_output):
+        output = sample_tokens(grammar_output)
+        counts = notes.pop() if notes else None
+        if output is not None and counts is not None:
+            _tell(output, counts)
+        return output
+
+    manager.reallocate_drafts, runner.sample_tokens = reallocate_and_note, sample_and_tell
+    return None
+
+
+def take_costs(worker, curves: CostCurves) -> None:
+    """Set step times from the next step on, on all ranks alike: vLLM sends those of the first to the others."""
+    worker.model_runner.adaptive_verification.set_cost_curves(list(curves.draft), list(curves.verify))
+
+
+def _copy_to_host(counts):
+    """Return a copy that is complete as soon as the step's tokens are on the host: it is in the stream before them."""
+    return counts.new_empty(counts.shape, device="cpu", pin_memory=counts.is_cuda).copy_(counts, non_blocking=True)
+
+
+def _tell(output, counts) -> None:
+    """Put the counts into an output, of an asynchronous one as soon as it is complete."""
+    if not hasattr(output, "get_output"):
+        setattr(output, ADMITTED, counts.tolist())
+        return
+    get_output = output.get_output
+
+    def get_and_tell():
+        complete = get_output()
+        setattr(complete, ADMITTED, counts.tolist())
+        return complete
+
+    output.get_output = get_and_tell
+
+
+def _signature_problem(owner: object, methods: dict[str, tuple[str, ...]]) -> str | None:
+    for name, expected in methods.items():
+        method = getattr(owner, name, None)
+        parameters = None if method is None else tuple(inspect.signature(method).parameters)
+        if parameters != expected:
+            return f"{type(owner).__name__}.{name} takes {parameters} in this version of vLLM, expected {expected}"
     return None

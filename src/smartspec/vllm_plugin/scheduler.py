@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING
 
 import vllm
 
+from smartspec.vllm_plugin.ab.windows import WINDOW
 from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
-from smartspec.vllm_plugin.switchable import switchable
 
 if TYPE_CHECKING:
-    from smartspec.vllm_plugin.observing import Observer
-    from smartspec.vllm_plugin.speculation import Speculation
+    from smartspec.vllm_plugin.ab.toggle import Toggle
+    from smartspec.vllm_plugin.observed.observer import Observer
+    from smartspec.vllm_plugin.speculation.speculation import Speculation
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 FIRST_REST, LONGEST_REST = 100, 12_800  # steps
+NO_TOGGLE = "SmartSpec cannot be switched off, by file or guard, and compares nothing."
 
 
 def Scheduler(vllm_config, *arguments, **options):
-    """A scheduler for this configuration: vLLM's own, synchronous or asynchronous as vLLM chose, with draft lengths
-    decided by the controller. Where that is not possible, vLLM's own as it is, after one line that says why. ValueError
-    on a wrong setting."""
+    """Return a scheduler for this configuration: vLLM's own, synchronous or asynchronous as vLLM chose, with draft
+    lengths decided by the controller. Where that is not possible, vLLM's own as it is, after one line with the reason.
+    ValueError on a wrong setting."""
     settings = Settings.read(vllm_config.additional_config)
     config = copy(vllm_config.scheduler_config)
     config.scheduler_cls = None
@@ -30,17 +32,17 @@ def Scheduler(vllm_config, *arguments, **options):
     if problem is not None:
         logger.warning("SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem)
         return stock(vllm_config, *arguments, **options)
-    scheduler = switchable(controlled(stock))(vllm_config, *arguments, **options)
+    scheduler = switchable_class(controlled_class(stock))(vllm_config, *arguments, **options)
     scheduler.begin(settings)
     return scheduler
 
 
 class Rest:
-    """How many steps speculation rests after a failure: FIRST_REST, and twice as many after each failure that comes
-    soon, up to LONGEST_REST. steps: that are left, 0 while it works."""
+    """The steps in which speculation rests after a failure: FIRST_REST, and twice as many after each failure that comes
+    soon, up to LONGEST_REST."""
 
     def __init__(self):
-        self.steps, self._next = 0, FIRST_REST
+        self.steps, self._next = 0, FIRST_REST  # steps: those that are left, 0 while speculation works
 
     def begin(self) -> None:
         self.steps, self._next = self._next, min(2 * self._next, LONGEST_REST)
@@ -52,12 +54,12 @@ class Rest:
             self._next = max(self._next - 1, FIRST_REST)
 
 
-def _speculation_of(scheduler, settings: Settings) -> "Speculation | Observer | None":
-    """What the scheduler calls under these settings. None where this vLLM lacks something, after a line that says what:
-    vLLM serves on."""
+def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer | None":
+    """Return the object that the scheduler calls under these settings. None where this vLLM lacks something, after a
+    line that names it: vLLM serves on."""
     if settings.policy == OBSERVE:
         try:  # the import, too, may fail with a version that is tried
-            from smartspec.vllm_plugin.make_observer import make_observer
+            from smartspec.vllm_plugin.observed.observer import make_observer
 
             return make_observer(scheduler, settings)
         except Exception:
@@ -66,7 +68,7 @@ def _speculation_of(scheduler, settings: Settings) -> "Speculation | Observer | 
     problem = attribute_problem(scheduler)
     if problem is None:
         try:  # a version that is tried may lack what this imports
-            from smartspec.vllm_plugin.build import make_speculation
+            from smartspec.vllm_plugin.speculation.builder import make_speculation
         except ImportError as error:
             problem = str(error)
     if problem is not None:
@@ -75,18 +77,18 @@ def _speculation_of(scheduler, settings: Settings) -> "Speculation | Observer | 
     return make_speculation(scheduler, settings)
 
 
-def controlled(stock: type) -> type:
-    """A subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that fails, vLLM's own way goes
-    on, and it is called again after a Rest."""
+def controlled_class(stock: type) -> type:
+    """Return a subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that fails, vLLM's own way
+    goes on, and it is called again after a Rest."""
 
-    class Controlled(stock):
+    class ControlledScheduler(stock):
         speculation: "Speculation | Observer | None" = None
         rest: Rest
 
         def begin(self, settings: Settings) -> None:
             """Take over draft lengths."""
             self.rest = Rest()
-            self.speculation = _speculation_of(self, settings)
+            self.speculation = _make_speculation(self, settings)
             if self.speculation is None:
                 return
             if settings.policy != OBSERVE:
@@ -133,4 +135,63 @@ def controlled(stock: type) -> type:
                 logger.exception("SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own.")
                 self.speculation = None
 
-    return Controlled
+    return ControlledScheduler
+
+
+def switchable_class(scheduler_class: type) -> type:
+    """Return a subclass of a controlled class that does not call Speculation while the toggle says off. If the toggle
+    fails, speculation stays on."""
+
+    class SwitchableScheduler(scheduler_class):
+        toggle: "Toggle | None" = None
+        _is_observing = False
+
+        def begin(self, settings: Settings) -> None:
+            super().begin(settings)
+            self._is_observing = settings.policy == OBSERVE
+            if self.speculation is None:
+                return
+            try:
+                from smartspec.vllm_plugin.ab.toggle import make_toggle
+
+                self.toggle = make_toggle(self, settings, self._leave_speculation)
+            except Exception:
+                logger.exception(NO_TOGGLE)
+
+        def schedule(self, *arguments, **options):
+            self._call_toggle("before_schedule")
+            return super().schedule(*arguments, **options)
+
+        def _update_after_schedule(self, scheduler_output):
+            if self._off_reason == WINDOW:
+                super()._call_speculation("note_ends", scheduler_output)
+            super()._update_after_schedule(scheduler_output)
+
+        def update_from_output(self, scheduler_output, model_runner_output):
+            outputs = super().update_from_output(scheduler_output, model_runner_output)
+            self._call_toggle("after_update", scheduler_output, outputs)
+            return outputs
+
+        @property
+        def _off_reason(self) -> str | None:
+            return None if self.toggle is None else self.toggle.reason
+
+        def _leave_speculation(self, is_long: bool) -> None:
+            super()._call_speculation("pause")
+            if is_long and not self._is_observing:
+                super()._call_speculation("start_over")
+
+        def _call_speculation(self, name: str, *arguments):
+            return super()._call_speculation(name, *arguments) if self._off_reason is None else None
+
+        def _call_toggle(self, name: str, *arguments) -> None:
+            if self.toggle is None:
+                return
+            try:
+                getattr(self.toggle, name)(*arguments)
+            except Exception:
+                logger.exception(NO_TOGGLE)
+                self.toggle.restore()
+                self.toggle = None
+
+    return SwitchableScheduler

@@ -1,4 +1,4 @@
-"""What an observation or a card is of, as far as vLLM's configuration says it."""
+"""The set-up of a server, as far as vLLM's configuration says it: model, device, drafter, and lengths with graphs."""
 
 import os
 import platform
@@ -8,11 +8,17 @@ import vllm
 from vllm.platforms import current_platform
 
 from smartspec.observation.card import base_name
-from smartspec.vllm_plugin.speculation import MODEL_FREE
+from smartspec.vllm_plugin.compatibility import is_adaptive
+
+# Methods whose drafts always have the configured length: a decision can save only their verification.
+MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
+RAGGED = ("ngram", "suffix", "custom_class")  # a draft is as long as what is found
+ON_THE_GPU = ("ngram",)  # but not with the V2 runner, which drafts the same number of tokens for all requests
+AUTOMATIC = "goodput"  # the policy that gives way to tiers
 
 
-def setup_of(scheduler) -> dict:
-    """What an observation is of, JSON-able: names without folders."""
+def describe_setup(scheduler) -> dict:
+    """Return the set-up of an observation or a card, JSON-able: names without folders."""
     config = scheduler.vllm_config
     model, parallel, speculation = config.model_config, config.parallel_config, config.speculative_config
     draft_model = getattr(speculation, "model", None)
@@ -39,17 +45,64 @@ def setup_of(scheduler) -> dict:
 
 
 def _most_drafts(speculation) -> int | None:
-    """Draft tokens that heads can make at all, where each makes one; None where a pass can follow another."""
+    """The most draft tokens of heads that make one each; None where a pass can follow another."""
     config = getattr(getattr(speculation, "draft_model_config", None), "hf_config", None)
-    found = getattr(config, "num_lookahead_tokens", None)
-    return found if isinstance(found, int) else None
+    num_heads = getattr(config, "num_lookahead_tokens", None)
+    return num_heads if isinstance(num_heads, int) else None
 
 
 def device_name() -> str:
-    """Of what vLLM computes on; of a CPU with its number of cores."""
+    """Return the name of the device that vLLM computes on; of a CPU with its number of cores."""
     name = current_platform.get_device_name()
     cpu_info = Path("/proc/cpuinfo")
     if name != "cpu" or not cpu_info.is_file():
         return name
     models = [line.split(":")[1].strip() for line in cpu_info.read_text().splitlines() if line.startswith("model name")]
     return f"{models[0] if models else platform.processor()} x{len(os.sched_getaffinity(0))}"
+
+
+def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:
+    """Return all that step times depend on, by name. tiers: see captured_lengths."""
+    model, parallel, speculation = vllm_config.model_config, vllm_config.parallel_config, vllm_config.speculative_config
+    draft_model = getattr(speculation, "model", None)
+    return {
+        "model": str(model.model),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        "method": str(speculation.method),
+        "draft_model": None if draft_model is None else str(draft_model),
+        "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
+        "eager": bool(model.enforce_eager),
+        "tiers": None if tiers is None else list(tiers),
+        "device": device,
+        "vllm": vllm_version,
+    }
+
+
+def captured_lengths(vllm_config) -> tuple[int, ...] | None:
+    """Return the tiers: draft lengths for which vLLM has captured full graphs of decoding, if all requests draft alike.
+    None where lengths may differ without loss: there are no such graphs, or drafts have different lengths in any case.
+
+    The V1 runner has graphs of the configured length alone, and none beside a batch-size table. The V2 runner captures
+    them for all lengths in the table, and with adaptive verification for any mix (vLLM 0.33:
+    v1/worker/gpu/cudagraph_utils.py, config/vllm.py).
+    """
+    speculation = vllm_config.speculative_config
+    mode = vllm_config.compilation_config.cudagraph_mode
+    if mode is None or not mode.has_full_cudagraphs() or is_adaptive(vllm_config):
+        return None
+    is_v2 = getattr(vllm_config, "use_v2_model_runner", False)
+    if speculation.method in RAGGED and not (is_v2 and speculation.method in ON_THE_GPU):
+        return None
+    table = getattr(speculation, "num_speculative_tokens_per_batch_size", None)
+    if not table:
+        return (speculation.num_speculative_tokens,)
+    longest = speculation.num_speculative_tokens
+    return tuple(sorted({min(length, longest) for *_, length in table if length})) or None
+
+
+def policy_name(policy: str, lengths: tuple[int, ...] | None) -> str:
+    """Return the policy of the settings, or its form for tiers (see captured_lengths)."""
+    if policy != AUTOMATIC or lengths is None:
+        return policy
+    return f"uniform:{','.join(map(str, lengths))}"

@@ -1,5 +1,5 @@
-"""Shows the metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads it as a stat logger, in
-the process that answers HTTP; it does nothing unless SmartSpec's scheduler is in use."""
+"""The metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads the stat logger in the process
+that answers HTTP. It does nothing unless SmartSpec's scheduler is in use."""
 
 import atexit
 import logging
@@ -12,19 +12,19 @@ from prometheus_client.registry import Collector
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.observation.files import observation_path
-from smartspec.vllm_plugin.metrics import metrics_path
-from smartspec.vllm_plugin.observed import tell
-from smartspec.vllm_plugin.observed_metrics import ObservedFiles
-from smartspec.vllm_plugin.on_off_metrics import on_off_path
+from smartspec.vllm_plugin.ab.metrics import toggle_metrics_path
+from smartspec.vllm_plugin.observed.collector import ObservationCollector
+from smartspec.vllm_plugin.observed.file import log_conclusions
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
+from smartspec.vllm_plugin.step.metrics import metrics_path
 
 logger = logging.getLogger(__name__)
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
 
-class MetricsFiles(Collector):
-    """The metrics that the engines wrote last, read on every collection. A file that cannot be read is left out, and
+class MetricsCollector(Collector):
+    """The last metrics of the engines, read on every collection. A file that cannot be read is left out, and
     the log says so once. All other metrics, vLLM's own among them, are shown."""
 
     def __init__(self, paths: list[Path]):
@@ -32,11 +32,11 @@ class MetricsFiles(Collector):
         self._unreadable: set[Path] = set()
 
     def describe(self) -> list[Metric]:
-        """Nothing is known before the first step."""
+        """Return nothing: no metric is known before the first step."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """One family of each name, with the samples of all engines."""
+        """Return one family of each name, with the samples of all engines."""
         families: dict[str, Metric] = {}
         for path in self._paths:
             for family in self._read(path):
@@ -45,7 +45,7 @@ class MetricsFiles(Collector):
         yield from families.values()
 
     def _read(self, path: Path) -> list[Metric]:
-        """All of a file, or nothing."""
+        """Return all families of a file, or none."""
         try:
             families = list(text_string_to_metric_families(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -60,8 +60,8 @@ class MetricsFiles(Collector):
 
 
 class StatLogger(AggregateStatLoggerBase):
-    """vLLM makes one, for all engines it talks to. It does so in every server beside which SmartSpec is installed, of
-    whatever version: what a newer one adds to this interface ends none."""
+    """The stat logger, one for all engines of a server. vLLM makes one in every server beside which SmartSpec is
+    installed, of any version: an addition to this interface ends no server."""
 
     def __init__(self, vllm_config, engine_indexes: list[int], *_, **__):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
@@ -70,20 +70,20 @@ class StatLogger(AggregateStatLoggerBase):
         folder = settings.cache
         paths = [
             path(folder, vllm_config.instance_id, index)
-            for path in (metrics_path, on_off_path)
+            for path in (metrics_path, toggle_metrics_path)
             for index in engine_indexes
         ]
-        REGISTRY.register(MetricsFiles(paths))
+        REGISTRY.register(MetricsCollector(paths))
         if settings.policy == OBSERVE:
             files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
-            REGISTRY.register(ObservedFiles(files))
-            atexit.register(tell, files)
+            REGISTRY.register(ObservationCollector(files))
+            atexit.register(log_conclusions, files)
 
     def record(self, *_, **__) -> None:
-        """Nothing: the engines count."""
+        """Do nothing: the engines count."""
 
     def log_engine_initialized(self, *_, **__) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 StatLogger.__abstractmethods__ = frozenset()  # methods that a newer version demands do nothing here

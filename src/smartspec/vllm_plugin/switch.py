@@ -14,7 +14,7 @@ from smartspec.vllm_plugin.settings import Settings
 
 logger = logging.getLogger("vllm.smartspec")
 
-SWITCH = "switch"  # why speculation is off: an operator said so
+SWITCH = "switch"  # the reason where an operator switches speculation off
 LOOK_SECONDS = 1.0
 
 
@@ -24,16 +24,16 @@ def switch_path(cache: Path) -> Path:
 
 
 class Switch:
-    """What the file says. Where that cannot be seen, it is what was seen last, and the log says so once."""
+    """The state of the switch. Where the file cannot be seen, the last state stays, and the log says so once."""
 
     def __init__(self, path: Path):
         self.path = path
         self._name = os.fspath(path)  # not made anew for each look
-        self.is_off = self._is_unseen = False
+        self.is_off = self._has_failed = False
         self._next_look = -float("inf")
 
     def look(self, now: float) -> bool:
-        """Whether speculation is off. now: seconds of a clock that never goes back; at most one look a second."""
+        """Return true if speculation is off. now: seconds of a clock that never goes back, for one look a second."""
         if not self._next_look - LOOK_SECONDS <= now < self._next_look:
             self._next_look = now + LOOK_SECONDS
             self._look()
@@ -46,16 +46,16 @@ class Switch:
         except (FileNotFoundError, NotADirectoryError):
             self.is_off = False
         except OSError as error:
-            if not self._is_unseen:
+            if not self._has_failed:
                 text = "%s cannot be seen (%s): speculation stays %s, as it was."
                 logger.warning(text, self.path, error, "off" if self.is_off else "on")
-            self._is_unseen = True
+            self._has_failed = True
             return
-        self._is_unseen = False
+        self._has_failed = False
 
 
 def main(arguments: list[str]) -> int:
-    """arguments: `off` or `on`, and options. Exit status: 0, 2 where the file cannot be made or removed."""
+    """Make or remove the file. arguments: `off` or `on`, and options. Exit status: 0, 2 where that is not possible."""
     parser = argparse.ArgumentParser(
         prog="smartspec vllm", description="Switches speculation in all servers of a cache folder off, or on again."
     )
@@ -79,12 +79,12 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(f"error: {path}: {error.strerror}; servers stay as they are", file=sys.stderr)
         return 2
-    which = f"all servers with the cache folder {cache}, running now or started later"
+    servers = f"all servers with the cache folder {cache}, running now or started later"
     if options.state == "off":
         again = "smartspec vllm on" + f" --cache {options.cache}" * bool(options.cache)
-        print(f"off, within a second: {which}. They serve without drafts until: {again}")
+        print(f"off, within a second: {servers}. They serve without drafts until: {again}")
     else:
-        print(f"on, within a second: {which}")
+        print(f"on, within a second: {servers}")
     if not any(path.parent.glob("*.prom")):
         print(f"No server has left metrics in {path.parent} yet: is it the cache folder of yours?")
     return 0

@@ -1,6 +1,6 @@
-"""The versions of vLLM that were tested, from tested_versions.json: which are used, and the table of the pages.
+"""The tested versions of vLLM, from tested_versions.json: the range that is used, and the table of the pages.
 
-`make test-vllm-matrix` runs the tests in each version that has a CPU build, records what came of it, and writes the
+`make test-vllm-matrix` runs the tests in each version that has a CPU build, records the outcome, and writes the
 tables: `python -m smartspec.vllm_plugin.tested_versions FOLDER` does the last for a clone in FOLDER.
 """
 
@@ -15,27 +15,27 @@ TABLE = re.compile(r"^\| vLLM \| tested \|\n(?:\|.*\n)+", re.MULTILINE)
 
 
 def numbers(version: str) -> tuple[int, int] | None:
-    """The first two numbers of a version ("0.32.0+cpu"), None where it has none."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None
+    """Return the first two numbers of a version ("0.32.0+cpu"), None where it has none."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def rows() -> list[dict[str, str]]:
-    """vllm: a release. tested: how, in markdown, {docs} being the folder of pages. Newest first."""
+    """Return the rows, newest first. vllm: a release. tested: its tests, in markdown, with {docs} for the pages."""
     return json.loads(DATA.read_text("utf-8"))
 
 
 def record(version: str, tested: str) -> None:
-    """Put a row in the place of that of the same release."""
+    """Put a row in the place of the one of the same release."""
     release = ".".join(map(str, numbers(version) or (version,)))
-    kept = [row for row in rows() if row["vllm"] != release] + [{"vllm": release, "tested": tested}]
-    kept.sort(key=lambda row: numbers(row["vllm"]) or (0, 0), reverse=True)
-    lines = ",\n ".join(json.dumps(row) for row in kept)
+    versions = [row for row in rows() if row["vllm"] != release] + [{"vllm": release, "tested": tested}]
+    versions.sort(key=lambda row: numbers(row["vllm"]) or (0, 0), reverse=True)
+    lines = ",\n ".join(json.dumps(row) for row in versions)
     DATA.write_text(f"[\n {lines}\n]\n", "utf-8")
 
 
 def table(docs: str) -> str:
-    """In markdown. docs: the folder of pages, seen from the page that has the table."""
+    """Return the table in markdown. docs: the folder of pages, seen from the page that has the table."""
     lines = [f"| {row['vllm']} | {row['tested'].replace('{docs}', docs)} |" for row in rows()]
     return "\n".join(["| vLLM | tested |", "| --- | --- |", *lines, ""])
 
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _bounds() -> tuple[tuple[int, int], tuple[int, int]]:
-    releases = [found for row in rows() if (found := numbers(row["vllm"]))]
+    releases = [release for row in rows() if (release := numbers(row["vllm"]))]
     return min(releases), max(releases)
 
 

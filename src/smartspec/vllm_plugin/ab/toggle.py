@@ -1,0 +1,178 @@
+"""Speculation of one scheduler, off or on: by an operator's switch, by windows of `--act`, and by the guard.
+
+Off is vLLM's own length 0, as if its table of batch sizes said so: `dynamic_sd_lookup` of 0, and no drafts in requests.
+Drafts that vLLM makes all the same (its ngram on CPUs, suffix, medusa; and all where ranks run in lockstep) are
+dropped.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from random import Random
+
+import vllm
+
+from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compare
+from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
+from smartspec.vllm_plugin.ab.results import ALL, ResultsFile, level_name
+from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
+from smartspec.vllm_plugin.compatibility import is_lockstep
+from smartspec.vllm_plugin.settings import OBSERVE, Settings
+from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, captured_lengths, device_name, setup_key
+from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
+
+logger = logging.getLogger("vllm.smartspec")
+
+DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two steps are under way
+
+
+class Toggle:
+    """The state of speculation in one scheduler. reason: None while it is on, else the reason for which it is off.
+
+    make_windows: makes the windows to measure, None for none. plain_length: draft tokens that workers make while it is
+    off. leave: called before speculation goes off, with True if that is for long. clock: one that never goes back."""
+
+    def __init__(
+        self,
+        scheduler,
+        switch: Switch,
+        metrics: ToggleMetrics,
+        make_windows: Callable[[], Windows] | None,
+        *,
+        plain_length: int,
+        leave: Callable[[bool], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.reason: str | None = None
+        self._scheduler, self._switch, self._metrics, self._make_windows = scheduler, switch, metrics, make_windows
+        self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
+        self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
+        self._leave, self._clock = leave, clock
+        self._steps_to_drop = 0
+        self._windows: Windows | None = None
+        self._meter = Meter()
+        metrics.set_reason(None)
+
+    def before_schedule(self) -> None:
+        """Look at the switch, end windows that are over, and drop drafts while speculation is off."""
+        now = self._clock()
+        if self._switch.look(now):
+            if self.reason != SWITCH:
+                self._switch_off()
+        elif self.reason == SWITCH:
+            self._set(None)
+            logger.warning("Speculation is on again: the file that switched it off is gone.")
+        if self.reason != SWITCH and self._make_windows is not None:
+            self._measure(now)
+        if self.reason is not None and (self._plain[0] or self._steps_to_drop):
+            self._steps_to_drop -= 1
+            for request in self._scheduler.running:
+                if request.spec_token_ids:
+                    request.spec_token_ids = []
+
+    def after_update(self, scheduler_output, outputs) -> None:
+        """Measure a step that is over. outputs: those that vLLM sends to its front end, by client."""
+        if not self._meter.is_measuring or not scheduler_output.total_num_scheduled_tokens:
+            return
+        tokens = sum([len(each.new_token_ids) for some in (outputs or {}).values() for each in some.outputs])
+        is_idle = not self._scheduler.has_unfinished_requests()
+        self._meter.finish_step(self._clock(), tokens, len(scheduler_output.num_scheduled_tokens), is_idle)
+
+    def restore(self) -> None:
+        """Give draft lengths back as they were, for good."""
+        self._scheduler.dynamic_sd_lookup, self.reason = self._lookup, None
+
+    def _switch_off(self) -> None:
+        self._windows = self._meter.window = None
+        self._set(SWITCH)
+        logger.warning("Speculation is off: an operator said so, by the file %s.", self._switch.path)
+
+    def _measure(self, now: float) -> None:
+        """End windows that are over, and begin those that follow."""
+        assert self._make_windows is not None
+        meter = self._meter
+        if self._windows is None:
+            self._windows = self._make_windows()
+            meter.begin(next(self._windows), now)
+            self._set(meter.window.part.reason)
+        elif meter.window.is_over(now):
+            meter.begin(self._windows.send(meter.end(now)), now)
+            self._set(meter.window.part.reason)
+        if meter.is_measuring:
+            meter.begin_step(now)
+
+    def _set(self, reason: str | None) -> None:
+        if reason == self.reason:
+            return
+        if reason is not None:
+            self._leave(reason != WINDOW)
+        self.reason, self._steps_to_drop = reason, DROPPING_STEPS
+        self._scheduler.dynamic_sd_lookup = self._lookup if reason is None else self._plain
+        self._metrics.set_reason(reason)
+
+
+class Comparison:
+    """Windows of `--act`, their results so far, and a line a minute in the log."""
+
+    def __init__(self, file: ResultsFile, metrics: ToggleMetrics, guard: Guard | None, random: Random | None = None):
+        self._file, self._metrics, self._guard, self._random = file, metrics, guard, random or Random()
+        self.results = file.load()
+        metrics.set_results(self.results)
+
+    def windows(self) -> Windows:
+        return compare(self._add, self._guard, lambda: self._random.random() < 0.5)
+
+    def _add(self, pair: Pair) -> None:
+        self.results.add(pair)
+        self._file.store(self.results)
+        self._metrics.set_results(self.results)
+        level = self.results.levels[ALL]
+        low, high = level.interval or (math.nan, math.nan)
+        interval = "too few for an interval" if level.interval is None else f"95 %: {low:.3f} to {high:.3f}"
+        logger.info(
+            "A/B: SmartSpec has %.3f times the speed of no speculation (%d pairs of windows, %s). The last pair: %.1f "
+            "against %.1f tokens per second and request, %s or more at a time.",
+            level.ratio, level.pairs, interval, pair.on.speed, pair.off.speed, level_name(pair.off.requests),
+        )  # fmt: skip
+
+
+def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
+    """Return a guard that shows in the log and in metrics what it does."""
+
+    def rest(ratio: float, requests: float, seconds: float) -> None:
+        metrics.count_guard()
+        logger.warning(
+            "Speculation is off: in 30 s it had %.3f of the speed of no speculation (limit %g), at %.0f requests at a "
+            "time. It is tried again in %.0f minutes.",
+            ratio, least_ratio, requests, seconds / 60,
+        )  # fmt: skip
+
+    return Guard(least_ratio, metrics.set_ratio, rest)
+
+
+def make_toggle(scheduler, settings: Settings, leave: Callable[[bool], None]) -> Toggle:
+    """Return the toggle of a scheduler of vLLM. Where it only observes, the operator's switch alone counts."""
+    config = scheduler.vllm_config
+    engine_index = config.parallel_config.data_parallel_index
+    metrics = ToggleMetrics(toggle_metrics_path(settings.cache, config.instance_id, engine_index), engine_index)
+    least_ratio = settings.guard if settings.policy != OBSERVE else 0.0
+    if least_ratio is None:  # a length that a person chose is not overruled
+        least_ratio = LEAST_RATIO if settings.policy == AUTOMATIC else 0.0
+    guard = make_guard(least_ratio, metrics) if least_ratio else None
+    make_windows = guard.watch if guard else None
+    if settings.act:
+        key = setup_key(config, vllm.__version__, device_name(), captured_lengths(config))
+        file = ResultsFile(settings.cache, key | {"policy": settings.policy, "drafter": settings.drafter})
+        make_windows = Comparison(file, metrics, guard).windows
+    switch = Switch(switch_path(settings.cache))
+    logger.info("Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).", switch.path)
+    return Toggle(scheduler, switch, metrics, make_windows, plain_length=_plain_length(config), leave=leave)
+
+
+def _plain_length(vllm_config) -> int:
+    """The draft tokens that workers make while speculation is off: none, where they honour that. Ranks in lockstep make
+    the configured number, or they would wait for each other."""
+    speculation = vllm_config.speculative_config
+    is_honoured = getattr(vllm_config, "use_v2_model_runner", False) or speculation.method not in MODEL_FREE
+    return 0 if is_honoured and not is_lockstep(vllm_config) else speculation.num_speculative_tokens

@@ -1,0 +1,218 @@
+"""Speculation between vLLM's scheduler and the controller: decisions, the steps that carry them out, their outcomes.
+
+Drafts that exist before a step are decided on right before it. Where a model alone drafts, a decision says how many
+tokens it is to make, and how many of them are verified in the step after. Such a decision is made for the next step
+while this one runs, so that no step waits for it. It is carried out by the first step whose drafts are as long as
+decided. With asynchronous scheduling and with captured graphs, every second step is decided: more decisions brought
+nothing there.
+"""
+
+import time
+from collections.abc import Callable
+
+from smartspec.control import DrafterSpec
+from smartspec.vllm_plugin.speculation.decider import Decider
+from smartspec.vllm_plugin.speculation.drafts import OwnDrafters
+from smartspec.vllm_plugin.speculation.learner import Learner
+from smartspec.vllm_plugin.step import batch
+from smartspec.vllm_plugin.step.adaptive import COSTS, COSTS_SPACING, cost_curves, verified_by_request
+from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
+
+MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
+
+
+class Speculation:
+    """The object that the scheduler calls. drafter: vLLM's, as the controller names it. own: ours, if they draft, in
+    its place or beside it. tiers: all requests of a step share one of these lengths; None where lengths may differ.
+    is_adaptive: vLLM's workers choose the drafts that they verify. cost_sizes: numbers of tokens whose costs are sent
+    to them for that, None for none."""
+
+    def __init__(
+        self,
+        scheduler,
+        drafter: DrafterSpec,
+        own: OwnDrafters | None,
+        learner: Learner,
+        *,
+        tiers: tuple[int, ...] | None = None,
+        is_adaptive: bool = False,
+        cost_sizes: tuple[int, ...] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._scheduler, self._tiers, self._clock = scheduler, tiers, clock
+        self._is_ahead = drafter.has_passes and own is None
+        self.learner = learner
+        self.decider = Decider(scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock())
+        self._is_adaptive, self._cost_sizes = is_adaptive, cost_sizes
+        self._steps_to_costs = 0
+        self._ended_requests: list[str] = []  # requests that have ended since the last step was scheduled
+        self._old_requests: list[str] = []  # those that no decision is about
+        self._decision: Decision | None = None  # the last one
+        self._is_open = False  # true until a step carries it out
+        self._last_draft_length = 0  # draft tokens made in the last scheduled step
+        self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
+        self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._learn_queue: list[tuple[Step, EmittedTokens]] = []
+
+    def before_schedule(self) -> None:
+        """Make a decision, unless that was done while the last step ran. Cut drafts to what is to be verified."""
+        is_decided = self._is_ahead and self._decision is not None
+        if is_decided and self._has_no_cut():
+            return
+        rows = batch.decoding_requests(self._scheduler)
+        is_new = not is_decided and self._decide(rows)
+        if self._decision is None:
+            return
+        lengths = self._decision.lengths.tolist() if is_new else self._lengths_of(rows)
+        for request, length in zip(rows, lengths, strict=True):
+            if len(request.spec_token_ids) > length:  # a copy: asynchronous scheduling shares one list of placeholders
+                request.spec_token_ids = request.spec_token_ids[:length]
+
+    def after_schedule(self, output) -> None:
+        """Tell vLLM the number of tokens to draft, and note the step, before vLLM counts its tokens as computed."""
+        self._ended_requests.extend(output.finished_req_ids)
+        if self._decision is None or not output.total_num_scheduled_tokens:
+            return
+        output.num_spec_tokens_to_schedule = self._decision.draft_length
+        drafts = output.scheduled_spec_decode_tokens
+        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
+        num_decoding, prefill, context_tokens = self._split_batch(output.num_scheduled_tokens, verified)
+        has_drafts = not self._is_ahead or self._last_draft_length >= self._decision.draft_length
+        is_carried_out = self._is_open and has_drafts
+        self._is_open = self._is_open and not has_drafts
+        self._steps[id(output)] = Step(
+            output=output,
+            start=self._clock(),
+            prefill=prefill,
+            verified=verified,
+            num_verified=sum(verified.values()),
+            num_decoding=num_decoding,
+            context_tokens=context_tokens,
+            draft_length=self._decision.draft_length,
+            decision=self._decision if is_carried_out else None,
+            ended_requests=tuple(self._ended_requests),
+        )
+        self._ended_requests.clear()
+        if len(self._steps) > MAX_UNDER_WAY:
+            self._drop_oldest()
+        self._last_draft_length = self._decision.draft_length
+        if self._cost_sizes is not None:
+            self._send_costs(output)
+
+    def while_running(self) -> None:
+        """Learn from earlier steps, and decide about the next one where a model makes its drafts. A step has been
+        handed to the workers, so no step waits for this."""
+        self._learn()
+        newest = next(reversed(self._steps.values()), None)
+        is_held = newest is not None and newest.decision is not None and (self._tiers or len(self._steps) > 1)
+        if self._is_ahead and not self._is_open and not is_held:
+            self._decide(batch.decoding_requests(self._scheduler))
+
+    def before_update(self, output, model_output) -> tuple[Step, EmittedTokens] | None:
+        """Return a finished step and its tokens, None for a step that fed nothing."""
+        if id(output) not in self._steps:
+            return None
+        while next(iter(self._steps)) != id(output):  # vLLM finishes steps in order
+            self._drop_oldest()
+        step = self._steps.pop(id(output))
+        now = self._clock()
+        start = step.start if self._last_completion is None else self._last_completion
+        step.seconds = max(now - start, 1e-9)
+        self._last_completion = now
+        if self._is_adaptive and step.verified:
+            step.verified = verified_by_request(model_output, step.verified)
+            step.num_verified = sum(step.verified.values())
+        return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
+
+    def after_update(self, finished: tuple[Step, EmittedTokens] | None) -> None:
+        """Note a finished step, once vLLM has applied its output. Work that can wait is left for later."""
+        if finished is not None:
+            self._learn_queue.append(finished)
+            self.decider.observe(*finished)
+        is_idle = not self._scheduler.has_unfinished_requests()
+        if is_idle or self.learner.controller is None:  # the steps that try lengths use the number of measured steps
+            self._learn()
+        if is_idle:
+            self._last_completion = None
+            self.learner.report()
+
+    def pause(self) -> None:
+        """Stop, as speculation goes off for a while. Finished steps are counted, and steps that wait for an outcome are
+        dropped. Requests stay known. Nothing is called before speculation is on again."""
+        self._learn()
+        self.learner.report()
+        while self._steps:
+            self._drop_oldest()
+        self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+
+    def note_ends(self, output) -> None:
+        """Note requests that have ended, of a step that is scheduled while speculation pauses."""
+        self._ended_requests.extend(output.finished_req_ids)
+
+    def start_over(self) -> None:
+        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Knowledge of
+        time and acceptance is kept. Requests count as new."""
+        for queue in (self._steps, self._learn_queue, self._ended_requests, self._old_requests):
+            queue.clear()
+        self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+        self.learner.start_over()
+        self.decider.start_over()
+
+    def _decide(self, rows: list) -> bool:
+        """Decide about the next step, in which these requests decode. Return false where there is none."""
+        if not rows and not len(self._scheduler.running) and not len(self._scheduler.waiting):
+            return False
+        self._decision, self._is_open = self.decider.decide(rows, self._last_draft_length), True
+        return True
+
+    def _has_no_cut(self) -> bool:
+        """True if no draft can be longer than decided, so that there is no need to look at requests."""
+        decision = self._decision
+        assert decision is not None
+        return self._tiers is not None and self._last_draft_length <= decision.shortest
+
+    def _lengths_of(self, rows: list) -> list[int]:
+        """Return the lengths for these requests. Without a decision they have no drafts, or those of the tier."""
+        assert self._decision is not None
+        by_name = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
+        default = self._decision.draft_length if self._tiers else 0
+        return [by_name.get(request.request_id, default) for request in rows]
+
+    def _split_batch(self, scheduled: dict[str, int], verified: dict[str, int]) -> tuple[int, batch.Prefill, int]:
+        """Return the requests of a step that decode, its prefill, and the tokens in the KV of all its requests."""
+        decision, requests = self._decision, self._scheduler.requests
+        assert decision is not None, "a step without a decision is not noted"
+        if self._is_open and tuple(scheduled) == decision.names:  # exactly the requests of the decision
+            return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
+        num_fed = sum(scheduled.values()) - sum(verified.values())
+        if not self._is_open and num_fed == len(scheduled):  # one token each
+            return num_fed, batch.NO_PREFILL, sum([requests[name].num_computed_tokens for name in scheduled])
+        fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
+        decoding = set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
+        prefill = batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding])
+        return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
+
+    def _send_costs(self, output) -> None:
+        """Send costs with this step, every COSTS_SPACING steps, as soon as they are known."""
+        assert self._decision is not None and self._cost_sizes is not None
+        view, latency, self._steps_to_costs = self._decision.view, self.learner.latency, self._steps_to_costs - 1
+        if self._steps_to_costs > 0 or latency is None or not view.num_rows:
+            return
+        self._steps_to_costs = COSTS_SPACING
+        depth, max_rows = self._decision.draft_length, self._scheduler.max_num_running_reqs
+        setattr(output, COSTS, cost_curves(latency, view, depth, self._cost_sizes, max_rows))
+
+    def _learn(self) -> None:
+        for step, outcome in self._learn_queue:
+            self._old_requests += step.ended_requests
+            self.learner.learn(step, outcome)
+        self._learn_queue.clear()
+        if self.learner.has_news:
+            self.learner.report()
+        for name in self._old_requests:
+            self.decider.end(name)
+        self._old_requests.clear()
+
+    def _drop_oldest(self) -> None:
+        """Drop the oldest step and the decision that it carries out."""
+        self._old_requests += self._steps.pop(next(iter(self._steps))).ended_requests

@@ -1,0 +1,144 @@
+"""Request options of callers, from `vllm_xargs` (`SamplingParams.extra_args`), as columns of a batch.
+
+They are read once for each request. The columns are kept from step to step, as batches seldom change. vLLM does not
+check the values: a value of a wrong type or out of its range counts as not given.
+"""
+
+import logging
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from smartspec.control import ClassIds
+
+logger = logging.getLogger("vllm.smartspec")
+
+MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS = "smartspec_max_draft_tokens", "smartspec_weight", "smartspec_class"
+MAX_CLASS_NAME = 64
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # those of the HTTP field `speculation.weight` (core/speculation.py)
+RANGES = {
+    MAX_DRAFT_TOKENS: "a number of at least 0",
+    WEIGHT: f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}",
+    WORKLOAD_CLASS: f"a text of 1 to {MAX_CLASS_NAME} characters",
+}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A request with its options, or their defaults."""
+
+    number: int  # the controller's number of the request
+    max_draft_tokens: int
+    weight: float
+    class_id: int
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The fields of Caller by row."""
+
+    names: tuple[str, ...]  # vLLM's ids of the requests
+    numbers: np.ndarray  # int [R]
+    max_draft_tokens: np.ndarray  # int [R]
+    weights: np.ndarray  # float [R]
+    class_ids: np.ndarray  # int [R]
+
+    @staticmethod
+    def of(names: tuple[str, ...], callers: list[Caller]) -> "Columns":
+        return Columns(
+            names,
+            numbers=np.array([caller.number for caller in callers], dtype=np.int64),
+            max_draft_tokens=np.array([caller.max_draft_tokens for caller in callers], dtype=np.int64),
+            weights=np.array([caller.weight for caller in callers], dtype=float),
+            class_ids=np.array([caller.class_id for caller in callers], dtype=np.int64),
+        )
+
+
+class Callers:
+    """The callers of earlier batches, until they are forgotten. max_draft_tokens: the default of that option."""
+
+    def __init__(self, max_draft_tokens: int):
+        self._max_draft_tokens = max_draft_tokens
+        self._known: dict[str, Caller] = {}
+        self._next_number = count()
+        self._class_ids = ClassIds()
+        self._last = Columns.of((), [])
+        self._warnings: set[str] = set()  # fields whose wrong value is in the log
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def columns(self, rows: list) -> Columns:
+        """Return the columns of these vLLM requests, in their order."""
+        names = tuple([request.request_id for request in rows])
+        if names != self._last.names:
+            self._last = Columns.of(names, [self._known.get(r.request_id) or self._add(r) for r in rows])
+        return self._last
+
+    def forget(self, name: str) -> int | None:
+        """Forget a request that has ended, and return its number, None if it was in no batch."""
+        caller = self._known.pop(name, None)
+        if caller is not None and name in self._last.names:
+            self._last = Columns.of((), [])
+        return None if caller is None else caller.number
+
+    def forget_all(self) -> list[int]:
+        """Forget all requests, and return their numbers."""
+        numbers = [caller.number for caller in self._known.values()]
+        self._known.clear()
+        self._last = Columns.of((), [])
+        return numbers
+
+    def _add(self, request) -> Caller:
+        extra = getattr(request.sampling_params, "extra_args", None)
+        options = extra if isinstance(extra, Mapping) else {}
+        longest, weight, name = (options.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
+        # Compared before they are converted: whole numbers may be too large for a float, and floats for an integer.
+        is_length = _is_number(longest) and longest >= 0
+        is_weight = _is_number(weight) and MIN_WEIGHT <= weight <= MAX_WEIGHT
+        is_class = _is_class(name)
+        caller = Caller(
+            number=next(self._next_number),
+            max_draft_tokens=int(min(longest, self._max_draft_tokens)) if is_length else self._max_draft_tokens,
+            weight=float(weight) if is_weight else 1.0,
+            class_id=self._class_ids.of(name) if is_class else 0,
+        )
+        for field, is_sound in ((MAX_DRAFT_TOKENS, is_length), (WEIGHT, is_weight), (WORKLOAD_CLASS, is_class)):
+            if options.get(field) is not None and not is_sound:
+                self._warn(field, options[field])
+        self._known[request.request_id] = caller
+        return caller
+
+    def _warn(self, field: str, value: object) -> None:
+        if field in self._warnings:  # once: a client that is wrong is wrong with every request
+            return
+        self._warnings.add(field)
+        text = "%s of a request is %s and counts as not given: use %s. Other such values are not logged."
+        logger.warning(text, field, _short(value), RANGES[field])
+
+
+def class_of(request) -> str:
+    """Return the class of a vLLM request, "" for none."""
+    extra = getattr(request.sampling_params, "extra_args", None)
+    name = extra.get(WORKLOAD_CLASS) if isinstance(extra, Mapping) else None
+    return name if _is_class(name) else ""
+
+
+def _is_class(name: object) -> bool:
+    return isinstance(name, str) and 1 <= len(name) <= MAX_CLASS_NAME
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _short(value: object) -> str:
+    """Return a short text of any value: Python refuses to print whole numbers of many digits."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a whole number of {value.bit_length()} bits"
+    if value is None or isinstance(value, int | float | str):
+        return reprlib.repr(value)
+    return f"a {type(value).__name__}"

@@ -1,0 +1,263 @@
+"""Policy `observe`: vLLM's own lengths, and what is kept of them."""
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
+from vllm.schedulers import AsyncScheduler, Scheduler
+
+from smartspec import vllm_plugin
+from smartspec.observation.files import newest_observation, read_observation
+from smartspec.observation.records import COLUMN
+from smartspec.vllm_plugin import switch
+from smartspec.vllm_plugin.observed import observer
+from smartspec.vllm_plugin.observed.__main__ import main
+from smartspec.vllm_plugin.observed.collector import CONCLUSIONS, ObservationCollector
+from smartspec.vllm_plugin.observed.file import log_conclusions
+from smartspec.vllm_plugin.observed.samples import observations_of
+
+OBSERVE = {"policy": "observe"}
+
+
+def observed(tmp_path, engine):
+    """What the engine's observer has kept at its end."""
+    engine.scheduler.shutdown()
+    return newest_observation(tmp_path / "cache")[1]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_steps_are_those_of_vllm_alone(tmp_path, method, is_async):
+    engine = run(make_config(tmp_path, method=method, is_async=is_async, settings=OBSERVE))
+    config = make_config(tmp_path, method=method, is_async=is_async)
+    stock = ToyEngine((AsyncScheduler if is_async else Scheduler)(config), has_passes=method == "draft_model")
+    for number in range(6):
+        stock.add(number, prompt_tokens=20 + 7 * number, max_tokens=120 + 5 * number)
+    stock.run()
+    assert_texts_are_right(engine)
+    assert engine.verified_lengths == stock.verified_lengths
+    assert engine.draft_lengths == stock.draft_lengths
+    assert engine.now == pytest.approx(stock.now)
+    assert engine.scheduler.dynamic_sd_lookup is None
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_sums_are_those_of_the_steps(tmp_path, is_async):
+    engine = run(make_config(tmp_path, method="draft_model", is_async=is_async, settings=OBSERVE), num_requests=5)
+    found = observed(tmp_path, engine)
+    total = sum(found.cells.values())
+    verified = sum(map(sum, engine.verified_lengths))
+    assert total[0] == found.num_steps == len(engine.num_decoding) - is_async  # its last step fed nothing
+    assert total[COLUMN["seconds"]] == pytest.approx(engine.now)
+    assert total[COLUMN["verified_tokens"]] == verified == sum(o.drafted * n for o, n in found.outcomes.items())
+    assert total[COLUMN["decoding"]] == sum(engine.num_decoding)
+    assert total[COLUMN["passes"]] == 4 * found.num_steps
+    assert found.arrivals.requests == 5
+    assert found.arrivals.prompt_tokens == sum(20 + 7 * number for number in range(5))
+    assert {length for _, length in found.cells} == {4}
+
+
+def test_acceptance_is_counted_by_class(tmp_path):
+    config = make_config(tmp_path, settings=OBSERVE)
+    engine = ToyEngine(vllm_plugin.Scheduler(config), acceptance=0.7)
+    for number in range(6):
+        named = {"smartspec_class": "code"} if number % 2 else {}
+        engine.add(number, prompt_tokens=20, max_tokens=300, **named)
+    engine.run()
+    found = observed(tmp_path, engine)
+    for name in ("", "code"):
+        mine = {o: n for o, n in found.outcomes.items() if o.class_name == name and o.drafted}
+        first = sum(n for o, n in mine.items() if o.accepted) / sum(mine.values())
+        assert first == pytest.approx(0.7, abs=0.06), name
+
+
+def test_it_is_written_while_vllm_serves(tmp_path, monkeypatch):
+    monkeypatch.setattr(observer, "WRITE_SECONDS", 1.0)
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    engine.scheduler.speculation.file.wait()
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    assert 0 < read_observation(path).num_steps <= len(engine.draft_lengths)
+
+
+def test_all_is_written_where_no_request_comes_any_more(tmp_path):
+    """vLLM may be killed then, and what was observed is not to be lost: the last request ends soon after a write."""
+    engine = ToyEngine(vllm_plugin.Scheduler(make_config(tmp_path, settings=OBSERVE)))
+    for number in range(3):
+        engine.add(number, prompt_tokens=20, max_tokens=20)
+        engine.run()
+    assert engine.now < observer.IDLE_WRITE_SECONDS
+    engine.scheduler.speculation.file.wait()
+    assert newest_observation(tmp_path / "cache")[1].arrivals.requests == 3
+
+
+@pytest.mark.parametrize("table", [None, [4] * 9])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, table):
+    """Nothing is observed meanwhile, and what was before stays. Afterwards vLLM's own lengths are used as before."""
+    engine = ToyEngine(
+        vllm_plugin.Scheduler(
+            make_config(tmp_path, method=method, is_async=is_async, settings=OBSERVE | {"guard": 1.5})
+        )
+    )
+    engine.scheduler.dynamic_sd_lookup = engine.scheduler.toggle._lookup = table
+    engine.add(0, prompt_tokens=20, max_tokens=100)
+    engine.run()
+    before = len(engine.verified_lengths)
+    switch.main(["off", "--cache", str(tmp_path / "cache")])
+    engine.now += 1.0
+    engine.add(1, prompt_tokens=20, max_tokens=400)
+    engine.run()
+    assert not any(map(any, engine.verified_lengths[before:])) and len(engine.verified_lengths) > before + 300
+    found = engine.scheduler.speculation.observation
+    assert found.num_steps == 1 + sum(map(bool, engine.num_decoding[:before])) and found.arrivals.requests == 1
+    engine.scheduler.speculation.file.wait()
+    assert newest_observation(tmp_path / "cache")[1].num_steps == found.num_steps
+    seconds, steps = found.arrivals.seconds, len(engine.verified_lengths)
+    switch.main(["on", "--cache", str(tmp_path / "cache")])
+    engine.now += 1.0
+    engine.add(2, prompt_tokens=20, max_tokens=100)
+    engine.run()
+    assert any(map(any, engine.verified_lengths[steps:])) and set(engine.draft_lengths[steps:]) == {4}
+    assert engine.scheduler.dynamic_sd_lookup is table
+    assert found.arrivals.requests == 2 and found.arrivals.seconds < seconds + 3.0 < engine.now
+    assert set(engine.scheduler.speculation._classes) == {"2"}  # vLLM says in the next step that it has ended
+    assert_texts_are_right(engine)
+
+
+def test_what_cannot_be_switched_off_is_observed(tmp_path, monkeypatch, caplog):
+    def broken(*arguments):
+        raise AttributeError("another version of vLLM")
+
+    monkeypatch.setattr("smartspec.vllm_plugin.ab.toggle.Toggle", broken)
+    engine = run(make_config(tmp_path, settings=OBSERVE), num_requests=2)
+    assert observed(tmp_path, engine).num_steps > 0
+    assert_texts_are_right(engine)
+    assert sum("cannot be switched off" in message for message in caplog.messages) == 1
+
+
+def test_two_servers_on_one_folder_keep_both(tmp_path):
+    for name in ("first", "second"):
+        config = make_config(tmp_path, settings=OBSERVE)
+        config.instance_id = name
+        run(config).scheduler.shutdown()
+    files = {path.name for path in (tmp_path / "cache/vllm/observed").iterdir()}
+    assert files == {"first-0.json", "second-0.json"}
+
+
+def test_an_unwritable_folder_is_one_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(observer, "WRITE_SECONDS", 0.5)
+    (tmp_path / "cache").write_text("a file, not a folder")
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    engine.scheduler.shutdown()
+    assert_texts_are_right(engine)
+    warnings = [record.getMessage() for record in caplog.records if "cannot be kept" in record.getMessage()]
+    assert len(warnings) == 1 and str(tmp_path / "cache") in warnings[0]
+
+
+def test_what_cannot_be_observed_is_served(tmp_path, monkeypatch, caplog):
+    def broken(*arguments):
+        raise AttributeError("another version of vLLM")
+
+    monkeypatch.setattr("smartspec.vllm_plugin.observed.observer.describe_setup", broken)
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    assert_texts_are_right(engine)
+    assert engine.scheduler.speculation is None
+    assert any("cannot observe this server" in message for message in caplog.messages)
+
+
+def test_a_failure_while_observing_changes_no_answer(tmp_path, monkeypatch, caplog):
+    def broken(*arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(observer, "_size", broken)
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    assert_texts_are_right(engine)
+    assert engine.draft_lengths == [4] * len(engine.draft_lengths)
+    assert any("SmartSpec failed" in message for message in caplog.messages)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    engine.scheduler.shutdown()
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    before = path.read_bytes()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    engine.add(9, prompt_tokens=20, max_tokens=50)
+    engine.run()
+    engine.scheduler.shutdown()
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_clock_that_jumps_is_left_out(tmp_path):
+    engine = run(make_config(tmp_path, settings=OBSERVE), num_requests=2)
+    engine.now -= 1000.0
+    engine.add(8, prompt_tokens=20, max_tokens=50)
+    engine.run()
+    engine.add(9, prompt_tokens=20, max_tokens=50)
+    for _ in range(3):
+        engine.scheduler.schedule()
+    engine.now += 5000.0
+    found = observed(tmp_path, engine)
+    assert sum(found.cells.values())[COLUMN["seconds"]] < 60
+
+
+def test_the_log_ends_with_a_short_form_and_a_card_is_written(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        engine = run(make_config(tmp_path, method="draft_model", settings=OBSERVE))
+        engine.scheduler.shutdown()
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("SmartSpec observed: ")]
+    assert any("tokens/s" in line for line in said)
+    assert any("crossover" in line for line in said)
+    card = json.loads((tmp_path / "cache/vllm/cards/toy-0.json").read_text())
+    assert card["model"] == "toy" and str(tmp_path) not in json.dumps(card)
+
+
+def test_the_metrics_hold_it_and_the_dashboard_shows_them(tmp_path):
+    engine = run(make_config(tmp_path, method="draft_model", settings=OBSERVE))
+    for number in range(20, 24):
+        engine.add(number, prompt_tokens=20, max_tokens=200)
+    engine.run()
+    found = observed(tmp_path, engine)
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    registry = CollectorRegistry()
+    files = ObservationCollector([path, tmp_path / "of-an-engine-that-has-not-begun.json"])
+    registry.register(files)
+    generate_latest(registry)
+    files.wait()
+    page = generate_latest(registry).decode()
+    (read,) = observations_of(page)
+    assert read.to_dict() == found.to_dict()
+    dashboard = (Path(__file__).parents[2] / "deploy/grafana-observe.json").read_text()
+    shown = set(re.findall(r"smartspec_observed_[a-z_]+(?=\{)", dashboard))
+    assert len(shown) == 4 and shown <= set(CONCLUSIONS)
+    assert re.search(r'expected_tokens_per_second\{known="seen",length="4",requests="[0-9.]+"\} [1-9]', page)
+
+
+def test_the_end_is_told_once(tmp_path, caplog):
+    engine = run(make_config(tmp_path, settings=OBSERVE))
+    engine.scheduler.speculation.while_running()
+    engine.scheduler.shutdown()
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    with caplog.at_level(logging.INFO, "vllm.smartspec"):
+        log_conclusions([path])  # the process that answers HTTP: the engine has told it
+        assert not caplog.messages
+        (tmp_path / "cache/vllm/cards/toy-0.json").unlink()  # as if the engine had been killed
+        log_conclusions([path])
+    assert sum("tokens/s" in message for message in caplog.messages) == 1
+
+
+def test_the_command_reads_the_newest(tmp_path, capsys):
+    run(make_config(tmp_path, method="draft_model", settings=OBSERVE)).scheduler.shutdown()
+    assert main(["--cache", str(tmp_path / "cache")]) == 0
+    assert "goodput" in capsys.readouterr().out

@@ -1,0 +1,251 @@
+"""Speculation off and on while a server runs: the operator's file, the guard, and what breaks in them."""
+
+import logging
+import os
+import time
+from collections import Counter
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from test_scheduling import CASES, LOCKSTEP
+from toy_engine import ToyEngine, assert_texts_are_right, make_config
+
+from smartspec.vllm_plugin import Scheduler, scheduler, switch
+from smartspec.vllm_plugin.ab.comparison import CALM_SECONDS, FIRST_REST_SECONDS, GUARD
+from smartspec.vllm_plugin.ab.toggle import Toggle
+from smartspec.vllm_plugin.ab.windows import WINDOW
+from smartspec.vllm_plugin.speculation.speculation import Speculation
+from smartspec.vllm_plugin.switch import Switch
+
+COSTLY = (0.02, 0.004, 0.002)  # drafts make a step three times as long
+
+
+def engine_of(tmp_path, *, acceptance=0.7, seconds=(0.02, 0.001, 0.002), settings=None, **case) -> ToyEngine:
+    config = make_config(tmp_path, settings={"policy": "fixed:3"} | (settings or {}), **case)
+    has_passes = case.get("method") == "draft_model"
+    return ToyEngine(Scheduler(config), acceptance=acceptance, seconds=seconds, has_passes=has_passes)
+
+
+def serve(engine: ToyEngine, first: int, num_requests: int = 8, tokens: int = 60) -> list[list[int]]:
+    """Requests to their end: the lengths that were verified in each step."""
+    begin = len(engine.verified_lengths)
+    for number in range(first, first + num_requests):
+        engine.add(number, prompt_tokens=20 + number % 5, max_tokens=tokens + number % 7)
+    engine.run(100_000)
+    return engine.verified_lengths[begin:]
+
+
+def off_metrics(tmp_path) -> dict[str, float]:
+    (path,) = (tmp_path / "cache" / "vllm").glob("*.onoff")
+    samples = [each for family in text_string_to_metric_families(path.read_text()) for each in family.samples]
+    return {"-".join([s.name.removeprefix("smartspec_"), *s.labels.values()]): s.value for s in samples}
+
+
+@pytest.mark.parametrize("case", [*CASES, "lockstep"])
+def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch, caplog):
+    engine = engine_of(tmp_path, **(LOCKSTEP if case == "lockstep" else CASES[case]))
+    calls: Counter[str] = Counter()
+    call = Speculation.before_schedule
+    monkeypatch.setattr(Speculation, "before_schedule", lambda self: (calls.update(["before"]), call(self))[1])
+    assert any(map(any, serve(engine, 0)))
+    folder = ["--cache", str(tmp_path / "cache")]
+    assert switch.main(["off", *folder]) == 0
+    engine.now += 1.0
+    calls.clear()
+    begin = len(engine.draft_lengths)
+    assert not any(map(any, serve(engine, 8)))
+    assert not calls and engine.scheduler.toggle.reason == "switch"
+    drafted = set(engine.draft_lengths[begin:])
+    assert drafted == ({4} if case in ("ngram", "lockstep") else {0})  # vLLM makes those all the same
+    assert off_metrics(tmp_path)["off-0-switch"] == 1
+    assert not engine.scheduler.speculation.decider.callers and not engine.scheduler.speculation._steps
+    assert switch.main(["on", *folder]) == 0
+    engine.now += 1.0
+    assert any(map(any, serve(engine, 16))) and calls
+    assert_texts_are_right(engine)
+    assert off_metrics(tmp_path)["off-0-switch"] == 0
+    assert [text for text in ("an operator said so", "on again") if text in caplog.text] == [
+        "an operator said so",
+        "on again",
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_drafts_under_way_are_dropped_within_a_second(case, tmp_path):
+    """The file comes in the middle of requests, and goes."""
+    engine = engine_of(tmp_path, **CASES[case])
+    path = switch.switch_path(tmp_path / "cache")
+    update, changed_at = engine.scheduler.update_from_output, {}
+
+    def change(*arguments):
+        for step, is_there in ((40, True), (300, False)):
+            if len(engine.verified_lengths) >= step and step not in changed_at:
+                changed_at[step] = engine.now
+                path.touch() if is_there else path.unlink()
+        times.append(engine.now)
+        return update(*arguments)
+
+    times: list[float] = []
+    engine.scheduler.update_from_output = change
+    lengths = serve(engine, 0, num_requests=60, tokens=150)
+    while_off = [i for i, now in enumerate(times) if changed_at[40] + 1.1 < now <= changed_at[300]]
+    assert len(while_off) > 50 and not any(any(lengths[i]) for i in while_off)
+    assert any(map(any, lengths[:40])) and any(map(any, lengths[400:]))
+    assert_texts_are_right(engine)
+
+
+@pytest.mark.parametrize("reason", ["switch", WINDOW])
+@pytest.mark.parametrize("step", [5, 21, 40])
+def test_what_is_over_is_counted_when_drafts_go_off(reason, step, tmp_path):
+    """Steps are counted several at a time, and no request may come that would count the last ones."""
+    engine = engine_of(tmp_path)
+    update = engine.scheduler.update_from_output
+
+    def change(*arguments):
+        outputs = update(*arguments)
+        if len(engine.verified_lengths) == step:
+            if reason == WINDOW:
+                engine.scheduler.toggle._set(WINDOW)
+            else:
+                switch.switch_path(tmp_path / "cache").touch()
+                engine.now += 1.0
+        return outputs
+
+    engine.scheduler.update_from_output = change
+    serve(engine, 0, num_requests=3)
+    verified = sum(map(sum, engine.verified_lengths))
+    assert verified and not any(map(any, engine.verified_lengths[step + 1 :]))
+    (path,) = (tmp_path / "cache" / "vllm").glob("*.prom")
+    samples = [each for family in text_string_to_metric_families(path.read_text()) for each in family.samples]
+    assert {s.value for s in samples if s.name == "smartspec_verified_tokens_total"} == {verified}
+
+
+def test_a_server_that_starts_with_the_file_is_off(tmp_path):
+    switch.main(["off", "--cache", str(tmp_path / "cache")])
+    engine = engine_of(tmp_path)
+    assert not any(map(any, serve(engine, 0)))
+    other = engine_of(tmp_path / "other")
+    assert any(map(any, serve(other, 0)))
+
+
+def test_the_file_is_looked_at_once_a_second(tmp_path, monkeypatch):
+    looks = []
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **options: (looks.append(path), stat(path, **options))[1])
+    each = Switch(tmp_path / "off")
+    for step in range(1000):
+        each.look(step / 100)
+    assert len(looks) == 10
+
+
+def test_a_file_that_cannot_be_seen_changes_nothing(tmp_path, monkeypatch, caplog):
+    each = Switch(tmp_path / "off")
+    each.path.touch()
+    assert each.look(0.0)
+
+    def fail(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(switch.os, "stat", fail)
+    assert each.look(1.0) and each.look(2.0)
+    assert caplog.text.count("cannot be seen") == 1 and "stays off" in caplog.text
+
+
+def test_clocks_that_jump(tmp_path, monkeypatch):
+    """The clock on the wall is not read. One that goes back makes for one look more."""
+    engine = engine_of(tmp_path)
+    wall = iter([-1e9, 1e9] * 100_000)
+    monkeypatch.setattr(time, "time", lambda: next(wall))
+    assert any(map(any, serve(engine, 0)))
+    assert Toggle.__init__.__kwdefaults__["clock"] is time.monotonic
+    each = Switch(tmp_path / "off")
+    assert not each.look(1e6)
+    each.path.touch()
+    assert each.look(0.0)
+
+
+def test_a_folder_of_no_server_is_pointed_out(tmp_path, capsys):
+    assert switch.main(["off", "--cache", str(tmp_path)]) == 0
+    assert "is it the cache folder of yours?" in capsys.readouterr().out
+    serve(engine_of(tmp_path), 0, num_requests=1)
+    assert switch.main(["on", "--cache", str(tmp_path / "cache")]) == 0
+    assert "is it the cache folder" not in capsys.readouterr().out
+
+
+def test_a_command_that_cannot_make_the_file_says_so(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert switch.main(["off", "--cache", str(tmp_path / "file")]) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path / "file" / "vllm" / "off") in said and "servers stay as they are" in said
+
+
+def test_the_guard_switches_off_what_loses_says_why_and_tries_again(tmp_path, caplog):
+    """Drafts that are never right, of a length that nothing corrects."""
+    engine = engine_of(tmp_path, acceptance=0.0, seconds=COSTLY, settings={"guard": 0.97})
+    reasons: list[tuple[float, str | None]] = []
+    set_reason = engine.scheduler.toggle._set
+    engine.scheduler.toggle._set = lambda reason: (reasons.append((engine.now, reason)), set_reason(reason))
+    serve(engine, 0, num_requests=2600, tokens=60)
+    times = [now for now, reason in reasons if reason == GUARD]
+    assert CALM_SECONDS + 30 < times[0] < CALM_SECONDS + 60
+    assert FIRST_REST_SECONDS + 30 < times[1] - times[0] < FIRST_REST_SECONDS + 45
+    assert 2 * FIRST_REST_SECONDS + 30 < times[2] - times[1] < 2 * FIRST_REST_SECONDS + 45
+    assert "of the speed of no speculation (limit 0.97), at 8 requests at a time" in caplog.text
+    assert "It is tried again in 5 minutes" in caplog.text and "in 10 minutes" in caplog.text
+    found = off_metrics(tmp_path)
+    assert found["guard_off_total-0"] == len(times) and found["guard_ratio-0"] < 0.8
+    assert_texts_are_right(engine)
+
+
+def test_the_guard_lets_what_wins_be_and_takes_a_sixtieth_of_the_time(tmp_path, caplog):
+    engine = engine_of(tmp_path, acceptance=0.9, settings={"guard": 0.97})
+    lengths = serve(engine, 0, num_requests=900, tokens=120)
+    plain = sum(not any(each) for each in lengths)
+    assert engine.now > 3 * CALM_SECONDS and "Speculation is off" not in caplog.text
+    assert off_metrics(tmp_path)["guard_ratio-0"] > 1.5
+    assert plain / len(lengths) < 0.08  # prefill alone among them
+
+
+@pytest.mark.parametrize(("policy", "guards"), [("goodput", True), ("fixed:3", False), ("off", False)])
+def test_a_length_that_a_person_chose_is_not_overruled(policy, guards, tmp_path):
+    engine = engine_of(tmp_path, settings={"policy": policy})
+    assert (engine.scheduler.toggle._make_windows is not None) == guards
+    never = engine_of(tmp_path, settings={"policy": policy, "guard": 0})
+    assert never.scheduler.toggle._make_windows is None
+
+
+@pytest.mark.parametrize("method", ["before_schedule", "after_update"])
+def test_an_error_in_it_leaves_drafts_as_they_are(method, tmp_path, monkeypatch, caplog):
+    engine = engine_of(tmp_path, settings={"policy": "goodput"})
+    before = engine.scheduler.dynamic_sd_lookup
+
+    def fail(self, *arguments):
+        raise RuntimeError("enough")
+
+    serve(engine, 0)
+    monkeypatch.setattr(Toggle, method, fail)
+    engine.scheduler.toggle._set("window")
+    assert any(map(any, serve(engine, 8)))
+    assert engine.scheduler.toggle is None and engine.scheduler.dynamic_sd_lookup is before
+    assert "cannot be switched off" in caplog.text
+    assert_texts_are_right(engine)
+
+
+def test_a_failing_controller_does_not_keep_the_switch_from_working(tmp_path, monkeypatch):
+    engine = engine_of(tmp_path)
+
+    def fail(self, *arguments):
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(Speculation, "before_schedule", fail)
+    assert any(map(any, serve(engine, 0)))  # lengths are vLLM's own
+    switch.main(["off", "--cache", str(tmp_path / "cache")])
+    engine.now += 1.0
+    assert not any(map(any, serve(engine, 8)))
+    assert_texts_are_right(engine)
+
+
+def test_without_act_there_is_no_line_of_it(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        serve(engine_of(tmp_path), 0)
+    assert "A/B" not in caplog.text and scheduler.logger.name == "vllm.smartspec"
