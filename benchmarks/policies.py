@@ -27,6 +27,7 @@ Folder = Annotated[Path, typer.Option(exists=True, file_okay=False, help=f"folde
 Half = Annotated[Literal["choose", "report"], typer.Option(help="of each recording's time: the first or the second")]
 Processes = Annotated[int, typer.Option(min=1, help="worker processes")]
 RunsFile = Annotated[Path, typer.Option(help="one JSON line per run; continued if it exists")]
+NumWindows = Annotated[int, typer.Option("--windows", min=1, help="Of each case.")]
 Results = Annotated[Path, typer.Option(help="folder of the JSON and the page")]
 app = application(__doc__)
 
@@ -35,7 +36,7 @@ app = application(__doc__)
 def ablation(
     traces: Folder,
     half: Half = "report",
-    windows: Annotated[int, typer.Option(min=1, help="of each case")] = 5,
+    windows: NumWindows = 5,
     processes: Processes = 2,
     runs: RunsFile = Path("trace_runs.jsonl"),
     results: Results = Path("trace_results"),
@@ -58,13 +59,14 @@ def traces(
     processes: Processes = 2,
     runs: RunsFile = Path("trace_runs.jsonl"),
     results: Results = Path("trace_results"),
+    windows: NumWindows = 3,
     cases: Annotated[str, typer.Option(help="Only those that begin so, separated by semicolons: 8B, Azure;70B")] = "",
 ) -> None:
     """All policies on recorded traffic: docs/results/traces.md. Folder and runs are those of `ablation`."""
     played = trace_cases(cases)
-    known = trace_tables.finished_runs(list(trace_jobs(played)), runs, traces, half, processes)
-    options = f' --cases "{cases}"' if cases else ""
-    data = trace_tables.about(known, "traces", half, options) | trace_tables.trace_table(known, played)
+    known = trace_tables.finished_runs(list(trace_jobs(windows, played)), runs, traces, half, processes)
+    options = f" --windows {windows}" + (f' --cases "{cases}"' if cases else "")
+    data = trace_tables.about(known, "traces", half, options) | trace_tables.trace_table(known, windows, played)
     trace_tables.write(results, "traces", data, trace_pages.traces_page(data))
 
 

@@ -48,7 +48,7 @@ TRACES = """# Policies on recorded traffic
 ## goodput against off and the best baseline
 
 Change of the latency of `goodput` in percent: below zero, it is faster. In brackets the 90 % interval (bootstrap over
-requests, paired). The best baseline is the best of this very window in hindsight, for each figure by itself. Worst
+windows and requests, paired). The best baseline is the best of these very windows in hindsight, for each figure by itself. Worst
 case first.
 
 {against}

@@ -130,10 +130,11 @@ def trace_cases(starts: str = "") -> list[Case]:
     return found
 
 
-def trace_jobs(cases: Iterable[Case] = TRACE_CASES) -> Iterator[Job]:
-    """One window of each case."""
-    for case in cases:
-        yield from (Job(case, WHOLE if policy == "goodput" else policy, 0) for policy in POLICIES)
+def trace_jobs(num_windows: int, cases: Iterable[Case] = TRACE_CASES) -> Iterator[Job]:
+    """Windows last: an interrupted comparison has whole windows."""
+    for window in range(num_windows):
+        for case in cases:
+            yield from (Job(case, WHOLE if policy == "goodput" else policy, window) for policy in POLICIES)
 
 
 def window_name(case: Case, window: int) -> str:

@@ -148,12 +148,12 @@ def ablation(runs: Runs, num_windows: int) -> dict:
     }
 
 
-def trace_table(runs: Runs, cases: Iterable[Case] = TRACE_CASES) -> dict:
+def trace_table(runs: Runs, num_windows: int, cases: Iterable[Case] = TRACE_CASES) -> dict:
     """Latency of every policy, and goodput against off and the best baseline."""
     players = {policy: WHOLE if policy == "goodput" else policy for policy in POLICIES}
     seconds, against = {}, []
     for case in cases:
-        latencies = {policy: runs.latencies(case.name, player, 1) for policy, player in players.items()}
+        latencies = {policy: runs.latencies(case.name, player, num_windows) for policy, player in players.items()}
         seconds[case.name] = {policy: summary(of_policy) for policy, of_policy in latencies.items()}
         changes = {p: compared(latencies["goodput"], latencies[p]).summary() for p in BASELINES}
         best = {name: min(BASELINES, key=lambda p: seconds[case.name][p][name]) for name in STATISTICS}
@@ -165,7 +165,7 @@ def trace_table(runs: Runs, cases: Iterable[Case] = TRACE_CASES) -> dict:
             }
         )
     controller_ms = {policy: runs.controller_ms(player) for policy, player in players.items()}
-    return {"windows": 1, "controller_ms": controller_ms, "against": against, "seconds": seconds}
+    return {"windows": num_windows, "controller_ms": controller_ms, "against": against, "seconds": seconds}
 
 
 def write(folder: Path, name: str, data: dict, page: str) -> None:

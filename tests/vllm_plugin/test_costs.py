@@ -2,17 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 from test_scheduling import run
 from toy_engine import ToyEngine, make_config
 
-from smartspec.control import CostCurve, DrafterSpec, LatencyModel
+from smartspec.control import BatchView, CostCurve, DrafterSpec, DrafterView, LatencyModel
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.costs.sources import CostFile
 from smartspec.vllm_plugin.costs.steps import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCosts, StepSize
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step.batch import Prefill
-from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
+from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 
 def test_a_trial_tries_every_length():
@@ -146,3 +147,18 @@ def test_draft_passes_count_in_the_step_whose_time_has_them(is_later):
         learner.learn(step, EmittedTokens({}))
         learner.report()
     assert found[0].drafts[0].seconds(1.0) == pytest.approx(0.003, rel=0.1)
+
+
+@pytest.mark.parametrize("seconds", [0.0001, 0.02, 0.2])
+def test_the_target_has_a_part_of_every_step(seconds):
+    """Steps that took less than was predicted for their draft passes alone were refused as without a target's pass."""
+    drafter = DrafterSpec("draft_model", has_passes=True)
+    learner = Learner(drafter, lambda _: None, None, on_steps=None, on_costs=None, has_late_drafts=lambda: False)
+    learner.latency = LatencyModel(CostCurve.linear(0.02, 0.001), (CostCurve.linear(0.05, 0.0),))
+    view = BatchView(np.arange(2), np.full(2, 50), np.full(2, 4), (DrafterView(np.full(2, 4)),))
+    decision = Decision(("a", "b"), view, Prefill(), np.full(2, 1), 1, cut_off=None)
+    step = Step(None, 0.0, Prefill(), {"a": 1, "b": 1}, 2, 2, 100, draft_length=1, decision=decision)
+    step.timed_length, step.seconds = 1, seconds
+    split = learner._split(step)
+    assert split.target > 0.0 and split.total == pytest.approx(seconds)
+    assert split.draft == pytest.approx(min(0.05, seconds * 0.05 / 0.074) if seconds < 0.05 else 0.05)

@@ -102,7 +102,9 @@ class Learner:
         rows = step.decision.view.num_rows
         plan = Plan(np.full(rows, step.timed_length), np.zeros(rows, dtype=np.int64))
         verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
-        draft = min(self.latency.predict(step.decision.view, plan, verified).draft, step.seconds - host)
+        predicted = self.latency.predict(step.decision.view, plan, verified)
+        if (draft := predicted.draft) >= step.seconds - host:  # the target's pass took time, too
+            draft = (step.seconds - host) * draft / (draft + predicted.target)
         return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)
 
     def _note_costs(self, step: Step) -> None:
