@@ -48,8 +48,8 @@ TRACES = """# Policies on recorded traffic
 ## goodput against off and the best baseline
 
 Change of the latency of `goodput` in percent: below zero, it is faster. In brackets the 90 % interval (bootstrap over
-windows and requests, paired). The best baseline is the best of these very windows in hindsight, for each figure by itself. Worst
-case first.
+windows and requests, paired). The best baseline is the best of these very windows in hindsight, for each figure by
+itself. Worst case first.
 
 {against}
 
