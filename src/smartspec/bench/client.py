@@ -42,8 +42,8 @@ class Target:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What one request sends. seed is sent when it samples; system, a system message, with chat only. cache_salt: in
-    place of the target's."""
+    """The content of one request. seed is sent when it samples; system, a system message, with chat only. cache_salt:
+    in place of the target's."""
 
     prompt_id: str
     task: str
@@ -55,7 +55,7 @@ class LoadRequest:
 
 
 class StreamedAnswer:
-    """What a server has said so far, in completion chunks or in one completion. Fields that are null count as not
+    """The answer of a server so far, in completion chunks or in one completion. Fields that are null count as not
     there. first_text: when the first text came, on time.perf_counter(). num_refusals: see RequestRecord."""
 
     def __init__(self):
@@ -109,7 +109,7 @@ class StreamedAnswer:
 
 
 def _counts(usage: object) -> dict[str, int]:
-    """Those of its members that are token counts."""
+    """The members of usage that are token counts."""
     if not isinstance(usage, dict):
         return {}
     return {name: int(count) for name, count in usage.items() if type(count) in (int, float) and 0 <= count < 2**53}
@@ -233,7 +233,7 @@ async def _read_response(client: httpx.AsyncClient, target: Target, body: dict, 
 
 
 def _seconds_of(retry_after: str | None) -> float | None:
-    """What Retry-After says, seconds or a date; None if it says neither."""
+    """The seconds to wait by Retry-After, a number or a date; None if it is neither."""
     if retry_after is None:
         return None
     try:

@@ -20,7 +20,7 @@ DEFAULT_MAX_TOKENS = 64
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """What to send and when. At most one of concurrency, rate and trace; none means concurrency 1.
+    """The requests to send, and their times. At most one of concurrency, rate and trace; none means concurrency 1.
 
     prompts: a file or a folder of files; None takes the prompts that the package ships.
     rate: requests per second. num_prompts: None takes every prompt (with a trace: every row) once.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is run of a scenario, and where it goes."""
+    """The runs to make of a scenario, and the place of their results."""
 
     policy: Annotated[
         str | None,

@@ -19,7 +19,7 @@ A draft token pays if the tokens that it brings are worth the time to verify it.
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided for one request in one step. step: of the log, from 1. found: the longest draft that a drafter
+    """The decision about one request in one step. step: of the log, from 1. found: the longest draft that a drafter
     without a model had found, or one with passes may make. longest: that this request had room for. drafter: name, ""
     for none. expected: draft tokens of the plan that were expected to be accepted. goodput, off_goodput: predicted
     (weighted) tokens per second of the whole step, and without its drafts."""
@@ -78,7 +78,7 @@ def why(
 
 
 def decisions_of(records: "Iterable[DecisionRecord]", header: "LogHeader", request: int) -> Iterator[Decision]:
-    """Of one request, in the order of steps."""
+    """The decisions about one request, in the order of steps."""
     for step, record in enumerate(records, start=1):
         ids = record.view.request_ids.tolist()
         if request in ids:

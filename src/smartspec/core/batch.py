@@ -1,4 +1,4 @@
-"""What one step computes: which requests, how many tokens of each, which drafts, and what came out."""
+"""The content of one step: its requests, the tokens of each, its drafts, and its results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Verification:
-    """What the target said about one request: emitted tokens = accepted drafts, then one recovered or bonus token.
+    """The target's verdict on one request: emitted tokens = accepted drafts, then one recovered or bonus token.
 
     error: why there is no token after the accepted drafts, None if there is one. accepted_nodes: of a tree, the nodes
     that were accepted, root first; None where they are the first num_accepted. is_callers: whether it was the request's

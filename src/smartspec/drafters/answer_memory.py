@@ -1,4 +1,4 @@
-"""What drafters remember of finished requests, by cache salt; in files, too, where there is a folder for them."""
+"""The drafters' memory of finished requests, by cache salt; in files, too, where there is a folder for them."""
 
 from collections import OrderedDict, deque
 

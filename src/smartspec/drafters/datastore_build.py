@@ -37,7 +37,7 @@ class _Pairs:
 
 
 class NgramCounts:
-    """How often each token followed each context of one to MAX_CONTEXT tokens of the same text."""
+    """The number of times that each token followed each context of one to MAX_CONTEXT tokens of the same text."""
 
     def __init__(self) -> None:
         self.num_texts = self.num_tokens = 0
@@ -137,7 +137,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _arrays(pairs: _Pairs, least_count: int) -> dict[str, np.ndarray]:
-    """What ngrams.bin holds."""
+    """The arrays of ngrams.bin."""
     contexts, begins = np.unique(pairs.keys, return_index=True)
     totals = np.add.reduceat(pairs.counts, begins) if len(begins) else pairs.counts
     pairs = _chosen(pairs, pairs.counts >= least_count)

@@ -224,7 +224,8 @@ def _priors() -> np.ndarray:
 
 
 def _matches(token_ids: np.ndarray, num_tokens: int) -> list[Followed]:
-    """What followed earlier matches of the text's end, as many tokens; the longest and most recent first."""
+    """The tokens, num_tokens or more, that followed each earlier match of the text's end; the longest and most recent
+    first."""
     ends = np.flatnonzero(token_ids[:-1] == token_ids[-1])[-MAX_SCANNED:]
     if not len(ends):
         return []

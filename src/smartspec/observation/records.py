@@ -1,4 +1,4 @@
-"""What was observed of an engine's traffic: sums over its steps by load and draft length, outcomes of drafts, arrivals.
+"""Observations of an engine's traffic: sums over its steps by load and draft length, outcomes of drafts, arrivals.
 
 Sums are enough to fit step times, as these are linear in what is summed: a step's mean time is the time of its mean
 size, if the tokens beyond each possible bend are summed, too.
@@ -44,7 +44,7 @@ Key = tuple[int, int]  # (level, draft length), see level_of
 
 @dataclass(frozen=True)
 class DraftOutcome:
-    """What came of a request's draft in a step. length: of drafts when it was made. drafted: how much of it was
+    """The outcome of a request's draft in a step. length: of drafts when it was made. drafted: how much of it was
     verified, accepted: how much of that was right."""
 
     class_name: str
@@ -138,7 +138,7 @@ class Observation:
 
     @staticmethod
     def merged(parts: list["Observation"]) -> "Observation":
-        """Of several engines with one setup that serve side by side."""
+        """The sum of observations of several engines with one setup that serve side by side."""
         whole = Observation(dict(parts[0].setup))
         for part in parts:
             for key, cell in part.cells.items():

@@ -1,5 +1,5 @@
-"""What an observation says to the operator: now, what each length would make, the crossover, what the present setting
-loses. As JSON-able values, and as text."""
+"""The report of an observation to the operator: now, what each length would make, the crossover, what the present
+setting loses. As JSON-able values, and as text."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Load:
 
 
 def loads_of(observation: Observation) -> list[Load]:
-    """Those with LEAST_SHARE of the time or more, the smallest first."""
+    """The loads with LEAST_SHARE of the time or more, the smallest first."""
     by_level: dict[int, dict[int, np.ndarray]] = {}
     for (level, length), cell in sorted(observation.cells.items()):
         by_level.setdefault(level, {})[length] = cell
@@ -125,7 +125,7 @@ def name_of(length: int) -> str:
 
 
 def text(found: dict) -> str:
-    """Of a summary, for a terminal."""
+    """The text of a summary, for a terminal."""
     setup, traffic = found["setup"], found["traffic"]
     names = [setup.get(name) for name in ("model", "method", "device")]
     lines = [

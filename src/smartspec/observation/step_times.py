@@ -48,7 +48,7 @@ class StepTimes:
         return float(self.weights @ (sizes * self.coefficients).sum(axis=1))
 
     def of_one_bend(self, number: int) -> "StepTimes":
-        """As if that bend were certain."""
+        """The same times, as if that bend were certain."""
         return replace(self, weights=np.eye(len(BENDS))[number])
 
     def latency(self, has_passes: bool) -> LatencyModel:
