@@ -42,8 +42,8 @@ def digested(record: RequestRecord) -> RequestRecord:
 
 @dataclass(frozen=True)
 class Folder:
-    """What is in the folder, with the environment and the command of its first run. commit: of what measures further
-    runs."""
+    """The content of the folder, with the environment and the command of its first run. commit: of what measures
+    further runs."""
 
     path: Path
     environment: Mapping[str, str]
@@ -100,8 +100,8 @@ class Folder:
         return {run.key: run for run in self.runs if run.key not in valid}
 
     def missing(self, runs: Sequence[Run]) -> list[Run]:
-        """Of the runs of a round: those that failed; or all, if it has not been gone through, as runs that are compared
-        belong to one time."""
+        """The runs of a round still to be done: those that failed; or all, if it has not been gone through, as runs
+        that are compared belong to one time."""
         valid, tried = self.valid(), {run.key for run in self.runs}
         if all(run.key in tried for run in runs):
             return [run for run in runs if run.key not in valid]

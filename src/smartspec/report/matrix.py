@@ -1,4 +1,4 @@
-"""What is measured: variants of a server or policy, under workloads and loads, so many times each."""
+"""The plan of the measurements: variants of a server or policy, under workloads and loads, so many times each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -125,7 +125,7 @@ class Matrix:
                 yield runs if (number + repetition) % 2 == 0 else runs[::-1]
 
     def description(self) -> dict[str, object]:
-        """What makes it this matrix and no other, for people and for JSON."""
+        """The values that make it this matrix and no other, for people and for JSON."""
         common = {name: value for name, value in asdict(self).items() if name not in ("variants", "cells", "settings")}
         variants = [_described(variant) for variant in self.variants]
         return {"variants": variants, "cells": [cell.name for cell in self.cells], **common, **self.settings}

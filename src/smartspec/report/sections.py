@@ -1,4 +1,4 @@
-"""What a page of a report is made of. What measures makes these records; `page.py` alone knows HTML and plots."""
+"""The parts of a report's page. What measures makes these records; `page.py` alone knows HTML and plots."""
 
 from dataclasses import dataclass
 

@@ -52,8 +52,8 @@ class About:
 
 @dataclass(frozen=True)
 class AppOptions:
-    """What an operator chooses. keys: who may use it, by default all. strict_fields: bodies with anything that this
-    server does not know are refused. has_page: whether `/` shows what the server does. classes: what is said of
+    """Options that an operator chooses. keys: who may use it, by default all. strict_fields: bodies with anything that
+    this server does not know are refused. has_page: whether `/` shows what the server does. classes: what is said of
     requests by their workload class. access_log: whether there is a line in the log for every request. cors_origins:
     sites whose pages may call this server, `*` for all. allowed_hosts: names of the server, where browsers are not
     trusted (see http.browsers); None: whatever a request calls it. speculator: an engine of a smaller model with the

@@ -1,4 +1,4 @@
-"""How long steps take, as far as the host can tell.
+"""The duration of steps, as far as the host can tell.
 
 SGLang calls its policy before it launches a decode step, and when the accepted lengths of a step are on the host. Its
 overlapped scheduler launches a step before it waits for the one that runs:

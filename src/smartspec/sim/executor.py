@@ -62,8 +62,8 @@ class SimExecutor:
         self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]  # by accepted count
 
     def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
-        """What perfect estimates know about the step that is under way. outcomes: what perfect outcomes know, which
-        tokens of a chain are right."""
+        """The knowledge of perfect estimates about the step that is under way. outcomes: what perfect outcomes know,
+        which tokens of a chain are right."""
         if outcomes:
             num_right = np.minimum(
                 self.acceptance.num_right(view.request_ids, view.now, self._positions), self._num_left
@@ -75,7 +75,7 @@ class SimExecutor:
         return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances)
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
-        """How to find out what the drafter can draft."""
+        """Begin a step; return the query that finds what the drafter can draft."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
         self._num_left = np.array([self._left_of(r) for r in rows], dtype=np.int64)
@@ -132,7 +132,7 @@ class SimExecutor:
         )
 
     def _decode(self, drafts: tuple[Draft, ...]) -> tuple[list[Verification], np.ndarray, np.ndarray]:
-        """What each row emits; and, int [R] each, how many of its draft tokens were verified and fed to the target."""
+        """The tokens of each row; and, int [R] each, the numbers of its draft tokens verified and fed to the target."""
         trees, num_left = self._trees, self._num_left.tolist()
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
         if trees is None:

@@ -31,7 +31,7 @@ class PerfectOutcomes(Policy):
 
 
 def _tokens_per_second(view: BatchView, plan: Plan, time: GroundTruthTime) -> float:
-    """Of a step in which all that is drafted is accepted."""
+    """The tokens per second of a step in which all that is drafted is accepted."""
     lengths = plan.lengths_of(0)
     seconds = time.step_seconds(view, plan, lengths, lengths, view.now, np.random.default_rng(0))
     return float((view.num_rows + lengths.sum()) / seconds.total)

@@ -92,7 +92,7 @@ class StaticLoad:
         self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
 
     def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
-        """As SimExecutor.true_estimates."""
+        """The same as SimExecutor.true_estimates."""
         if outcomes:
             num_right = self.acceptance.num_right(view.request_ids, view.now, self._positions)
             return certain_estimates(self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view))

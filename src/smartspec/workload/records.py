@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What happened to one request. Seconds; start_seconds counts from the start of the run.
+    """The record of one request. Seconds; start_seconds counts from the start of the run.
 
     ttft_seconds: until the first text arrived; None if none did, or if all of it came at once, not as a stream. error:
     None if the answer arrived whole. tpot_target_seconds, ttft_target_seconds: what was wanted. num_refusals: how often
@@ -40,7 +40,7 @@ class RequestRecord:
 
     @property
     def met_target(self) -> bool | None:
-        """Whether the time to the first token and the time per output token met their targets. Only those with a target
+        """True if the time to the first token and the time per output token met their targets. Only those with a target
         and a value count; None if there are none."""
         pairs = ((self.ttft_seconds, self.ttft_target_seconds), (self.tpot_seconds, self.tpot_target_seconds))
         met = [seconds <= target for seconds, target in pairs if seconds is not None and target is not None]

@@ -49,7 +49,7 @@ class ToolChoice(Body):
 
 
 class Thinking(Body):
-    """Whether the model thinks: a variable of chat templates. Nothing bounds the thought but max_tokens."""
+    """The switch for thoughts, a variable of chat templates. Nothing bounds the thought but max_tokens."""
 
     type: str = "enabled"
     budget_tokens: Ignored = None

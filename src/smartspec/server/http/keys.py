@@ -35,7 +35,7 @@ class ApiKeys:
         self._admin = None if admin_key is None else _digest(admin_key.encode())
 
     def __bool__(self) -> bool:
-        """Whether clients need a key."""
+        """True if clients need a key."""
         return bool(self._clients)
 
     def origin(self, scope: Scope, open_paths: Collection[str] = OPEN_PATHS) -> Origin:

@@ -1,4 +1,4 @@
-"""What the engine does, several times a second, for clients that watch. Without such clients nothing is computed."""
+"""The engine's state, several times a second, for clients that watch. Without such clients nothing is computed."""
 
 import asyncio
 import json

@@ -25,7 +25,7 @@ class ScoredPrompt:
 
 
 class Format(Protocol):
-    """How one endpoint writes its answers; an object serves one call."""
+    """The form of one endpoint's answers; an object serves one call."""
 
     id_prefix: str
     whole_object: str

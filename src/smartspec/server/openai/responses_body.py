@@ -34,7 +34,7 @@ class TextOptions(Body):
 
 
 class Reasoning(Body):
-    """How much to think. The server has no support for the other options."""
+    """The amount of thinking. The server has no support for the other options."""
 
     effort: ReasoningEffort | None = None
     summary: Ignored = None

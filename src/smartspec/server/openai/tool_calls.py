@@ -95,7 +95,7 @@ class _Call:
         self._json: JsonPrefix | None = JsonPrefix()  # as long as it may be JSON
 
     def feed(self, text: str, begin: int) -> int:
-        """How far the text has been taken, its end mark included."""
+        """Take more of the text; return the place up to which it has been taken, its end mark included."""
         end = begin
         if self._json is not None:
             end = self._json.feed(text, begin)
@@ -134,7 +134,7 @@ def _call(found: object) -> ToolCall | None:
 
 
 def arguments_object(value: object) -> dict | None:
-    """What a model meant as arguments: an object, that object's JSON as a string, or nothing. None: none of these."""
+    """The arguments that a model meant: an object, that object's JSON as a string, or nothing. None: none of these."""
     for _ in range(MAX_DECODED):
         if not isinstance(value, str):
             break

@@ -41,7 +41,7 @@ def exclusive(given: list, closed: list, beside: dict, parts: Parts) -> list[dic
 
 
 class _Side:
-    """What one alternative says of its properties."""
+    """The statements of one alternative about its properties."""
 
     def __init__(self, schema: JsonValue, parts: Parts):
         found = list(parts(schema))
@@ -73,7 +73,7 @@ def _narrowed(schema: dict, side: _Side, others: list[_Side], always: dict[str, 
 
 
 def _are_apart(one: list[dict], other: list[dict]) -> bool:
-    """Whether no value satisfies both, as far as their constants and types say."""
+    """True if no value satisfies both, as far as their constants and types say."""
     for ours in map(_constants, one):
         for theirs in map(_constants, other):
             if ours is not None and theirs is not None and not ours & theirs:

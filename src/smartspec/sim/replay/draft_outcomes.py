@@ -48,8 +48,8 @@ class DraftOutcomes:
         return np.where(is_decided & (certain < self.rank.shape[1]), ALL, certain)
 
     def free_test(self, position: np.ndarray, found: DrafterView) -> tuple[np.ndarray, np.ndarray]:
-        """Whether the log tells what became of the token at that position (int [R]) of drafts that were found, and
-        whether it was right: bool [R] each. Of trees, it covers only the children of the text."""
+        """True where the log tells what became of the token at that position (int [R]) of drafts that were found, and
+        true where it was right: bool [R] each. Of trees, it covers only the children of the text."""
         if found.parents is None:
             is_told = (self.num_accepted >= position) & (position < self.num_known)
             return is_told, self.num_accepted > position

@@ -100,7 +100,7 @@ class AcceptanceClass:
 
 @dataclass(frozen=True)
 class Confidence:
-    """How a drafter's confidence follows from the token's acceptance a (sheet 05: simulating a noisy head):
+    """A model of the drafter's confidence, from the token's acceptance a (sheet 05: simulating a noisy head):
 
         log-odds(confidence) = bias + slope * log-odds(a) + noise * z
 
@@ -185,7 +185,7 @@ class GroundTruthAcceptance:
         return to_uniform(self._bits(_UNIFORM, request_ids, output_positions))
 
     def num_right(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
-        """How many draft tokens of each request the target goes on with: int [R]."""
+        """The number of draft tokens of each request that the target goes on with: int [R]."""
         conditional = self.conditional(request_ids, now, output_positions)
         return count_leading(self.uniform(request_ids, output_positions) < conditional)
 

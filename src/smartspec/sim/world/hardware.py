@@ -1,4 +1,4 @@
-"""How long one pass of a language model takes on known hardware, from first principles.
+"""The time of one pass of a language model on known hardware, from first principles.
 
 A roofline (Williams, Waterman and Patterson 2009, doi 10.1145/1498765.1498785): every component of a pass takes the
 longer of its arithmetic and its memory traffic, plus the part of the shorter one that does not overlap with it.

@@ -99,7 +99,7 @@ class GroundTruthTime:
         return float(self.target_seconds(view, np.zeros(1))[0])
 
     def profiled_seconds(self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float) -> np.ndarray:
-        """Of the target pass beside so much prefill, of one request."""
+        """The time of the target pass beside so much prefill, of one request."""
         prefill = int(prefill_tokens)
         beside = replace(view, num_prefills=int(prefill > 0), prefill_tokens=prefill, prefill_context_tokens=prefill)
         return self.target_seconds(beside, num_draft_tokens)

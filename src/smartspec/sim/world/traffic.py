@@ -1,4 +1,4 @@
-"""What arrives in a simulation: token counts, workload classes, and either arrival times or a closed loop."""
+"""The arrivals in a simulation: token counts, workload classes, and either arrival times or a closed loop."""
 
 from dataclasses import dataclass, replace
 
