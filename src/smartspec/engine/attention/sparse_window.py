@@ -23,7 +23,7 @@ class SparseWindow:
         return self.sinks + self.window
 
     def places(self, start: int, end: int) -> torch.Tensor:
-        """What tokens at start..end - 1 see together, ascending: int64 [n]."""
+        """The places that tokens at start..end - 1 see together, ascending: int64 [n]."""
         first = max(self.sinks, start + 1 - self.window)
         return torch.cat([torch.arange(min(self.sinks, end)), torch.arange(min(first, end), end)])
 

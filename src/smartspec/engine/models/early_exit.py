@@ -13,7 +13,7 @@ from smartspec.engine.attention.ragged import Segment
 
 @dataclass(frozen=True)
 class ExitRows:
-    """What the first num_layers layers computed of token_ids, int32 [n], in places start.. of a slot: hidden,
+    """The results of the first num_layers layers for token_ids, int32 [n], in places start.. of a slot: hidden,
     [n, hidden_size]."""
 
     num_layers: int

@@ -211,8 +211,8 @@ def sample_draft(
 
 
 def distributions(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
-    """What each row is sampled from, float32 [N, V]; of greedy requests the model's own distribution. logits: as
-    draw_tokens takes them."""
+    """The distribution that each row is sampled from, float32 [N, V]; of greedy requests the model's own distribution.
+    logits: as draw_tokens takes them."""
     probs = torch.softmax(logits.float(), dim=-1)
     sampled = np.flatnonzero([not request.params.greedy for request in requests])
     if sampled.size:

@@ -41,11 +41,10 @@ class KernelsUnavailable(Exception):
 
 @dataclass(frozen=True)
 class Kernels:
-    """library: the compiled functions, None where torch computes instead. about: what they are compiled with and for,
-    or why there are none."""
+    """The kernels of one C file."""
 
-    library: ctypes.CDLL | None
-    about: str
+    library: ctypes.CDLL | None  # the compiled functions, None where torch computes instead
+    about: str  # what they are compiled with and for, or why there are none
 
 
 @functools.cache
@@ -65,7 +64,7 @@ def load_kernels(name: str) -> Kernels:
 
 
 def is_compiled(name: str) -> bool:
-    """Whether a start compiles nothing of name.c: it lies there, or cannot be compiled."""
+    """True if a start compiles nothing of name.c: it lies there, or cannot be compiled."""
     source = Path(__file__).with_name(f"{name}.c")
     try:
         compiler_command()
@@ -182,7 +181,7 @@ def _run(command: list[str]) -> None:
 
 
 def _is_usable(library: Path) -> bool:
-    """Whether no other user can have written the file, and it ends in the digest of what stands before: reading a
+    """True if no other user can have written the file, and it ends in the digest of what stands before: reading a
     library that was cut short may end the process."""
     if not library.is_file() or why_untrusted(library) is not None:
         return False

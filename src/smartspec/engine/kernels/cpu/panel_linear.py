@@ -25,7 +25,7 @@ def to_panels(weight: torch.Tensor) -> torch.Tensor:
 
 
 def weight_of_panels(panels: torch.Tensor, bias: torch.Tensor | None, num_outputs: int) -> Weight:
-    """What kernels are given; the tensors must outlive it and stay where they are."""
+    """The weight as kernels are given it; the tensors must outlive it and stay where they are."""
     width, inputs = quantized_linear.panel_width(), panels.shape[1]
     pointers = (
         address("panels", panels, (-(-num_outputs // width), inputs, width)),
