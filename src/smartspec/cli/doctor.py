@@ -43,14 +43,12 @@ class DoctorOptions:
 
 @dataclass(frozen=True)
 class Load:
-    """The profile's view of so many requests at once. seconds: of a step without drafts. price: seconds that the first
-    draft token of every request adds to it, divided by their number. pays_from: by kind of drafter, acceptance of a
-    draft token from which it pays."""
+    """The profile's view of so many requests at once."""
 
     requests: int
-    seconds: float
-    price: float
-    pays_from: dict[str, float]
+    seconds: float  # of a step without drafts
+    price: float  # seconds that the first draft token of every request adds to it, divided by their number
+    pays_from: dict[str, float]  # by kind of drafter, acceptance of a draft token from which it pays
 
 
 @command(DoctorOptions)

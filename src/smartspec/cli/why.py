@@ -19,20 +19,18 @@ A draft token pays if the tokens that it brings are worth the time to verify it.
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision about one request in one step. step: of the log, from 1. found: the longest draft that a drafter
-    without a model had found, or one with passes may make. longest: that this request had room for. drafter: name, ""
-    for none. expected: draft tokens of the plan that were expected to be accepted. goodput, off_goodput: predicted
-    (weighted) tokens per second of the whole step, and without its drafts."""
+    """The decision about one request in one step."""
 
-    step: int
+    step: int  # of the log, from 1
     num_rows: int
     length: int
-    found: int
-    longest: int
-    drafter: str
-    expected: float
+    found: int  # the longest draft that a drafter without a model had found, or one with passes may make
+    longest: int  # that this request had room for
+    drafter: str  # name, "" for none
+    expected: float  # draft tokens of the plan that were expected to be accepted
     verified: int
     accepted: int
+    # goodput, off_goodput: predicted (weighted) tokens per second of the whole step, and without its drafts
     goodput: float
     off_goodput: float
     reason: str | None

@@ -38,20 +38,20 @@ REBUILD = "build it again with `smartspec datastore build`"
 
 @dataclass(frozen=True, kw_only=True)
 class DatastoreHeader:
-    """The content of datastore.json. tokenizer: its digest. num_texts, num_tokens: that were counted. least_count: next
-    tokens that followed a context less often are left out. sources: files and folders of the texts."""
+    """The content of datastore.json."""
 
     format: int = FORMAT
     model: str
-    tokenizer: str
+    tokenizer: str  # its digest
     vocab_size: int
+    # num_texts, num_tokens: that were counted
     num_texts: int
     num_tokens: int
-    least_count: int
+    least_count: int  # next tokens that followed a context less often are left out
     num_contexts: int
     num_buckets: int
     num_pairs: int
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # files and folders of the texts
 
     @property
     def arrays(self) -> "dict[str, tuple[Literal['Q', 'I', 'H'], int]]":

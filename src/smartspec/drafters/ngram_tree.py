@@ -64,16 +64,15 @@ class CountedDraft(Draft):
 
 
 class _Child(NamedTuple):
-    """A node that may come next; the least is the likeliest. rank: among the children of its parent. follow: texts that
-    go on with it."""
+    """A node that may come next; the least is the likeliest."""
 
     cost: float  # minus the probability of its path
-    rank: int
+    rank: int  # among the children of its parent
     chance: float
     parent: int
     token: int
     kind: int
-    follow: list[Followed]
+    follow: list[Followed]  # texts that go on with it
     context: int
     depth: int
 

@@ -23,14 +23,13 @@ RANKS = (SEEN, BETWEEN, BEYOND)
 
 @dataclass(frozen=True)
 class Traffic:
-    """chunks: of prefill, per emitted token; tokens_per_chunk: of prompts; ends: share of chunks that end a prompt.
-    context: tokens in the KV of a request. most_fed: tokens that fit into a step."""
+    """The observed traffic, in means."""
 
-    chunks: float
-    tokens_per_chunk: float
-    ends: float
-    context: float
-    most_fed: float
+    chunks: float  # of prefill, per emitted token
+    tokens_per_chunk: float  # of prompts
+    ends: float  # share of chunks that end a prompt
+    context: float  # tokens in the KV of a request
+    most_fed: float  # tokens that fit into a step
 
     @staticmethod
     def of(observation: Observation) -> "Traffic":

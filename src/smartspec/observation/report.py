@@ -16,14 +16,13 @@ USUAL_MOST = 4  # times the largest load seen, where the engine's own limit is u
 
 @dataclass(frozen=True)
 class Load:
-    """A level of requests at a time that was seen. share: of the time of all steps. tokens_per_second, milliseconds
-    per token of a request, tokens per request in a step: measured. lengths: steps by draft length."""
+    """A level of requests at a time that was seen."""
 
     requests: float
-    share: float
-    tokens_per_second: float
-    milliseconds: float
-    lengths: dict[int, int]
+    share: float  # of the time of all steps
+    tokens_per_second: float  # measured
+    milliseconds: float  # per token of a request, measured
+    lengths: dict[int, int]  # steps by draft length
 
 
 def loads_of(observation: Observation) -> list[Load]:

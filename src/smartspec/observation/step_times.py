@@ -36,12 +36,11 @@ LEAST_STEPS = 8  # of a cell
 
 @dataclass(frozen=True)
 class StepTimes:
-    """coefficients: float [bends, FEATURES]. weights: float [bends], that add up to 1. largest_fed: mean of the largest
-    cell."""
+    """Step times fitted to an observation."""
 
-    coefficients: np.ndarray
-    weights: np.ndarray
-    largest_fed: float
+    coefficients: np.ndarray  # float [bends, FEATURES]
+    weights: np.ndarray  # float [bends], that add up to 1
+    largest_fed: float  # mean of the largest cell
 
     def seconds(self, sizes: np.ndarray) -> float:
         """Mean time of steps. sizes: float [bends, FEATURES], means of the steps' features."""

@@ -18,14 +18,13 @@ MATRIX, RUNS, PAGE, SUMMARY = "matrix.json", "runs.jsonl", "index.html", "summar
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its records. key: Run.key. failure: why its figures do not count, None if they do. Texts of records
-    are digests: enough to tell whether two answers are the same."""
+    """A run and its records. Texts of records are digests: enough to tell whether two answers are the same."""
 
-    key: tuple[str, str, int]
+    key: tuple[str, str, int]  # Run.key
     started: str
     records: tuple[RequestRecord, ...]
     counters: SpeculationCounters | None = None
-    failure: str | None = None
+    failure: str | None = None  # why its figures do not count, None if they do
     commit: str | None = None
 
     @property
@@ -42,14 +41,13 @@ def digested(record: RequestRecord) -> RequestRecord:
 
 @dataclass(frozen=True)
 class Folder:
-    """The content of the folder, with the environment and the command of its first run. commit: of what measures
-    further runs."""
+    """The content of the folder, with the environment and the command of its first run."""
 
     path: Path
     environment: Mapping[str, str]
     command: str
     runs: list[Measured]
-    commit: str | None = None
+    commit: str | None = None  # of what measures further runs
 
     @staticmethod
     def open(path: Path, matrix: Matrix, environment: Mapping[str, str], command: str) -> "Folder":

@@ -91,20 +91,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Variants and cells, and what all runs have in common.
-
-    max_tokens: of an answer. requests: of a run in a closed loop, None for twice the concurrency and at least 4.
-    seconds: during which requests of an open loop arrive. settings: of the servers or the simulator, for the page.
-    """
+    """Variants and cells, and what all runs have in common."""
 
     variants: tuple[Variant, ...]
     cells: tuple[Cell, ...]
-    max_tokens: int = 64
-    requests: int | None = None
-    seconds: float = 20.0
+    max_tokens: int = 64  # of an answer
+    requests: int | None = None  # of a run in a closed loop, None for twice the concurrency and at least 4
+    seconds: float = 20.0  # during which requests of an open loop arrive
     temperature: float = 0.0
     seed: int = 0
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the servers or the simulator, for the page
 
     def __post_init__(self):
         for what, names in (("variants", [v.name for v in self.variants]), ("cells", [c.name for c in self.cells])):

@@ -22,11 +22,11 @@ class Display(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of the measurements. given_up: variants with too many failures in a row."""
+    """The end of the measurements."""
 
     is_interrupted: bool = False
     is_out_of_time: bool = False
-    given_up: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()  # variants with too many failures in a row
 
 
 class Durations:

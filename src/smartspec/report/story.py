@@ -27,14 +27,14 @@ BEST_FIXED = "best fixed length"
 
 @dataclass(frozen=True)
 class Results:
-    """The content of a page. failed: runs without figures. ours: the variant that the others are compared with."""
+    """The content of a page."""
 
     matrix: Matrix
     runs: Runs
-    failed: Mapping[tuple[str, str, int], Measured]
+    failed: Mapping[tuple[str, str, int], Measured]  # runs without figures
     environment: Mapping[str, str]
     command: str
-    ours: str
+    ours: str  # the variant that the others are compared with
 
     @property
     def figures(self) -> list[CellFigures]:

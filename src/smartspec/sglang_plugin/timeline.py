@@ -19,13 +19,13 @@ MAX_UNDER_WAY = 2  # steps
 
 @dataclass(frozen=True)
 class Launched:
-    """A decode step. at: seconds. is_queued: whether the step before it was still under way. decision: of the host."""
+    """A decode step."""
 
     batch_size: int
     steps: int
-    at: float
-    is_queued: bool
-    decision: Any = None
+    at: float  # seconds
+    is_queued: bool  # whether the step before it was still under way
+    decision: Any = None  # of the host
 
 
 class Timeline:

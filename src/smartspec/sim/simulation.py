@@ -51,12 +51,12 @@ DRAFT_MODELS = {"8b": "eagle-llama-3.1-8b", "70b": "eagle-llama-3.1-70b"}
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A run and its figures. wall_seconds: what the simulation itself took."""
+    """A run and its figures."""
 
     scenario: Scenario
     run: Run
     summary: Summary
-    wall_seconds: float
+    wall_seconds: float  # what the simulation itself took
 
     @property
     def settings(self) -> dict:

@@ -24,18 +24,15 @@ from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival,
 
 @dataclass(frozen=True)
 class Phase:
-    """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow).
-
-    class_ids: workload classes, given to the rows in turn. output_tokens: after so many tokens a new request replaces
-    the old one; None for never. tagged: the controller is told the classes. The KV of drafters holds all prompts.
-    """
+    """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow). The KV
+    of drafters holds all prompts."""
 
     num_steps: int
     num_rows: int
-    class_ids: tuple[int, ...] = (0,)
+    class_ids: tuple[int, ...] = (0,)  # workload classes, given to the rows in turn
     context_tokens: int = 512
-    output_tokens: int | None = None
-    tagged: bool = False
+    output_tokens: int | None = None  # after so many tokens a new request replaces the old one; None for never
+    tagged: bool = False  # the controller is told the classes
 
     def __post_init__(self):
         if min(self.num_steps, self.num_rows, self.context_tokens) < 1 or not self.class_ids:
@@ -44,18 +41,16 @@ class Phase:
 
 @dataclass(frozen=True)
 class StaticLog:
-    """One entry a step; float or int [num_steps].
-
-    emitted, seconds: what happened. expected_emitted, expected_seconds: their expectations. Goodputs are in tokens per
-    second.
-    """
+    """One entry a step; float or int [num_steps]. Goodputs are in tokens per second."""
 
     phase: np.ndarray
     num_rows: np.ndarray
     drafted: np.ndarray
     verified: np.ndarray
+    # emitted, seconds: what happened
     emitted: np.ndarray
     seconds: np.ndarray
+    # expected_emitted, expected_seconds: their expectations
     expected_emitted: np.ndarray
     expected_seconds: np.ndarray
 

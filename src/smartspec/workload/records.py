@@ -5,28 +5,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """The record of one request. Seconds; start_seconds counts from the start of the run.
-
-    ttft_seconds: until the first text arrived; None if none did, or if all of it came at once, not as a stream. error:
-    None if the answer arrived whole. tpot_target_seconds, ttft_target_seconds: what was wanted. num_refusals: how often
-    the server said to come back later, which was waited for.
-    has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
-    """
+    """The record of one request. Seconds; start_seconds counts from the start of the run."""
 
     prompt_id: str
     task: str
     start_seconds: float
+    # until the first text arrived; None if none did, or if all of it came at once, not as a stream
     ttft_seconds: float | None
     end_to_end_seconds: float
     num_prompt_tokens: int
     num_output_tokens: int
-    has_usage: bool
+    has_usage: bool  # token counts are the server's; without it num_output_tokens is the number of pieces of text
     finish_reason: str | None
-    error: str | None
+    error: str | None  # None if the answer arrived whole
     text: str
+    # tpot_target_seconds, ttft_target_seconds: what was wanted
     tpot_target_seconds: float | None = None
     ttft_target_seconds: float | None = None
-    num_refusals: int = 0
+    num_refusals: int = 0  # how often the server said to come back later, which was waited for
 
     @property
     def tpot_seconds(self) -> float | None:

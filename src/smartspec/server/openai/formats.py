@@ -16,12 +16,11 @@ LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """A prompt whose log-probabilities are known. found: of its second token and those after it. written: as vLLM's
-    `prompt_logprobs`, None if that was not requested."""
+    """A prompt whose log-probabilities are known."""
 
     token_ids: list[int]
-    found: tuple[TokenLogprobs, ...]
-    written: list[dict | None] | None
+    found: tuple[TokenLogprobs, ...]  # of its second token and those after it
+    written: list[dict | None] | None  # as vLLM's `prompt_logprobs`, None if that was not requested
 
 
 class Format(Protocol):

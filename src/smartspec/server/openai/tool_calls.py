@@ -12,10 +12,10 @@ MAX_DECODED = 2  # times that arguments may have been encoded as strings
 
 @dataclass(frozen=True)
 class ToolCall:
-    """arguments: JSON of an object."""
+    """A call of a tool."""
 
     name: str
-    arguments: str
+    arguments: str  # JSON of an object
 
     def to_json(self) -> dict:
         function = {"name": self.name, "arguments": self.arguments}

@@ -20,17 +20,13 @@ from smartspec.sim.world.trees import NO_RANK, right_path
 
 @dataclass(frozen=True)
 class DraftOutcomes:
-    """Outcomes of drafts by one drafter, in all rows of a step.
+    """Outcomes of drafts by one drafter, in all rows of a step."""
 
-    rank: int [R, K], the right child after a right node of each depth as far as the log tells, else UNKNOWN; wrong:
-    int [R, K], children of lower ranks are known to be wrong. right: int [R, K], rank with what is unknown drawn,
-    NO_RANK where no child is right. max_emitted: int [R], tokens after which the request ended (a large number where it
-    did not).
-    """
-
+    # int [R, K], the right child after a right node of each depth as far as the log tells, else UNKNOWN
     rank: np.ndarray
-    wrong: np.ndarray
-    right: np.ndarray
+    wrong: np.ndarray  # int [R, K], children of lower ranks are known to be wrong
+    right: np.ndarray  # int [R, K], rank with what is unknown drawn, NO_RANK where no child is right
+    # int [R], tokens after which the request ended (a large number where it did not)
     max_emitted: np.ndarray = field(repr=False)
 
     @property

@@ -54,9 +54,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class Steps:
-    """Changes of regime. steps: (second, value), ascending; the first value also holds before its second."""
+    """Changes of regime."""
 
-    steps: tuple[tuple[float, float], ...]
+    steps: tuple[tuple[float, float], ...]  # (second, value), ascending; the first value also holds before its second
 
     def __post_init__(self):
         seconds = [second for second, _ in self.steps]
@@ -72,22 +72,17 @@ class Steps:
 
 @dataclass(frozen=True)
 class AcceptanceClass:
-    """Drafts of one workload class.
+    """Drafts of one workload class."""
 
-    mean: acceptance of a draft's first token, over time. decay: each further token of a draft has decay times the mean
-    of the one before. later: of all tokens but the first, a factor beside that. request_concentration,
-    token_concentration: of the Betas around the class mean and around the request's; math.inf for no spread; their
-    variance is m (1 - m) / (concentration + 1). found_share: share of output positions at which a model-free drafter
-    finds something; found_run_tokens: length of the stretches of text where it does, or does not.
-    """
-
-    mean: Course
-    decay: float = 1.0
-    later: float = 1.0
+    mean: Course  # acceptance of a draft's first token, over time
+    decay: float = 1.0  # each further token of a draft has decay times the mean of the one before
+    later: float = 1.0  # of all tokens but the first, a factor beside that
+    # request_concentration, token_concentration: of the Betas around the class mean and around the request's; math.inf
+    # for no spread; their variance is m (1 - m) / (concentration + 1)
     request_concentration: float = math.inf
     token_concentration: float = math.inf
-    found_share: float = 1.0
-    found_run_tokens: int = 8
+    found_share: float = 1.0  # share of output positions at which a model-free drafter finds something
+    found_run_tokens: int = 8  # length of the stretches of text where it does, or does not
 
     def __post_init__(self):
         shares = [("mean", mean) for mean in self.mean.values()]
