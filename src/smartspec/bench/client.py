@@ -19,7 +19,7 @@ MAX_SHOWN = 300  # characters of what a server says of an error
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go and what they have in common."""
+    """The place that requests go to, and what they have in common."""
 
     base_url: str  # without the trailing /v1
     model: str

@@ -95,7 +95,7 @@ def _print_advice(advice: Sequence[str]) -> None:
 
 
 def load_of(latency: "LatencyModel", drafters: "Sequence[DrafterSpec]", requests: int, context: int) -> Load:
-    """By the profile, at that context."""
+    """The load by the profile, at that context."""
     import numpy as np
 
     from smartspec.control.records import BatchView, DrafterView

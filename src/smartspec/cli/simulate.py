@@ -117,7 +117,7 @@ def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> li
 
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
-    """Their names, all of them checked before the first is played."""
+    """The names of the policies, all of them checked before the first is played."""
     from smartspec.control.policy_names import TOLD, parse_policy
 
     if text is None:

@@ -36,7 +36,7 @@ class Decision:
     reason: str | None
 
     def why(self, policy: str) -> str:
-        """In words."""
+        """The reason in words."""
         if self.reason is not None:
             return self.reason
         if not self.longest:

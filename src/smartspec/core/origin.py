@@ -1,4 +1,4 @@
-"""Where a request comes from: which requests share the engine with it, and which share cached prefixes."""
+"""The origin of a request: which requests share the engine with it, and which share cached prefixes."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,5 @@
-"""Who computes what in a step: running requests first, then prefill chunks, then new requests, under a token budget.
+"""The scheduler, which says who computes what in a step: running requests first, then prefill chunks, then new
+requests, under a token budget.
 
 There is no prefill or decode phase (the idea of vLLM's v1 scheduler): each request has computed tokens and tokens still
 to compute, and the scheduler hands out tokens so that the first catches up with the second.

@@ -32,7 +32,7 @@ class AnswerMemory:
         self._unindexed: OrderedDict[str, deque[FinishedAnswers]] = OrderedDict()
 
     def of_salt(self, cache_salt: str) -> FinishedAnswers:
-        """To be read."""
+        """The answers of a salt, to be read."""
         answers = self._known(cache_salt)
         return self._nothing if answers is None else answers
 

@@ -165,5 +165,5 @@ def _chosen(pairs: _Pairs, which: np.ndarray) -> _Pairs:
 
 
 def _begins(keys: np.ndarray) -> np.ndarray:
-    """Where the pairs of each context begin, in pairs that stand together by context."""
+    """The places where the pairs of each context begin, in pairs that stand together by context."""
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])) if len(keys) else np.empty(0, dtype=np.int64)

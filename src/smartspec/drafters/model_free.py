@@ -59,7 +59,8 @@ class ModelFreeDrafter:
         return self.of_salt(cache_salt)
 
     def learners(self, cache_salts: Iterable[str]) -> "Mapping[str, ModelFreeDrafter]":
-        """By salt, what learns from requests that run together. A salt that is left out is not learned from."""
+        """The drafters, by salt, that learn from requests that run together. A salt that is left out is not learned
+        from."""
         return {salt: self.of_salt(salt) for salt in cache_salts}
 
     def begin_step(self, batch: Batch) -> None:

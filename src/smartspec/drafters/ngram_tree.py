@@ -100,7 +100,7 @@ class NgramTreeDrafter(RecyclingDrafter):
         return self._prepared(super().reader_of_salt(cache_salt), cache_salt)
 
     def _prepared(self, drafter: RecyclingDrafter, cache_salt: str) -> "NgramTreeDrafter":
-        """To propose to a request of this salt."""
+        """The drafter, ready to propose to a request of this salt."""
         assert isinstance(drafter, NgramTreeDrafter)
         drafter._most_nodes, drafter._answers = self._most_nodes, self._memory.of_salt(cache_salt)
         return drafter

@@ -62,7 +62,7 @@ class PredictionDrafter(ModelFreeDrafter):
 
 
 class Alignment:
-    """Where an answer stands in a guess of it, int32 [M]."""
+    """The places of an answer in a guess of it, int32 [M]."""
 
     def __init__(self, guess: np.ndarray):
         self._guess = guess

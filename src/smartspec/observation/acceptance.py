@@ -51,7 +51,7 @@ def draft_of(observation: Observation, length: int) -> Draft:
 
 
 def acceptance_by_depth(outcomes: Outcomes, class_name: str | None = None) -> list[tuple[float, int]]:
-    """By depth: acceptance of a draft token, given that those before it were accepted, and how many were tested.
+    """The acceptance by depth: of a draft token, given that those before it were accepted, and how many were tested.
     class_name: of requests, None for all."""
     found = []
     for depth in range(1, 1 + max((outcome.drafted for outcome in outcomes), default=0)):

@@ -104,7 +104,8 @@ def traffic_of(observation: Observation) -> dict:
 
 
 def acceptance_of(observation: Observation) -> dict:
-    """By depth, of all requests and of each class: acceptance where those before were accepted, and tokens tested."""
+    """The acceptance by depth, of all requests and of each class, where those before were accepted, and tokens
+    tested."""
     classes = [name for name in observation.classes if name] if len(observation.classes) > 1 else []
     found = {"all": acceptance_by_depth(observation.outcomes)}
     found |= {name: acceptance_by_depth(observation.outcomes, name) for name in classes}

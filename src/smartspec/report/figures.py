@@ -1,4 +1,4 @@
-"""From runs to figures: what each variant did in each cell, and how many times as fast one is as another.
+"""The way from runs to figures: what each variant did in each cell, and how many times as fast one is as another.
 
 A speed-up is the other's mean end-to-end latency over ours, of the same requests, within one repetition. It is the
 median over repetitions. Its interval is a bootstrap: repetitions are drawn again, and within each its pairs of
@@ -64,7 +64,7 @@ class SpeedUp:
 
 
 def cell_figures(matrix: Matrix, runs: Runs) -> list[CellFigures]:
-    """In the order of cells and variants; only what was measured."""
+    """The figures in the order of cells and variants; only what was measured."""
     found = []
     for cell in matrix.cells:
         for variant in matrix.variants:

@@ -103,8 +103,8 @@ def live_runs(
 
 
 def isolated(requests: Sequence[LoadRequest], salt: str) -> list[LoadRequest]:
-    """With cache salts. A prompt that comes again in a run gets another one each time: else it would be measured how
-    well an earlier answer to it can be copied."""
+    """The requests with cache salts. A prompt that comes again in a run gets another one each time: else it would be
+    measured how well an earlier answer to it can be copied."""
     times: Counter[str] = Counter()
     salted = []
     for request in requests:

@@ -23,7 +23,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Step:
-    """So many requests per second of a workload for so many seconds."""
+    """A rate of so many requests per second of a workload for so many seconds."""
 
     workload: str
     rate: float
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Load:
-    """When requests come: concurrency (a closed loop), rate (requests per second with gaps of this coefficient of
+    """The arrival of requests: concurrency (a closed loop), rate (requests per second with gaps of this coefficient of
     variation), trace (a file, replayed time_scale times faster) or steps."""
 
     concurrency: int | None = None

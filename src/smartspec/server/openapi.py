@@ -121,7 +121,7 @@ def _describe(operation: Operation) -> dict:
 
 
 def _reached(schemas: dict, names: set[str]) -> set[str]:
-    """These schemas and all that they refer to."""
+    """The names of these schemas and of all that they refer to."""
     reached: set[str] = set()
     while names:
         reached |= names

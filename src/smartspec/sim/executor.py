@@ -116,7 +116,7 @@ class SimExecutor:
         return tuple([chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
-        """Which draft tokens were accepted, and how long it took."""
+        """Return which draft tokens were accepted, and how long it took."""
         view, trees = self._view, self._trees
         decoding, verified, fed = self._decode(drafts)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
@@ -173,7 +173,7 @@ class SimExecutor:
         return Verification(tuple(emitted), num_accepted, accepted_nodes=path)
 
     def _follow(self, batch: Batch) -> None:
-        """Which tokens the draft model's KV lacks or has lost: see engine.drafting.model.drafter."""
+        """Follow which tokens the draft model's KV lacks or has lost: see engine.drafting.model.drafter."""
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
                 self._num_seen[op.target_slot] = min(self._num_seen[op.source_slot], op.num_tokens)

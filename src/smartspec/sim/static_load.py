@@ -55,7 +55,7 @@ class StaticLog:
     expected_seconds: np.ndarray
 
     def goodput(self, steps: slice = slice(None)) -> float:
-        """Realised."""
+        """The realised goodput."""
         return float(self.emitted[steps].sum() / self.seconds[steps].sum())
 
     def expected_goodput(self, steps: slice = slice(None)) -> float:
@@ -198,8 +198,8 @@ class StaticLoad:
 
 
 def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:
-    """For the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected number of these; and the
-    other fields of an Outcome about trees."""
+    """The outcome of the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected number of these; and
+    the other fields of an Outcome about trees."""
     verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
     paths = list(map(right_path, verified, trees.right))
     answers = [Verification((), len(path), accepted_nodes=path) for path in paths]

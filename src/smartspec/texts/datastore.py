@@ -1,4 +1,4 @@
-"""From files of texts to a datastore for a model: shards of training rows, JSONL, plain text."""
+"""The way from files of texts to a datastore for a model: shards of training rows, JSONL, plain text."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -28,5 +28,5 @@ class SparseWindow:
         return torch.cat([torch.arange(min(self.sinks, end)), torch.arange(min(first, end), end)])
 
     def is_visible(self, places: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-        """Which of the places (up to their own) queries see: bool, both int64 and broadcast."""
+        """The places (up to their own) that queries see: bool, both int64 and broadcast."""
         return (places < self.sinks) | (places > queries - self.window)

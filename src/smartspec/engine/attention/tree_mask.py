@@ -1,4 +1,4 @@
-"""Which tokens a token of a draft tree sees: one description for our kernel, torch's masks, and position ids.
+"""The tokens that a token of a draft tree sees: one description for our kernel, torch's masks, and position ids.
 
 Tokens of a tree lie in the KV in node order, after the text, while their positions go by depth. A token sees the whole
 text and, of the tree, its ancestors and itself: a set of at most 64 places, one machine word. That word says all there

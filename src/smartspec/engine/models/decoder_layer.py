@@ -102,7 +102,7 @@ def fuse_layers(model: nn.Module) -> int:
 
 
 def describe_layers(model: nn.Module) -> None:
-    """After the linears of fused layers have changed."""
+    """Describe the layers anew after the linears of fused layers have changed."""
     for module in model.modules():
         if isinstance(module, FusedDecoderLayer):
             module.describe()

@@ -48,8 +48,8 @@ class Notes:
 
 
 def findings_path(source: str, files: dict[str, str], options: Iterable[str]) -> Path | None:
-    """Where the findings about a checkpoint under these options of a load are kept. source, files: as `locate` gives
-    them. None where its files are not known."""
+    """The path of the findings about a checkpoint under these options of a load. source, files: as `locate` gives them.
+    None where its files are not known."""
     checkpoint = _files_of(source, files)
     if checkpoint is None:
         return None
@@ -74,7 +74,7 @@ def read_findings(path: Path | None) -> Findings | None:
 
 
 def keep_findings(path: Path | None, findings: Findings) -> None:
-    """For the next load, where the cache folder can be written."""
+    """Keep the findings for the next load, where the cache folder can be written."""
     if path is None:
         return
     text = json.dumps(asdict(findings))

@@ -82,7 +82,7 @@ class PlacedPass:
         return _scaled(self._parts.head(self._parts.norm(scored))[0], self._parts.scales[1])
 
     def _span(self, begin: int, end: int) -> object:
-        """These layers as the kernel takes them: a ctypes array."""
+        """The layers as the kernel takes them: a ctypes array."""
         end = min(end, len(self._layers))
         if (begin, end) not in self._spans:
             self._spans[begin, end] = (PlacedLayer * (end - begin))(*self._layers[begin:end])
@@ -132,7 +132,7 @@ def _scales(model: nn.Module, embedding: nn.Module, first: nn.Module, head: nn.M
 
 
 def _ratio(x: torch.Tensor, to: torch.Tensor) -> float:
-    """By the largest number, 1 where they are equal."""
+    """The ratio of x to the largest number of `to`, 1 where they are equal."""
     largest = to.abs().argmax()
     return 1.0 if torch.equal(x, to) else float(x.flatten()[largest] / to.flatten()[largest])
 

@@ -213,7 +213,7 @@ def _is_idle(module: nn.Module) -> bool:
 
 
 def _name_of(activation: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
-    """Which of ACTIVATIONS it computes, None for another."""
+    """The name in ACTIVATIONS of what it computes, None for another."""
     x = torch.linspace(-9, 9, 200)
     known = (name for name, function in ACTIVATIONS.items() if close(activation(x), function(x)))
     return next(known, None)

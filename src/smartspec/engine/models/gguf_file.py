@@ -1,4 +1,4 @@
-"""Where the tensors of a GGUF file lie, and their raw bytes.
+"""The places of the tensors of a GGUF file, and their raw bytes.
 
 The gguf package's reader makes an array of every token and merge of the vocabulary, which takes seconds; here they are
 passed over. A model that is split into several files is read as one. What a file says is believed only as far as the
@@ -182,7 +182,7 @@ class _Cursor:
         return self.content[begin : self.place]
 
     def skip(self, count: int) -> int:
-        """Where the bytes passed over begin."""
+        """Pass over bytes; return where they begin."""
         if count > len(self.content) - self.place:
             self.fail("its header is cut short")
         self.place += count

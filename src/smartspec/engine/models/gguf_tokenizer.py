@@ -18,7 +18,8 @@ SPACE = "\u2581"  # what sentencepiece writes for a space
 
 
 def make_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
-    """In transformers' form, with the chat templates. Raises UnsupportedModelError where none can be made."""
+    """Make the tokenizer in transformers' form, with the chat templates. Raises UnsupportedModelError where none can be
+    made."""
     tokenizer = _sentencepiece(vocabulary) if vocabulary.split is None else _split_first(vocabulary, vocabulary.split)
     tokens = vocabulary.tokens
     for ids, is_special in ((vocabulary.special, True), (vocabulary.added, False)):

@@ -220,7 +220,7 @@ def _adds(said: Mapping, kind: str, default: bool, ids: Mapping[str, int | None]
 
 
 def _chat_templates(metadata: Mapping[str, object]) -> dict[str, str]:
-    """By their names; "default" is the one without, else that for tools, else the first."""
+    """The chat templates by their names; "default" is the one without, else that for tools, else the first."""
     key = "tokenizer.chat_template"
     named = {name.removeprefix(f"{key}."): text for name, text in metadata.items() if name.startswith(f"{key}.")}
     default = metadata.get(key) or named.get("tool_use") or next(iter(named.values()), None)

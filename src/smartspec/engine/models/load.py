@@ -110,7 +110,7 @@ def _parse_device(device: str) -> torch.device:
 
 
 def _parse_dtype(dtype: str, device: torch.device, has_kernels: bool) -> torch.dtype | None:
-    """None: whatever the checkpoint has."""
+    """The dtype to load in; None: whatever the checkpoint has."""
     if dtype == "auto":
         return None if has_kernels else torch.float32 if device.type == "cpu" else torch.bfloat16
     if dtype not in DTYPES:

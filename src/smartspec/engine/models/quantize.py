@@ -63,7 +63,7 @@ def _kept(weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType, fo
 def _read(
     file: Path, weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType, key: str
 ) -> dict[str, torch.Tensor] | None:
-    """None where there are no whole blocks of exactly these weights."""
+    """Read the rounded weights; None where there are no whole blocks of exactly these weights."""
     if not file.exists() or why_untrusted(file):
         return None
     try:

@@ -90,7 +90,7 @@ def measure_profile(
 
 
 def _seconds_waited() -> float:
-    """For how long this process's threads have been ready to run while others had the cores (Linux: schedstat)."""
+    """The seconds for which this process's threads were ready to run while others had the cores (Linux: schedstat)."""
     counters = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
     return sum(int(counter[1]) for counter in counters) / 1e9
 

@@ -1,4 +1,4 @@
-"""From logits to the distribution a request is sampled from, and to a token of it.
+"""The way from logits to the distribution a request is sampled from, and to a token of it.
 
 Order, as in vLLM: rules on single tokens (logit_rules), penalties, temperature, min-p, top-k, top-p. Verification
 compares draft tokens with exactly this distribution, so nothing else in the engine may filter logits. Filters cut at a

@@ -1,4 +1,4 @@
-"""From the tokens of a step to the text a caller sees."""
+"""The way from the tokens of a step to the text a caller sees."""
 
 import asyncio
 from dataclasses import dataclass

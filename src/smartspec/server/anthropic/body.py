@@ -120,7 +120,7 @@ class PromptBody(ConvertibleBody):
 
 
 def _says_something(message: Message) -> bool:
-    """Not so the empty message of the assistant's that some clients send after the question."""
+    """True unless it is the empty message of the assistant's that some clients send after the question."""
     return message.role != "assistant" or bool(message.content.strip() or message.tool_calls)
 
 

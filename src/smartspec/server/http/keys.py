@@ -39,7 +39,7 @@ class ApiKeys:
         return bool(self._clients)
 
     def origin(self, scope: Scope, open_paths: Collection[str] = OPEN_PATHS) -> Origin:
-        """Who sends a request: its key or, without keys, its address. Raises APIError 401 where a key is missing.
+        """The sender of a request: its key or, without keys, its address. Raises APIError 401 where a key is missing.
         open_paths: those that need none."""
         given = _key_of(dict(scope["headers"]))
         # Digests are compared, so that the time it takes says nothing about the key.

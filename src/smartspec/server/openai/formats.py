@@ -37,7 +37,7 @@ class Format(Protocol):
         """The choice of a streamed chunk; called in order."""
 
     def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
-        """Where the log-probabilities of each choice's prompt go: into the choices, or what is returned into the
+        """Place the log-probabilities of each choice's prompt: into the choices, or what is returned into the
         answer."""
 
 

@@ -18,7 +18,7 @@ NOTHING_IS_STORED = "nothing is stored here: send the items of the conversation 
 
 
 class TextFormat(JsonSchema):
-    """Like response_format of chats, but flat."""
+    """The same as response_format of chats, but flat."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = Field("answer", min_length=1, max_length=64)

@@ -51,7 +51,7 @@ class InputItem(Body):
 
 
 class ResponsesTool(Body):
-    """Like a tool of chats, but flat."""
+    """The same as a tool of chats, but flat."""
 
     type: Literal["function"]
     name: FunctionName

@@ -110,7 +110,7 @@ class _Call:
 
 
 def begin_of_mark(text: str, begin: int, mark: str) -> int:
-    """Where, from begin on, the end of the text might begin a mark."""
+    """The place, from begin on, at which the end of the text might begin a mark."""
     longest = min(len(text) - begin, len(mark) - 1)
     return next((len(text) - n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), len(text))
 

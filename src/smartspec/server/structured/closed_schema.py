@@ -135,7 +135,7 @@ class _Closing:
         return [self.close(part, NOTHING) for part in value] if isinstance(value, list) else self.close(value, NOTHING)
 
     def _only(self, closed: dict, names: Names) -> dict:
-        """With no properties but these. What it says of others itself stays."""
+        """The schema with no properties but these. What it says of others itself stays."""
         only = {key: value for key, value in closed.items() if key != "unevaluatedProperties"}
         if "additionalProperties" in only:
             return only

@@ -55,7 +55,7 @@ class _Side:
 
 
 def _narrowed(schema: dict, side: _Side, others: list[_Side], always: dict[str, None]) -> dict | None:
-    """None where it cannot be without one of the others."""
+    """The schema with what excludes the others; None where it cannot be without one of them."""
     needed, forbidden = side.required | always, {}
     for other in others:
         telling = [name for name in side.values if _are_apart(side.values[name], other.values.get(name, []))]
@@ -93,7 +93,7 @@ def _kinds(schema: dict) -> set[str]:
 
 
 def _required(parts: Iterator[dict]) -> dict[str, None]:
-    """In order."""
+    """The required names, in order."""
     return {name: None for part in parts if isinstance(part.get("required"), list) for name in part["required"]}
 
 

@@ -1,4 +1,4 @@
-"""Which draft tokens the target really accepts.
+"""The draft tokens that the target really accepts.
 
 The ground truth is a tree of means. A workload class has a mean acceptance, which may change in time. A request's mean
 is drawn from a Beta around that of its class. The acceptance probability of a token at one output position is drawn

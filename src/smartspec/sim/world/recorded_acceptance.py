@@ -115,7 +115,7 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         return super().confidence(request_ids, output_positions, expected)
 
     def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
-        """Where these output positions, int [R, N], lie in all recordings: int [R, N]."""
+        """The places of these output positions, int [R, N], in all recordings: int [R, N]."""
         recording = (request_ids % len(self._lengths))[:, None]
         # The first token of an output comes from the prefill; the recording begins with the next one.
         return self._starts[recording] + (output_positions - 1) % self._lengths[recording]

@@ -34,8 +34,8 @@ def true_rank_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarra
 
 
 def right_ranks(uniform: np.ndarray, top_chance: np.ndarray, rank_chances: np.ndarray) -> np.ndarray:
-    """Which child is right after a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform: float
-    [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1 child is right."""
+    """The child that is right after a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform:
+    float [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1 child is right."""
     left = (uniform - top_chance) / np.maximum(1.0 - top_chance, 1e-12)  # uniform too, where the first is wrong
     ranks = 1 + np.searchsorted(np.cumsum(rank_chances), left, side="right")
     return np.where(left < 0, 0, np.where(ranks > len(rank_chances), NO_RANK, ranks))

@@ -47,7 +47,7 @@ class DraftModel(KVDrafter):
         decoding: Sequence[Verification],
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
-        """Its guesses in this step's draft prefill."""
+        """The tests of its guesses in this step's draft prefill."""
         return FreeTests(np.zeros_like(verified), self._guessed, self._guessed_right)
 
     def _prefill(self, request: Request) -> np.ndarray:

@@ -83,7 +83,7 @@ def key(name: str) -> str:
 
 
 def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the kernels of name.c do not run on such tensors, None where they do."""
+    """The reason why the kernels of name.c do not run on such tensors, None where they do."""
     if device.type != "cpu":
         return f"the device is {device.type}"
     if dtype != torch.float32:
@@ -116,7 +116,7 @@ def _flags(command: list[str]) -> list[str]:
 
 
 def _library(source: Path) -> Path:
-    """Where the compiled source lies. One that is there needs no compiler; without a compiler, any compiler's will
+    """The file of the compiled source. One that is there needs no compiler; without a compiler, any compiler's will
     do."""
     folder, key = _folder(), _key(source)
     try:
@@ -134,9 +134,9 @@ def _library(source: Path) -> Path:
 
 
 def _folder() -> Path:
-    """Where compiled kernels are kept: below the cache folder or, where others could write there what this process
-    would run, in a folder for temporary files that only this user can write. Raises KernelsUnavailable where both
-    are of others."""
+    """The folder of compiled kernels: below the cache folder or, where others could write there what this process would
+    run, in a folder for temporary files that only this user can write. Raises KernelsUnavailable where both are of
+    others."""
     folder, private = cache_folder() / "kernels", Path(tempfile.gettempdir()) / f"smartspec-kernels-{os.geteuid()}"
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     reason = why_untrusted(folder)

@@ -12,7 +12,7 @@ from smartspec.engine.kernels.cpu.shapes import address, optional_address
 
 
 def why_not(weight: torch.Tensor) -> str | None:
-    """Why the kernel does not take weights like this one, None where it does."""
+    """The reason why the kernel does not take weights like this one, None where it does."""
     return native.why_not(LIBRARY, weight.device, weight.dtype)
 
 

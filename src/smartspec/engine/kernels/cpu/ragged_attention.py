@@ -115,7 +115,7 @@ def max_tokens_per_tile(device: torch.device, dtype: torch.dtype, group_size: in
 
 
 def why_not(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> str | None:
-    """Why the kernel does not run on such a model, None where it does."""
+    """The reason why the kernel does not run on such a model, None where it does."""
     if head_dim > MAX_HEAD_DIM:
         return f"a head has {head_dim} dimensions, more than {MAX_HEAD_DIM}"
     if group_size > MAX_ROWS:

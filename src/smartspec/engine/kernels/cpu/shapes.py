@@ -45,7 +45,7 @@ class LayerShape(NamedTuple):
 
 
 def address(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
-    """Where the tensor lies, for a kernel that takes it for contiguous memory of this shape and dtype. Raises
+    """The address of the tensor, for a kernel that takes it for contiguous memory of this shape and dtype. Raises
     ValueError where it is anything else."""
     if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
         contiguous = "contiguous" if tensor.is_contiguous() else "not contiguous"
