@@ -12,10 +12,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Prompt:
-    """One user message. prompt_id: the row's `id`, else its line number; task: the row's `task`, else empty."""
+    """One user message."""
 
-    prompt_id: str
-    task: str
+    prompt_id: str  # the row's `id`, else its line number
+    task: str  # the row's `task`, else empty
     text: str
 
 

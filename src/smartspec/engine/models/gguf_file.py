@@ -49,13 +49,13 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """shape: outermost dimension first, in weights; offset: of its bytes, from the beginning of the file at path."""
+    """A tensor in a file."""
 
     path: Path = field(compare=False)
     name: str
     type: GGMLQuantizationType
-    shape: tuple[int, ...]
-    offset: int
+    shape: tuple[int, ...]  # outermost dimension first, in weights
+    offset: int  # of its bytes, from the beginning of the file at path
 
     @property
     def row_bytes(self) -> int:
@@ -70,13 +70,13 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """path: of the file, the first of a model that is split; scalars: the metadata by key, numbers, text or short lists
-    of numbers (as tuples), None for others; header: all bytes before the tensors, of all files."""
+    """The content of a GGUF file."""
 
-    path: Path
+    path: Path  # of the file, the first of a model that is split
+    # the metadata by key, numbers, text or short lists of numbers (as tuples), None for others
     scalars: dict[str, object]
     tensors: dict[str, StoredTensor]
-    header: bytes
+    header: bytes  # all bytes before the tensors, of all files
 
     def read(self, name: str) -> np.ndarray:
         """uint8 [all dimensions but the innermost, row_bytes]: a copy of the tensor's bytes."""

@@ -20,13 +20,11 @@ from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
 
 @dataclass(frozen=True)
 class Recording:
-    """One request, by output token after its first.
+    """One request, by output token after its first."""
 
-    outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. found, match_lengths: int [N], lengths of the model-free
-    draft there was in the step that emitted the token and of its match, see control.records.DrafterView.
-    """
-
-    outcomes: np.ndarray
+    outcomes: np.ndarray  # float [N], 1 accepted, 0 rejected, NaN unknown
+    # found, match_lengths: int [N], lengths of the model-free draft there was in the step that emitted the token and of
+    # its match, see control.records.DrafterView
     found: np.ndarray
     match_lengths: np.ndarray
 

@@ -65,21 +65,19 @@ def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class GrownTrees:
-    """drafts: of ranks, likeliest nodes first, with their chances as confidence. num_fed: int [R, passes], nodes of
-    each row that a pass is fed, the text's newest token in the first."""
+    """The trees that were grown in a step."""
 
-    drafts: tuple[Draft, ...]
-    num_fed: np.ndarray
+    drafts: tuple[Draft, ...]  # of ranks, likeliest nodes first, with their chances as confidence
+    num_fed: np.ndarray  # int [R, passes], nodes of each row that a pass is fed, the text's newest token in the first
 
 
 @dataclass(frozen=True)
 class SimulatedTrees:
-    """The trees of a step's plan for a world's requests. right: int [R, K], see right_ranks; chances: float [R, K,
-    width], the true ones of the children after a right node."""
+    """The trees of a step's plan for a world's requests."""
 
     grown: GrownTrees
-    right: np.ndarray
-    chances: np.ndarray
+    right: np.ndarray  # int [R, K], see right_ranks
+    chances: np.ndarray  # float [R, K, width], the true ones of the children after a right node
 
     @staticmethod
     def of(
