@@ -19,21 +19,20 @@ MAX_SHOWN = 300  # characters of what a server says of an error
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go and what they have in common. base_url: without the trailing /v1. tpot_target_seconds,
-    ttft_target_seconds: wanted time per output token and to the first token; sends_targets: the server is told.
-    cache_salt: requests of another salt leave nothing here that is cached or drafted from."""
+    """The place that requests go to, and what they have in common."""
 
-    base_url: str
+    base_url: str  # without the trailing /v1
     model: str
     api_key: str | None = None
     chat: bool = True
     temperature: float = 0.0
     ignore_eos: bool = False
     timeout_seconds: float = 600.0
+    # tpot_target_seconds, ttft_target_seconds: wanted time per output token and to the first token
     tpot_target_seconds: float | None = None
     ttft_target_seconds: float | None = None
-    sends_targets: bool = False
-    cache_salt: str | None = None
+    sends_targets: bool = False  # the server is told
+    cache_salt: str | None = None  # requests of another salt leave nothing here that is cached or drafted from
 
     @property
     def headers(self) -> dict[str, str]:
@@ -42,8 +41,7 @@ class Target:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What one request sends. seed is sent when it samples; system, a system message, with chat only. cache_salt: in
-    place of the target's."""
+    """The content of one request. seed is sent when it samples; system, a system message, with chat only."""
 
     prompt_id: str
     task: str
@@ -51,11 +49,11 @@ class LoadRequest:
     max_tokens: int
     seed: int = 0
     system: str | None = None
-    cache_salt: str | None = None
+    cache_salt: str | None = None  # in place of the target's
 
 
 class StreamedAnswer:
-    """What a server has said so far, in completion chunks or in one completion. Fields that are null count as not
+    """The answer of a server so far, in completion chunks or in one completion. Fields that are null count as not
     there. first_text: when the first text came, on time.perf_counter(). num_refusals: see RequestRecord."""
 
     def __init__(self):
@@ -109,7 +107,7 @@ class StreamedAnswer:
 
 
 def _counts(usage: object) -> dict[str, int]:
-    """Those of its members that are token counts."""
+    """The members of usage that are token counts."""
     if not isinstance(usage, dict):
         return {}
     return {name: int(count) for name, count in usage.items() if type(count) in (int, float) and 0 <= count < 2**53}
@@ -233,7 +231,7 @@ async def _read_response(client: httpx.AsyncClient, target: Target, body: dict, 
 
 
 def _seconds_of(retry_after: str | None) -> float | None:
-    """What Retry-After says, seconds or a date; None if it says neither."""
+    """The seconds to wait by Retry-After, a number or a date; None if it is neither."""
     if retry_after is None:
         return None
     try:

@@ -25,7 +25,7 @@ class EventReader:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is not one JSON object."""
+        """True if it is anything but one JSON object."""
         return not self.head.startswith(b"{")
 
     def feed(self, part: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What a server says about itself: its models, and for a SmartSpec server its speculation counters."""
+"""Questions to a server about itself: its models, and for a SmartSpec server its speculation counters."""
 
 import re
 

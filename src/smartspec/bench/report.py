@@ -63,7 +63,7 @@ def throughput_table(summary: Summary) -> Table:
 
 
 def notes(summary: Summary) -> list[str]:
-    """What a reader must know beside the tables, a line each: every distinct error, token counts of our own making."""
+    """The notes a reader needs beside the tables, a line each: every distinct error, token counts of our own making."""
     lines = [f"{count} x {message}" for message, count in summary.errors.items()]
     if summary.num_without_usage:
         lines.append(

@@ -20,21 +20,16 @@ DEFAULT_MAX_TOKENS = 64
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """What to send and when. At most one of concurrency, rate and trace; none means concurrency 1.
+    """The requests to send, and their times. At most one of concurrency, rate and trace; none means concurrency 1."""
 
-    prompts: a file or a folder of files; None takes the prompts that the package ships.
-    rate: requests per second. num_prompts: None takes every prompt (with a trace: every row) once.
-    max_tokens: new tokens per request; with a trace a cap on the lengths recorded there.
-    """
-
-    prompts: str | None = None
+    prompts: str | None = None  # a file or a folder of files; None takes the prompts that the package ships
     task: str | None = None
     concurrency: int | None = None
-    rate: float | None = None
+    rate: float | None = None  # requests per second
     trace: str | None = None
     time_scale: float = 1.0
-    num_prompts: int | None = None
-    max_tokens: int | None = None
+    num_prompts: int | None = None  # None takes every prompt (with a trace: every row) once
+    max_tokens: int | None = None  # new tokens per request; with a trace a cap on the lengths recorded there
     seed: int = 0
 
 

@@ -1,4 +1,4 @@
-"""Who may use a server: keys from options and variables, where it may listen without any, and from which sites, under
+"""The access to a server: keys from options and variables, where it may listen without any, and from which sites, under
 which names."""
 
 import ipaddress

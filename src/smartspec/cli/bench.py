@@ -17,7 +17,7 @@ MAX_TARGET_MS = 3.6e6  # an hour, as our server
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What is sent to which server, and where the figures go."""
+    """The requests to send, their server, and the place of the figures."""
 
     base_url: Annotated[str, typer.Option(help="The server, for example http://127.0.0.1:8000.")]
     prompts: Annotated[

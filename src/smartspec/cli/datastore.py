@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Building:
-    """What is counted, for which model, and where it goes."""
+    """The texts to count, their model, and the place of the datastore."""
 
     files: Annotated[
         list[Path],
@@ -49,7 +49,7 @@ def build(options: Building) -> None:
 
 
 def info(folder: Annotated[Path, typer.Argument(help="Folder of a datastore.")]) -> None:
-    """What a datastore was made of, and whether it is whole."""
+    """Show what a datastore was made of, and whether it is whole."""
     from smartspec.drafters.datastore import Datastore
 
     _print(folder, Datastore(folder).header)

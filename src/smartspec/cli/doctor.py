@@ -43,14 +43,12 @@ class DoctorOptions:
 
 @dataclass(frozen=True)
 class Load:
-    """What the profile says of so many requests at once. seconds: of a step without drafts. price: seconds that the
-    first draft token of every request adds to it, divided by their number. pays_from: by kind of drafter, acceptance of
-    a draft token from which it pays."""
+    """The profile's view of so many requests at once."""
 
     requests: int
-    seconds: float
-    price: float
-    pays_from: dict[str, float]
+    seconds: float  # of a step without drafts
+    price: float  # seconds that the first draft token of every request adds to it, divided by their number
+    pays_from: dict[str, float]  # by kind of drafter, acceptance of a draft token from which it pays
 
 
 @command(DoctorOptions)
@@ -97,7 +95,7 @@ def _print_advice(advice: Sequence[str]) -> None:
 
 
 def load_of(latency: "LatencyModel", drafters: "Sequence[DrafterSpec]", requests: int, context: int) -> Load:
-    """By the profile, at that context."""
+    """The load by the profile, at that context."""
     import numpy as np
 
     from smartspec.control.records import BatchView, DrafterView
@@ -118,7 +116,7 @@ def load_of(latency: "LatencyModel", drafters: "Sequence[DrafterSpec]", requests
 
 
 def advice_on(kernels: dict[str, str], loads: Sequence[Load]) -> list[str]:
-    """What an operator may change, and what the policy does by itself."""
+    """The changes that an operator may make, and what the policy does by itself."""
     found = [
         f"{name} runs in torch ({about.removeprefix('torch' + chr(39) + 's, because ')}): "
         "where it can, our kernel is several times as fast"

@@ -10,7 +10,7 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class LogFormat(StrEnum):
-    """For people or for programs."""
+    """The form of the log, for people or for programs."""
 
     TEXT = "text"
     JSON = "json"

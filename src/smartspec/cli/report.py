@@ -99,7 +99,7 @@ def _tell(chosen: Chosen, folder, outcome: "Outcome") -> None:
 
 
 def _command_line() -> str:
-    """As a person types it; a key is left out."""
+    """The command as a person types it; a key is left out."""
     arguments = list(sys.argv[1:])
     for place, argument in enumerate(arguments):
         if argument == "--api-key" and place + 1 < len(arguments):

@@ -121,7 +121,7 @@ def _running_server(text: str) -> "Variant":
 
 
 def _prompts(chosen: Chosen) -> dict:
-    """Of each chosen workload. ValueError naming one that does not exist, or a bad line of a file."""
+    """The prompts of each chosen workload. ValueError naming one that does not exist, or a bad line of a file."""
     from smartspec.workload.workloads import read_workloads, shipped_workloads
 
     known = shipped_workloads() if chosen.prompts is None else read_workloads(chosen.prompts)

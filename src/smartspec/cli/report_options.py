@@ -21,7 +21,7 @@ COMPARED, LOADED, SIMULATION = "What is compared", "Workloads and loads", "Simul
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What is compared under what, for how long, and where it goes."""
+    """The variants, workloads and loads to compare, the time for it, and the place of the results."""
 
     output: Annotated[Path, typer.Option(help="Folder of the page, of raw figures, and of what is not done yet.")] = (
         Path("report")

@@ -1,4 +1,4 @@
-"""What `smartspec report` shows while it measures."""
+"""The progress that `smartspec report` shows while it measures."""
 
 import sys
 from collections.abc import Iterator

@@ -62,7 +62,7 @@ def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[
 
 
 def _as_they_end(futures: Iterable[Future]) -> Iterator[Future]:
-    """Like as_completed, but those with a result come before those that failed meanwhile."""
+    """The futures as of as_completed, but those with a result come before those that failed meanwhile."""
     waiting = set(futures)
     while waiting:
         done, waiting = wait(waiting, return_when=FIRST_COMPLETED)

@@ -32,7 +32,7 @@ OPEN_FILES = 4096  # twice the connections there may be
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """What is served, how and to whom."""
+    """Options of `smartspec serve`: the model, the way it is served, and its clients."""
 
     config: Annotated[
         Path | None, typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is run of a scenario, and where it goes."""
+    """The runs to make of a scenario, and the place of their results."""
 
     policy: Annotated[
         str | None,
@@ -117,7 +117,7 @@ def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> li
 
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
-    """Their names, all of them checked before the first is played."""
+    """The names of the policies, all of them checked before the first is played."""
     from smartspec.control.policy_names import TOLD, parse_policy
 
     if text is None:

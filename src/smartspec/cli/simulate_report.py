@@ -28,7 +28,7 @@ def report(outcomes: list["SimulationResult"], num_planned: int, output: Path | 
 
 
 def _draw(outcomes: list["SimulationResult"], plot: Path) -> bool:
-    """Whether there was a completed request to draw."""
+    """Draw the completed requests; False if there was none."""
     import numpy as np
 
     from smartspec.bench.comparison import draw_latencies
@@ -93,7 +93,7 @@ def _charged(outcomes: list["SimulationResult"]) -> list[str]:
 
 
 def _refusals(outcomes: list["SimulationResult"]) -> list[str]:
-    """How many of the requests the table leaves out, and the commonest reasons."""
+    """The number of requests that the table leaves out, and the commonest reasons."""
     refused, total, reasons = Counter(), Counter(), Counter()
     for outcome in outcomes:
         policy, summary = outcome.scenario.policy, outcome.summary

@@ -19,26 +19,24 @@ A draft token pays if the tokens that it brings are worth the time to verify it.
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided for one request in one step. step: of the log, from 1. found: the longest draft that a drafter
-    without a model had found, or one with passes may make. longest: that this request had room for. drafter: name, ""
-    for none. expected: draft tokens of the plan that were expected to be accepted. goodput, off_goodput: predicted
-    (weighted) tokens per second of the whole step, and without its drafts."""
+    """The decision about one request in one step."""
 
-    step: int
+    step: int  # of the log, from 1
     num_rows: int
     length: int
-    found: int
-    longest: int
-    drafter: str
-    expected: float
+    found: int  # the longest draft that a drafter without a model had found, or one with passes may make
+    longest: int  # that this request had room for
+    drafter: str  # name, "" for none
+    expected: float  # draft tokens of the plan that were expected to be accepted
     verified: int
     accepted: int
+    # goodput, off_goodput: predicted (weighted) tokens per second of the whole step, and without its drafts
     goodput: float
     off_goodput: float
     reason: str | None
 
     def why(self, policy: str) -> str:
-        """In words."""
+        """The reason in words."""
         if self.reason is not None:
             return self.reason
         if not self.longest:
@@ -78,7 +76,7 @@ def why(
 
 
 def decisions_of(records: "Iterable[DecisionRecord]", header: "LogHeader", request: int) -> Iterator[Decision]:
-    """Of one request, in the order of steps."""
+    """The decisions about one request, in the order of steps."""
     for step, record in enumerate(records, start=1):
         ids = record.view.request_ids.tolist()
         if request in ids:

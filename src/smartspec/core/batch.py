@@ -1,4 +1,4 @@
-"""What one step computes: which requests, how many tokens of each, which drafts, and what came out."""
+"""The content of one step: its requests, the tokens of each, its drafts, and its results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +14,13 @@ from smartspec.core.request import Request
 
 @dataclass(frozen=True)
 class Batch:
-    """The ordinary tokens of a step.
+    """The ordinary tokens of a step."""
 
-    decoding: requests that feed one token, sample after it, and may carry draft tokens. prefill: requests that feed
-    num_prefill_tokens[i] tokens of their prompt (or of their recomputed text after a preemption). memory_ops: KV
-    copies, trims and wipes to carry out, in order, before anything is computed.
-    """
-
-    decoding: tuple[Request, ...] = ()
+    decoding: tuple[Request, ...] = ()  # requests that feed one token, sample after it, and may carry draft tokens
+    # requests that feed num_prefill_tokens[i] tokens of their prompt (or of their recomputed text after a preemption)
     prefill: tuple[Request, ...] = ()
     num_prefill_tokens: tuple[int, ...] = ()
+    # KV copies, trims and wipes to carry out, in order, before anything is computed
     memory_ops: tuple[MemoryOp, ...] = ()
 
     @property
@@ -33,21 +30,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Draft:
-    """A tree of draft tokens after the text of one request; of n nodes, those that are likeliest to be reached first.
+    """A tree of draft tokens after the text of one request; of n nodes, those that are likeliest to be reached
+    first."""
 
-    token_ids: int32 [n]. parents: int32 [n], the node each one follows, -1 for the text itself. A parent stands before
-    its children, and the chance that a node is reached and accepted never increases along the order: the first k nodes
-    are a connected subtree for every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
-    match_length: see control.records.DrafterView. probs: None for a deterministic draft (a point mass), else
-    whatever the host keeps of the distributions the tokens of a chain were drawn from, [n, vocabulary]; of a greedy
-    request's they may be kept too. confidence: float [n], see control.records.Drafted; None where the drafter has none.
-    """
-
-    token_ids: np.ndarray
+    token_ids: np.ndarray  # int32 [n]
+    # int32 [n], the node each one follows, -1 for the text itself. A parent stands before its children, and the chance
+    # that a node is reached and accepted never increases along the order: the first k nodes are a connected subtree for
+    # every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
     parents: np.ndarray
-    match_length: int = 0
+    match_length: int = 0  # see control.records.DrafterView
+    # None for a deterministic draft (a point mass), else whatever the host keeps of the distributions the tokens of a
+    # chain were drawn from, [n, vocabulary]; of a greedy request's they may be kept too
     probs: Any = None
-    confidence: np.ndarray | None = None
+    confidence: np.ndarray | None = None  # float [n], see control.records.Drafted; None where the drafter has none
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -117,30 +112,25 @@ NO_DRAFT = chain(np.empty(0, dtype=np.int32))
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probability of a token under the target's unmodified distribution, and the best alternatives. rank: of a
-    token of a prompt, 1 for the likeliest."""
+    """Log-probability of a token under the target's unmodified distribution, and the best alternatives."""
 
     logprob: float
     top_token_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
-    rank: int | None = None
+    rank: int | None = None  # of a token of a prompt, 1 for the likeliest
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What the target said about one request: emitted tokens = accepted drafts, then one recovered or bonus token.
-
-    error: why there is no token after the accepted drafts, None if there is one. accepted_nodes: of a tree, the nodes
-    that were accepted, root first; None where they are the first num_accepted. is_callers: whether it was the request's
-    own rules that left no token, not the model.
-    """
+    """The target's verdict on one request: emitted tokens = accepted drafts, then one recovered or bonus token."""
 
     emitted_token_ids: tuple[int, ...]
     num_accepted: int
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    error: str | None = None
+    error: str | None = None  # why there is no token after the accepted drafts, None if there is one
+    # of a tree, the nodes that were accepted, root first; None where they are the first num_accepted
     accepted_nodes: tuple[int, ...] | None = None
-    is_callers: bool = False
+    is_callers: bool = False  # whether it was the request's own rules that left no token, not the model
 
 
 @dataclass(frozen=True)
@@ -161,13 +151,12 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """New tokens of one request in one step, of which the first num_accepted were draft tokens. finish_reason: None,
-    "stop", "length", "error"."""
+    """New tokens of one request in one step, of which the first num_accepted were draft tokens."""
 
     request: Request
     new_token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None
-    finish_reason: str | None
+    finish_reason: str | None  # None, "stop", "length", "error"
     num_accepted: int = 0
 
 

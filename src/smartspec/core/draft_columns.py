@@ -30,7 +30,7 @@ def parents_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
 
 
 def num_compared(draft: Draft, verification: Verification) -> int:
-    """How often the walk down a verified draft had a token to compare the target's with."""
+    """The number of times that the walk down a verified draft had a token to compare the target's with."""
     path = _accepted_nodes(verification)
     return len(path) + bool((draft.parents == (path[-1] if path else -1)).any())
 
@@ -38,8 +38,8 @@ def num_compared(draft: Draft, verification: Verification) -> int:
 def node_tests(
     drafts: Sequence[Draft], verifications: Sequence[Verification], num_kept: np.ndarray, num_nodes: int
 ) -> np.ndarray:
-    """Whether each node of the verified drafts was accepted (1) or rejected (0): int [R, num_nodes], -1 where it was
-    not compared, or is after the tokens that were kept (int [R])."""
+    """The result of each node of the verified drafts, 1 for accepted and 0 for rejected: int [R, num_nodes], -1 where
+    it was not compared, or is after the tokens that were kept (int [R])."""
     tests = np.full((len(drafts), num_nodes), -1)
     for of_row, draft, verification, num in zip(tests, drafts, verifications, num_kept.tolist(), strict=True):
         path = list(_accepted_nodes(verification))

@@ -1,4 +1,4 @@
-"""What every drafter is to the engine, whether it has a model or not."""
+"""The interface of every drafter to the engine, with a model or without."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -18,7 +18,7 @@ class Drafter(Protocol):
         """Follow the batch's memory operations."""
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
-        """What it can draft in each row, found before anything is decided. Where it is not queried: what costs nothing;
+        """Find what it can draft in each row, before anything is decided. Where it is not queried: what costs nothing;
         a drafter with passes is then not called."""
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> Sequence[Draft]:
@@ -62,5 +62,5 @@ class TreeDrafter(ProfiledDrafter, Protocol):
         stop: StopRule | None,
         chances: np.ndarray | None,
     ) -> Sequence[Draft]:
-        """As draft, of trees: see control.records.Plan. ValueError where one is to have more than MAX_TREE_NODES
-        nodes."""
+        """Draft trees, by the rules of draft: see control.records.Plan. ValueError where one is to have more than
+        MAX_TREE_NODES nodes."""

@@ -13,7 +13,7 @@ from smartspec.core.scheduler import Scheduler
 
 
 class Executor(Protocol):
-    """What computes: the live engine runs kernels, the simulator computes time and acceptance."""
+    """The part that computes: the live engine runs kernels, the simulator computes time and acceptance."""
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         """Carry out the batch's memory operations; how to find out what each drafter can draft. The step began at
@@ -30,7 +30,7 @@ class Executor(Protocol):
 
 
 class Controller(Protocol):
-    """What decides: see control.controller."""
+    """The part that decides: see control.controller."""
 
     predicted_seconds: float | None
 

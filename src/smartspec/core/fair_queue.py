@@ -17,8 +17,8 @@ MAX_IDLE_CLIENTS = 4096
 
 
 class FairQueue:
-    """In this order: requests that were put back; then the next of the client that was served least. Requests of one
-    client come by priority, then by arrival."""
+    """A queue in this order: requests that were put back; then the next of the client that was served least. Requests
+    of one client come by priority, then by arrival."""
 
     def __init__(self):
         self._put_back: deque[Request] = deque()
@@ -83,7 +83,7 @@ class FairQueue:
         return request
 
     def charge(self, origin: Origin, num_tokens: int) -> None:
-        """So many tokens were computed for a client."""
+        """Charge a client with so many tokens that were computed for it."""
         served = self._served.get(origin.client, self._now)
         self._served[origin.client] = served + num_tokens / origin.share
         if len(self._served) > MAX_IDLE_CLIENTS + len(self._waiting):

@@ -27,4 +27,4 @@ class Grammar(Protocol):
         same. Empty where there is a choice, or where the grammar is too complex to tell."""
 
     def num_allowed(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens may follow the output one after the other, as far as the grammar can tell."""
+        """The number of these tokens that may follow the output one after the other, as far as the grammar can tell."""

@@ -1,19 +1,18 @@
-"""Where a request comes from: which requests share the engine with it, and which share cached prefixes."""
+"""The origin of a request: which requests share the engine with it, and which share cached prefixes."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Origin:
-    """client: a user of the engine, named by key or address. share: its share of the engine, against those
-    of others. priority: requests of one client run in this order, lower first. cache_salt: cached prefixes, and what
-    drafters remember, are shared by requests of the same salt alone. It is the client's API key, then a space and what
-    the request says; without a key it begins with the space, and "" is of requests that say nothing.
-    """
+    """The origin of a request."""
 
-    client: str = ""
-    share: float = 1.0
-    priority: int = 0
+    client: str = ""  # a user of the engine, named by key or address
+    share: float = 1.0  # its share of the engine, against those of others
+    priority: int = 0  # requests of one client run in this order, lower first
+    # cached prefixes, and what drafters remember, are shared by requests of the same salt alone. It is the client's API
+    # key, then a space and what the request says; without a key it begins with the space, and "" is of requests that
+    # say nothing.
     cache_salt: str = ""
 
 

@@ -1,4 +1,4 @@
-"""What is kept for each API key, with a bound for each: what one key names never makes room in what another has."""
+"""Values kept for each API key, with a bound for each: what one key names never makes room in what another has."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class PerKey(Generic[Name, Value]):
         return values.popitem(last=False) if len(values) > self._most_values else None
 
     def __contains__(self, place: tuple[str, Name]) -> bool:
-        """Of key and name, which do not count as used by it."""
+        """True if the key has a value of that name; this does not count as a use."""
         key, name = place
         return name in self._of_key.get(key, ())
 

@@ -1,4 +1,5 @@
-"""Who computes what in a step: running requests first, then prefill chunks, then new requests, under a token budget.
+"""The scheduler, which says who computes what in a step: running requests first, then prefill chunks, then new
+requests, under a token budget.
 
 There is no prefill or decode phase (the idea of vLLM's v1 scheduler): each request has computed tokens and tokens still
 to compute, and the scheduler hands out tokens so that the first catches up with the second.
@@ -81,7 +82,7 @@ class Scheduler:
         )
 
     def view(self, batch: Batch, queries: tuple[DrafterQuery, ...], now: float) -> BatchView:
-        """What the controller may know about the batch. queries: of the drafters. now: seconds; see BatchView."""
+        """The facts that the controller may know. queries: of the drafters. now: seconds; see BatchView."""
         rows = batch.decoding
         # Not below 0: of a prompt that only is to be scored, no token may come.
         most = [min(max(0, r.max_num_tokens - r.num_tokens - 1), self.max_draft_tokens) for r in rows]
@@ -298,14 +299,14 @@ def _chunk(request: Request, budget: int, scored: int) -> int:
 
 
 def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView:
-    """What the query finds, with drafts of at most these lengths: int [R]."""
+    """The query's finding, with drafts of at most these lengths: int [R]."""
     drafter = query(is_queried)
     return replace(drafter, lengths=np.minimum(drafter.lengths, caps)) if (drafter.lengths > caps).any() else drafter
 
 
 @lru_cache
 def _no_options(num_rows: int) -> Mapping[str, Any]:
-    """As _request_options, where no request has any."""
+    """The result of _request_options where no request has any options."""
     return {"weights": np.ones(num_rows), "class_ids": np.zeros(num_rows, dtype=np.int64)}
 
 

@@ -54,7 +54,7 @@ class AnswerFiles:
             raise
 
     def take(self, cache_salt: str) -> np.ndarray:
-        """What the file of a salt held at the start, int32 [n]; the next time nothing."""
+        """Return what the file of a salt held at the start, int32 [n]; the next time nothing."""
         name = _name(cache_salt)
         if name not in self._kept:
             return NO_TOKENS
@@ -131,8 +131,8 @@ def _locked(folder: Path) -> int:
 
 
 def read_kept(folder: Path, tokenizer: str, vocab_size: int) -> list[np.ndarray]:
-    """What each file of a folder holds, int32 [n] with END after each answer, also while a server appends to it. Raises
-    ValueError naming the folder where it holds no answers, or those of another tokenizer."""
+    """The content of each file of a folder, int32 [n] with END after each answer, also while a server appends to it.
+    Raises ValueError naming the folder where it holds no answers, or those of another tokenizer."""
     if not (folder / HEADER).exists():
         raise ValueError(f"{folder} holds no answers: name the --datastore-memory of a server")
     _check_header(folder, tokenizer, vocab_size)

@@ -1,4 +1,4 @@
-"""What drafters remember of finished requests, by cache salt; in files, too, where there is a folder for them."""
+"""The drafters' memory of finished requests, by cache salt; in files, too, where there is a folder for them."""
 
 from collections import OrderedDict, deque
 
@@ -32,7 +32,7 @@ class AnswerMemory:
         self._unindexed: OrderedDict[str, deque[FinishedAnswers]] = OrderedDict()
 
     def of_salt(self, cache_salt: str) -> FinishedAnswers:
-        """To be read."""
+        """The answers of a salt, to be read."""
         answers = self._known(cache_salt)
         return self._nothing if answers is None else answers
 

@@ -38,20 +38,20 @@ REBUILD = "build it again with `smartspec datastore build`"
 
 @dataclass(frozen=True, kw_only=True)
 class DatastoreHeader:
-    """What datastore.json says. tokenizer: its digest. num_texts, num_tokens: that were counted. least_count: next
-    tokens that followed a context less often are left out. sources: files and folders of the texts."""
+    """The content of datastore.json."""
 
     format: int = FORMAT
     model: str
-    tokenizer: str
+    tokenizer: str  # its digest
     vocab_size: int
+    # num_texts, num_tokens: that were counted
     num_texts: int
     num_tokens: int
-    least_count: int
+    least_count: int  # next tokens that followed a context less often are left out
     num_contexts: int
     num_buckets: int
     num_pairs: int
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # files and folders of the texts
 
     @property
     def arrays(self) -> "dict[str, tuple[Literal['Q', 'I', 'H'], int]]":
@@ -93,7 +93,7 @@ class Datastore:
         self._num_buckets = self.header.num_buckets
 
     def lookup(self, context: int) -> Found:
-        """What followed the longest end of a packed context that is known."""
+        """The tokens that followed the longest end of a packed context that is known."""
         for num_tokens, mask in LONGEST_FIRST:
             key = context & mask
             bucket = key % self._num_buckets
@@ -121,7 +121,7 @@ class Datastore:
 
 
 def read_header(folder: Path) -> DatastoreHeader:
-    """What a store is made of. Raises as Datastore."""
+    """Read what a store is made of. Raises as Datastore."""
     path = folder / HEADER
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
@@ -171,7 +171,7 @@ def _mapped(path: Path, header: DatastoreHeader) -> dict[str, memoryview]:
 
 
 def _is_sound(header: DatastoreHeader, *, buckets, first, totals, tokens, **others: np.ndarray) -> bool:
-    """Whether places and tokens are such as there are, so that no look-up fails; a millisecond for four megabytes."""
+    """True if places and tokens are such as there are, so that no look-up fails; a millisecond for four megabytes."""
     ends = ((buckets, header.num_contexts), (first, header.num_pairs))
     are_places = all(array[0] == 0 and array[-1] == end and (array[1:] >= array[:-1]).all() for array, end in ends)
     return bool(are_places and totals.min() > 0 and tokens.max() < header.vocab_size)

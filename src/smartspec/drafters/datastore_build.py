@@ -37,7 +37,7 @@ class _Pairs:
 
 
 class NgramCounts:
-    """How often each token followed each context of one to MAX_CONTEXT tokens of the same text."""
+    """The number of times that each token followed each context of one to MAX_CONTEXT tokens of the same text."""
 
     def __init__(self) -> None:
         self.num_texts = self.num_tokens = 0
@@ -137,7 +137,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _arrays(pairs: _Pairs, least_count: int) -> dict[str, np.ndarray]:
-    """What ngrams.bin holds."""
+    """The arrays of ngrams.bin."""
     contexts, begins = np.unique(pairs.keys, return_index=True)
     totals = np.add.reduceat(pairs.counts, begins) if len(begins) else pairs.counts
     pairs = _chosen(pairs, pairs.counts >= least_count)
@@ -165,5 +165,5 @@ def _chosen(pairs: _Pairs, which: np.ndarray) -> _Pairs:
 
 
 def _begins(keys: np.ndarray) -> np.ndarray:
-    """Where the pairs of each context begin, in pairs that stand together by context."""
+    """The places where the pairs of each context begin, in pairs that stand together by context."""
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])) if len(keys) else np.empty(0, dtype=np.int64)

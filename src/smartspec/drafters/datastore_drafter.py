@@ -60,6 +60,6 @@ class DatastoreDrafter(ModelFreeDrafter):
         return chain(draft, match_length=strength) if draft else NO_DRAFT
 
     def _recalled(self, token_ids: np.ndarray) -> tuple[list[int], int]:
-        """How the answer of the longest match goes on, and the length of the match; nothing if that is short."""
+        """The continuation of the longest match's answer, and the length of the match; nothing if that is short."""
         found = self._answers.matches(token_ids, pack(token_ids), self.max_draft_tokens)
         return (list(found[0].tokens), found[0].match) if found and found[0].match >= LEAST_MATCH else ([], 0)

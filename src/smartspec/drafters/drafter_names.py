@@ -23,7 +23,7 @@ READERS = ("ngram-tree", "datastore")  # those that read a datastore and finishe
 
 
 def is_model_free(name: str) -> bool:
-    """Whether the drafter of this name drafts from text alone. ValueError where it is a class that cannot be had."""
+    """True if the drafter of this name drafts from text alone. ValueError where it is a class that cannot be had."""
     return name in MODEL_FREE_DRAFTERS or (is_own_class(name) and issubclass(own_drafter(name), ModelFreeDrafter))
 
 
@@ -59,7 +59,7 @@ def check_own(name: str, drafter):
 
 
 def _missing(found: type) -> list[str]:
-    """What a class lacks to be a drafter; its spec may come with the instance."""
+    """The members that a class lacks to be a drafter; its spec may come with the instance."""
     if issubclass(found, ModelFreeDrafter):
         return ["propose"] if found.propose is ModelFreeDrafter.propose else []
     return [name for name in ("begin_step", "view", "draft", "observe") if not callable(getattr(found, name, None))]

@@ -25,7 +25,7 @@ NO_TOKENS = np.empty(0, dtype=np.int32)
 
 
 class Followed(NamedTuple):
-    """What stood after a match of so many tokens."""
+    """The tokens after a match, and its number of tokens."""
 
     tokens: Sequence[int]
     match: int
@@ -89,8 +89,8 @@ class FinishedAnswers:
         self._context = append(self._context, token)
 
     def matches(self, token_ids: np.ndarray, context: int, num_tokens: int) -> list[Followed]:
-        """What followed the end of a text, int32 [L], whose packed context that is, at most so many tokens; after the
-        longest match first, then the most recent."""
+        """The tokens that followed the end of a text, int32 [L], whose packed context that is, at most so many tokens;
+        after the longest match first, then the most recent."""
         place, oldest = self._last[context % NUM_ENTRIES], max(self._end - self._num_tokens, 0)
         if place <= oldest:
             return []
@@ -119,7 +119,7 @@ class FinishedAnswers:
 
 
 def _chains(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What leads from each place to the one before of the same hash, and the last place of each: int64 [n] and
+    """The link from each place to the one before of the same hash, and the last place of each: int64 [n] and
     [NUM_ENTRIES]."""
     context = np.zeros(len(tokens), dtype=np.int64)
     for back in range(MIN_MATCH, 0, -1):

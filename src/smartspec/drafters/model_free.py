@@ -1,4 +1,4 @@
-"""What all drafters without a model share: drafts made from text alone, for every row of every step."""
+"""The common part of all drafters without a model: drafts made from text alone, for every row of every step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -55,11 +55,12 @@ class ModelFreeDrafter:
         return self
 
     def reader_of_salt(self, cache_salt: str) -> "ModelFreeDrafter":
-        """What proposes to requests of this salt. Nothing is kept for a salt of which nothing was learned."""
+        """The drafter for requests of this salt. Nothing is kept for a salt of which nothing was learned."""
         return self.of_salt(cache_salt)
 
     def learners(self, cache_salts: Iterable[str]) -> "Mapping[str, ModelFreeDrafter]":
-        """By salt, what learns from requests that run together. A salt that is left out is not learned from."""
+        """The drafters, by salt, that learn from requests that run together. A salt that is left out is not learned
+        from."""
         return {salt: self.of_salt(salt) for salt in cache_salts}
 
     def begin_step(self, batch: Batch) -> None:
@@ -137,8 +138,8 @@ def _nothing_found(num_rows: int) -> DrafterView:
 
 
 def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence[Verification]) -> FreeTests:
-    """Of each row's first draft token that was not verified, where the target's token there is known; of a tree only
-    where nothing was verified. verified: int [R]."""
+    """The test of each row's first draft token that was not verified, where the target's token there is known; of a
+    tree only where nothing was verified. verified: int [R]."""
     if not any(drafts):
         return FreeTests(verified, no_tokens(len(verified)), no_tokens(len(verified)))
     tested, matched = [0] * len(drafts), [False] * len(drafts)

@@ -64,16 +64,15 @@ class CountedDraft(Draft):
 
 
 class _Child(NamedTuple):
-    """A node that may come next; the least is the likeliest. rank: among the children of its parent. follow: texts that
-    go on with it."""
+    """A node that may come next; the least is the likeliest."""
 
     cost: float  # minus the probability of its path
-    rank: int
+    rank: int  # among the children of its parent
     chance: float
     parent: int
     token: int
     kind: int
-    follow: list[Followed]
+    follow: list[Followed]  # texts that go on with it
     context: int
     depth: int
 
@@ -101,7 +100,7 @@ class NgramTreeDrafter(RecyclingDrafter):
         return self._prepared(super().reader_of_salt(cache_salt), cache_salt)
 
     def _prepared(self, drafter: RecyclingDrafter, cache_salt: str) -> "NgramTreeDrafter":
-        """To propose to a request of this salt."""
+        """The drafter, ready to propose to a request of this salt."""
         assert isinstance(drafter, NgramTreeDrafter)
         drafter._most_nodes, drafter._answers = self._most_nodes, self._memory.of_salt(cache_salt)
         return drafter
@@ -224,7 +223,8 @@ def _priors() -> np.ndarray:
 
 
 def _matches(token_ids: np.ndarray, num_tokens: int) -> list[Followed]:
-    """What followed earlier matches of the text's end, as many tokens; the longest and most recent first."""
+    """The tokens, num_tokens or more, that followed each earlier match of the text's end; the longest and most recent
+    first."""
     ends = np.flatnonzero(token_ids[:-1] == token_ids[-1])[-MAX_SCANNED:]
     if not len(ends):
         return []

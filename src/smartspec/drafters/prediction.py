@@ -62,7 +62,7 @@ class PredictionDrafter(ModelFreeDrafter):
 
 
 class Alignment:
-    """Where an answer stands in a guess of it, int32 [M]."""
+    """The places of an answer in a guess of it, int32 [M]."""
 
     def __init__(self, guess: np.ndarray):
         self._guess = guess
@@ -109,7 +109,7 @@ class Alignment:
         return np.logical_and.accumulate(is_equal, axis=1).sum(axis=1)
 
     def draft(self, num_tokens: int) -> Draft:
-        """What follows, of at most so many tokens: a chain where only one place is possible."""
+        """Draft what follows, at most so many tokens: a chain where only one place is possible."""
         following = [self._guess[place : place + num_tokens].tolist() for place in self._places]
         if len(following) > 1:
             return shorten(_tree(following), min(num_tokens, MAX_TREE_NODES))

@@ -80,8 +80,8 @@ def _search_bytes(token_ids: np.ndarray, max_match: int) -> tuple[int, int] | No
 
 
 def _search_arrays(token_ids: np.ndarray, max_match: int, end: int) -> tuple[int, int]:
-    """Of matches among the tokens before end. They are compared with the last token, then with the one before it, and
-    so on: max_match times at most."""
+    """The place after the latest of the longest matches among the tokens before end, and its length. A place's
+    tokens are compared with the last token, then with the one before it, and so on: max_match times at most."""
     is_match, num_matched = np.ones(end + 1, dtype=bool), 0
     while num_matched < min(max_match, end):
         # Whether so many tokens from each place on, and one more, are those at the end.

@@ -62,8 +62,8 @@ class RecyclingDrafter(ModelFreeDrafter):
         return self._blank if table is None else table
 
     def learners(self, cache_salts: Iterable[str]) -> Mapping[str, ModelFreeDrafter]:
-        """At most MAX_SALTS of a key, first those that have a table: with more, each would be forgotten for the next
-        one, in every step."""
+        """The learners of at most MAX_SALTS of a key, first those that have a table: with more, each would be forgotten
+        for the next one, in every step."""
         tables: dict[str, ModelFreeDrafter] = {}
         num_of_key: Counter[str] = Counter()
         for salt in sorted(dict.fromkeys(cache_salts), key=lambda salt: (key_of(salt), salt) not in self._of_salt):
@@ -81,7 +81,7 @@ class RecyclingDrafter(ModelFreeDrafter):
         return type(self)(**self._options() | {"num_entries": 1})
 
     def _options(self) -> dict:
-        """To make the drafter of another salt."""
+        """The options to make the drafter of another salt."""
         return {"max_draft_tokens": self.max_draft_tokens, "num_entries": len(self._contexts)}
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:

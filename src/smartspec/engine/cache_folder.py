@@ -1,4 +1,4 @@
-"""Where everything is kept that is made once on a machine: what is read out of models, profiles, compiled kernels."""
+"""The folder for what is made once on a machine: what is read out of models, profiles, compiled kernels."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ def cache_folder() -> Path:
 
 
 def why_untrusted(path: Path) -> str | None:
-    """Why another user may have written what lies here, None where only this one and root can have.
+    """The reason why another user may have written what lies here, None where only this one and root can have.
 
     A file or folder must be theirs, no link, and not writable by others, its group included. Folders above must not
     let others put another in its place: writable by all only if sticky, as /tmp is, by a group only if it is this

@@ -58,7 +58,7 @@ def _keep_index(import_utils: ModuleType, models: Path, version: str) -> None:
 
 
 def _digest(models: Path, version: str) -> str:
-    """Of the version and of when files last came into a model's folder, or left it."""
+    """The digest of the version and of when files last came into a model's folder, or left it."""
     times = sorted((path.name, path.stat().st_mtime_ns) for path in models.iterdir() if path.is_dir())
     return hashlib.sha256(repr((version, str(models), times)).encode()).hexdigest()[:16]
 

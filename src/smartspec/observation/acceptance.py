@@ -1,4 +1,4 @@
-"""What drafts of a length would bring, from the outcomes of drafts of the same and of other lengths."""
+"""The expected yield of drafts of a length, from the outcomes of drafts of the same and of other lengths."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ Outcomes = Mapping[DraftOutcome, int]
 
 @dataclass(frozen=True)
 class Draft:
-    """Of a request in a step: draft tokens verified and accepted in the mean, the standard deviation of that mean, and
-    how it is known."""
+    """The mean draft of a request in a step: draft tokens verified and accepted, the standard deviation of that mean,
+    and how it is known."""
 
     verified: float
     accepted: float
@@ -51,7 +51,7 @@ def draft_of(observation: Observation, length: int) -> Draft:
 
 
 def acceptance_by_depth(outcomes: Outcomes, class_name: str | None = None) -> list[tuple[float, int]]:
-    """By depth: acceptance of a draft token, given that those before it were accepted, and how many were tested.
+    """The acceptance by depth: of a draft token, given that those before it were accepted, and how many were tested.
     class_name: of requests, None for all."""
     found = []
     for depth in range(1, 1 + max((outcome.drafted for outcome in outcomes), default=0)):
@@ -64,7 +64,7 @@ def acceptance_by_depth(outcomes: Outcomes, class_name: str | None = None) -> li
 
 
 def _by_class(outcomes: Outcomes) -> dict[str, Outcomes]:
-    """Of classes with drafts. What was emitted without any counts by the tokens of the class."""
+    """The outcomes of each class that has drafts. What was emitted without any counts by the tokens of the class."""
     found: dict[str, Counter[DraftOutcome]] = {}
     for outcome, count in outcomes.items():
         found.setdefault(outcome.class_name, Counter())[outcome] += count
@@ -87,7 +87,7 @@ def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
 
 
 def _cut(outcomes: Outcomes, rows: int, length: int, known: str) -> Draft:
-    """Of the first tokens of drafts that were as long, or longer."""
+    """The draft made of the first tokens of drafts that were as long, or longer."""
     verified = sum(n * min(o.drafted, length) for o, n in outcomes.items()) / rows
     accepted = sum(n * min(o.accepted, length) for o, n in outcomes.items()) / rows
     squares = sum(n * min(o.accepted, length) ** 2 for o, n in outcomes.items()) / rows
@@ -95,7 +95,7 @@ def _cut(outcomes: Outcomes, rows: int, length: int, known: str) -> Draft:
 
 
 def _extended(outcomes: Outcomes, rows: int, longest: int, length: int) -> Draft:
-    """Of longer drafts than any seen: further tokens are accepted as the last one was."""
+    """The draft if it is longer than any seen: further tokens are accepted as the last one was."""
     seen = _cut(outcomes, rows, longest, BEYOND)
     whole = sum(n for o, n in outcomes.items() if o.drafted == longest)
     all_right = sum(n for o, n in outcomes.items() if o.accepted == longest)

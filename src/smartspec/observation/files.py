@@ -11,8 +11,8 @@ FOLDER = "observed"
 
 
 def observation_path(cache: Path, instance_id: str, engine_index: int) -> Path:
-    """Where an engine leaves its observation. Each start of vLLM has an id of its own, so that two servers on one
-    folder do not meet."""
+    """The path at which an engine leaves its observation. Each start of vLLM has an id of its own, so that two servers
+    on one folder do not meet."""
     return cache / "vllm" / FOLDER / f"{instance_id}-{engine_index}.json"
 
 

@@ -1,4 +1,4 @@
-"""What each draft length would make of the observed traffic at a number of requests at a time.
+"""Forecasts of the observed traffic, for each draft length at a number of requests at a time.
 
 A load is a closed one: so many requests are under way, and one that ends is followed by the next. Prompts come as
 often, and are as long, as observed. Then tokens per second are the tokens of a mean step over its time, and a request
@@ -23,14 +23,13 @@ RANKS = (SEEN, BETWEEN, BEYOND)
 
 @dataclass(frozen=True)
 class Traffic:
-    """chunks: of prefill, per emitted token; tokens_per_chunk: of prompts; ends: share of chunks that end a prompt.
-    context: tokens in the KV of a request. most_fed: tokens that fit into a step."""
+    """The observed traffic, in means."""
 
-    chunks: float
-    tokens_per_chunk: float
-    ends: float
-    context: float
-    most_fed: float
+    chunks: float  # of prefill, per emitted token
+    tokens_per_chunk: float  # of prompts
+    ends: float  # share of chunks that end a prompt
+    context: float  # tokens in the KV of a request
+    most_fed: float  # tokens that fit into a step
 
     @staticmethod
     def of(observation: Observation) -> "Traffic":
@@ -125,7 +124,7 @@ class Forecasts:
         self.draws = [self._draw(rng) for _ in range(num_draws)]
 
     def known(self, requests: float, length: int) -> str:
-        """Whether this load with this length was seen, lies between what was seen, or beyond it."""
+        """The state of knowledge of this load with this length: seen, between what was seen, or beyond it."""
         cells = {key: cell for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS}
         levels = [cell[COLUMN["requests"]] / cell[0] for cell in cells.values()]
         if (level_of(requests), max(length, 0)) in cells and length != OFF:
@@ -139,7 +138,7 @@ class Forecasts:
         return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
 
     def interval(self, value) -> tuple[float, float]:
-        """Of value(forecast), a number."""
+        """The interval of value(forecast), a number."""
         found = np.sort([value(forecast) for forecast in self.draws])
         return tuple(np.quantile(found, INTERVAL).tolist())  # type: ignore[return-value]
 

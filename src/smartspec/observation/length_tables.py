@@ -15,7 +15,7 @@ class LengthRange:
 
 
 def ranges_of(by_size: list[int]) -> list[LengthRange]:
-    """Of the length for batches of 1, 2, ... requests; neighbours of one length merged."""
+    """The ranges of batch sizes, from the length for batches of 1, 2, ... requests; neighbours of one length merged."""
     runs = [(length, [size for size, _ in group]) for length, group in groupby(enumerate(by_size, 1), itemgetter(1))]
     return [LengthRange(sizes[0], sizes[-1], length) for length, sizes in runs]
 

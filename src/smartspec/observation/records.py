@@ -1,4 +1,4 @@
-"""What was observed of an engine's traffic: sums over its steps by load and draft length, outcomes of drafts, arrivals.
+"""Observations of an engine's traffic: sums over its steps by load and draft length, outcomes of drafts, arrivals.
 
 Sums are enough to fit step times, as these are linear in what is summed: a step's mean time is the time of its mean
 size, if the tokens beyond each possible bend are summed, too.
@@ -21,20 +21,18 @@ OTHER_CLASS = "(other)"
 
 @dataclass(frozen=True)
 class StepSize:
-    """A step. requests: that it feeds; decoding: those of them past their prompt. context_tokens: in the KV of all.
-    fed_tokens: prefill and verified draft tokens included. passes: of a draft model. emitted_tokens: of all requests.
-    """
+    """The size of a step."""
 
     seconds: float
-    requests: int
-    decoding: int
-    context_tokens: int
-    fed_tokens: int
+    requests: int  # that it feeds
+    decoding: int  # those of them past their prompt
+    context_tokens: int  # in the KV of all
+    fed_tokens: int  # prefill and verified draft tokens included
     verified_tokens: int
-    emitted_tokens: int
+    emitted_tokens: int  # of all requests
     prefills: int
     prefill_tokens: int
-    passes: int
+    passes: int  # of a draft model
 
 
 SUMS = ("steps", *(each.name for each in fields(StepSize)), "squares", "mixed", "pass_rows")
@@ -44,35 +42,34 @@ Key = tuple[int, int]  # (level, draft length), see level_of
 
 @dataclass(frozen=True)
 class DraftOutcome:
-    """What came of a request's draft in a step. length: of drafts when it was made. drafted: how much of it was
-    verified, accepted: how much of that was right."""
+    """The outcome of a request's draft in a step."""
 
     class_name: str
-    length: int
-    drafted: int
-    accepted: int
+    length: int  # of drafts when it was made
+    drafted: int  # how much of it was verified
+    accepted: int  # how much of that was right
 
 
 @dataclass
 class Arrivals:
-    """seconds: between the first and the last step. busiest_minute: most requests that began in a minute."""
+    """The requests that arrived."""
 
-    seconds: float = 0.0
+    seconds: float = 0.0  # between the first and the last step
     requests: int = 0
     prompt_tokens: int = 0
-    busiest_minute: int = 0
+    busiest_minute: int = 0  # most requests that began in a minute
 
 
 @dataclass
 class Observation:
-    """setup: what the steps ran on, see setup_of in the plugin. cells: by load and draft length, sums of SUMS and of
-    fed tokens beyond each of BENDS. left_out: steps whose time cannot be true."""
+    """Observed steps of one setup."""
 
-    setup: dict
+    setup: dict  # what the steps ran on, see setup_of in the plugin
+    # by load and draft length, sums of SUMS and of fed tokens beyond each of BENDS
     cells: dict[Key, np.ndarray] = field(default_factory=dict)
     outcomes: Counter[DraftOutcome] = field(default_factory=Counter)
     arrivals: Arrivals = field(default_factory=Arrivals)
-    left_out: int = 0
+    left_out: int = 0  # steps whose time cannot be true
 
     @property
     def num_steps(self) -> int:
@@ -138,7 +135,7 @@ class Observation:
 
     @staticmethod
     def merged(parts: list["Observation"]) -> "Observation":
-        """Of several engines with one setup that serve side by side."""
+        """The sum of observations of several engines with one setup that serve side by side."""
         whole = Observation(dict(parts[0].setup))
         for part in parts:
             for key, cell in part.cells.items():

@@ -1,5 +1,5 @@
-"""What an observation says to the operator: now, what each length would make, the crossover, what the present setting
-loses. As JSON-able values, and as text."""
+"""The report of an observation to the operator: now, what each length would make, the crossover, what the present
+setting loses. As JSON-able values, and as text."""
 
 from dataclasses import dataclass
 
@@ -16,18 +16,17 @@ USUAL_MOST = 4  # times the largest load seen, where the engine's own limit is u
 
 @dataclass(frozen=True)
 class Load:
-    """A level of requests at a time that was seen. share: of the time of all steps. tokens_per_second, milliseconds
-    per token of a request, tokens per request in a step: measured. lengths: steps by draft length."""
+    """A level of requests at a time that was seen."""
 
     requests: float
-    share: float
-    tokens_per_second: float
-    milliseconds: float
-    lengths: dict[int, int]
+    share: float  # of the time of all steps
+    tokens_per_second: float  # measured
+    milliseconds: float  # per token of a request, measured
+    lengths: dict[int, int]  # steps by draft length
 
 
 def loads_of(observation: Observation) -> list[Load]:
-    """Those with LEAST_SHARE of the time or more, the smallest first."""
+    """The loads with LEAST_SHARE of the time or more, the smallest first."""
     by_level: dict[int, dict[int, np.ndarray]] = {}
     for (level, length), cell in sorted(observation.cells.items()):
         by_level.setdefault(level, {})[length] = cell
@@ -105,7 +104,8 @@ def traffic_of(observation: Observation) -> dict:
 
 
 def acceptance_of(observation: Observation) -> dict:
-    """By depth, of all requests and of each class: acceptance where those before were accepted, and tokens tested."""
+    """The acceptance by depth, of all requests and of each class, where those before were accepted, and tokens
+    tested."""
     classes = [name for name in observation.classes if name] if len(observation.classes) > 1 else []
     found = {"all": acceptance_by_depth(observation.outcomes)}
     found |= {name: acceptance_by_depth(observation.outcomes, name) for name in classes}
@@ -125,7 +125,7 @@ def name_of(length: int) -> str:
 
 
 def text(found: dict) -> str:
-    """Of a summary, for a terminal."""
+    """The text of a summary, for a terminal."""
     setup, traffic = found["setup"], found["traffic"]
     names = [setup.get(name) for name in ("model", "method", "device")]
     lines = [

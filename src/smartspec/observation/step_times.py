@@ -36,19 +36,18 @@ LEAST_STEPS = 8  # of a cell
 
 @dataclass(frozen=True)
 class StepTimes:
-    """coefficients: float [bends, FEATURES]. weights: float [bends], that add up to 1. largest_fed: mean of the largest
-    cell."""
+    """Step times fitted to an observation."""
 
-    coefficients: np.ndarray
-    weights: np.ndarray
-    largest_fed: float
+    coefficients: np.ndarray  # float [bends, FEATURES]
+    weights: np.ndarray  # float [bends], that add up to 1
+    largest_fed: float  # mean of the largest cell
 
     def seconds(self, sizes: np.ndarray) -> float:
         """Mean time of steps. sizes: float [bends, FEATURES], means of the steps' features."""
         return float(self.weights @ (sizes * self.coefficients).sum(axis=1))
 
     def of_one_bend(self, number: int) -> "StepTimes":
-        """As if that bend were certain."""
+        """The same times, as if that bend were certain."""
         return replace(self, weights=np.eye(len(BENDS))[number])
 
     def latency(self, has_passes: bool) -> LatencyModel:

@@ -12,7 +12,7 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "as
 
 
 def environment() -> dict[str, str]:
-    """What a reader has to know of this machine, by name. commit is left out where the package is no checkout."""
+    """The facts about this machine for a reader, by name. commit is left out where the package is no checkout."""
     cpu = _cpu_info()
     known = re.search(r"^(?:flags|Features)\s*:(.*)$", cpu, re.MULTILINE)
     flags = known.group(1).split() if known else []
@@ -41,7 +41,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this file lies in, marked where it has changes; None for an installed package."""
+    """The commit of the checkout that this file lies in, marked where it has changes; None for an installed package."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         tracked = subprocess.run([*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True)

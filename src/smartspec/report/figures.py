@@ -1,4 +1,4 @@
-"""From runs to figures: what each variant did in each cell, and how many times as fast one is as another.
+"""The way from runs to figures: what each variant did in each cell, and how many times as fast one is as another.
 
 A speed-up is the other's mean end-to-end latency over ours, of the same requests, within one repetition. It is the
 median over repetitions. Its interval is a bootstrap: repetitions are drawn again, and within each its pairs of
@@ -26,7 +26,7 @@ Runs = Mapping[tuple[str, str, int], Measured]
 @dataclass(frozen=True)
 class CellFigures:
     """One variant in one cell, over all its repetitions. Distributions are over requests, in seconds; tokens per second
-    the median over repetitions. acceptance, mean_k: as in SpeculationSummary; None if the server does not say."""
+    the median over repetitions."""
 
     variant: str
     cell: Cell
@@ -35,24 +35,25 @@ class CellFigures:
     ttft: Distribution | None
     tpot: Distribution | None
     tokens_per_second: float
+    # acceptance, mean_k: as in SpeculationSummary; None if the server does not say
     acceptance: float | None
     mean_k: float | None
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """ours against another in a cell: ratio above 1 is faster. low, high: bounds of the 90 % interval. equal_answers:
-    share of the compared answers that are the same text, None where there are no texts."""
+    """ours against another in a cell: ratio above 1 is faster."""
 
     cell: Cell
     ours: str
     other: str
     ratio: float
+    # low, high: bounds of the 90 % interval
     low: float
     high: float
     repetitions: int
     num_pairs: int
-    equal_answers: float | None
+    equal_answers: float | None  # share of the compared answers that are the same text, None where there are no texts
 
     @property
     def verdict(self) -> str:
@@ -64,7 +65,7 @@ class SpeedUp:
 
 
 def cell_figures(matrix: Matrix, runs: Runs) -> list[CellFigures]:
-    """In the order of cells and variants; only what was measured."""
+    """The figures in the order of cells and variants; only what was measured."""
     found = []
     for cell in matrix.cells:
         for variant in matrix.variants:

@@ -18,14 +18,13 @@ MATRIX, RUNS, PAGE, SUMMARY = "matrix.json", "runs.jsonl", "index.html", "summar
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its records. key: Run.key. failure: why its figures do not count, None if they do. Texts of records
-    are digests: enough to tell whether two answers are the same."""
+    """A run and its records. Texts of records are digests: enough to tell whether two answers are the same."""
 
-    key: tuple[str, str, int]
+    key: tuple[str, str, int]  # Run.key
     started: str
     records: tuple[RequestRecord, ...]
     counters: SpeculationCounters | None = None
-    failure: str | None = None
+    failure: str | None = None  # why its figures do not count, None if they do
     commit: str | None = None
 
     @property
@@ -42,14 +41,13 @@ def digested(record: RequestRecord) -> RequestRecord:
 
 @dataclass(frozen=True)
 class Folder:
-    """What is in the folder, with the environment and the command of its first run. commit: of what measures further
-    runs."""
+    """The content of the folder, with the environment and the command of its first run."""
 
     path: Path
     environment: Mapping[str, str]
     command: str
     runs: list[Measured]
-    commit: str | None = None
+    commit: str | None = None  # of what measures further runs
 
     @staticmethod
     def open(path: Path, matrix: Matrix, environment: Mapping[str, str], command: str) -> "Folder":
@@ -100,8 +98,8 @@ class Folder:
         return {run.key: run for run in self.runs if run.key not in valid}
 
     def missing(self, runs: Sequence[Run]) -> list[Run]:
-        """Of the runs of a round: those that failed; or all, if it has not been gone through, as runs that are compared
-        belong to one time."""
+        """The runs of a round still to be done: those that failed; or all, if it has not been gone through, as runs
+        that are compared belong to one time."""
         valid, tried = self.valid(), {run.key for run in self.runs}
         if all(run.key in tried for run in runs):
             return [run for run in runs if run.key not in valid]

@@ -27,8 +27,8 @@ WARM_UP = LoadRequest("warm-up", "", "Count from one to twenty.", 16)
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Of started servers: model, and more options of `smartspec serve`. Of all: key and timeout of requests, and
-    whether answers go on after their end (ignore_eos)."""
+    """Options of started servers: model, and more options of `smartspec serve`. Options of all servers: key and timeout
+    of requests, and whether answers go on after their end (ignore_eos)."""
 
     model: str | None = None
     options: tuple[str, ...] = ()
@@ -103,8 +103,8 @@ def live_runs(
 
 
 def isolated(requests: Sequence[LoadRequest], salt: str) -> list[LoadRequest]:
-    """With cache salts. A prompt that comes again in a run gets another one each time: else it would be measured how
-    well an earlier answer to it can be copied."""
+    """The requests with cache salts. A prompt that comes again in a run gets another one each time: else it would be
+    measured how well an earlier answer to it can be copied."""
     times: Counter[str] = Counter()
     salted = []
     for request in requests:
@@ -140,7 +140,7 @@ def ready_target(variant: Variant, base_url: str, matrix: Matrix, options: Serve
 
 
 def _warm_up(target: Target) -> str | None:
-    """What goes wrong with one short request; None if nothing does."""
+    """Send one short request; return what goes wrong, None if nothing does."""
 
     async def send() -> str | None:
         async with httpx.AsyncClient(timeout=target.timeout_seconds) as client:

@@ -36,7 +36,7 @@ def plan_run(matrix: Matrix, prompts: Prompts, run: Run) -> LoadPlan:
 
 
 def prompts_of(prompts: Prompts, cell: Cell) -> list[Prompt]:
-    """Those of the cell's workload; for `mixed` those of all, in a fixed random order."""
+    """The prompts of the cell's workload; for `mixed` those of all, in a fixed random order."""
     if cell.workload not in (MIXED, CHANGING):
         return list(prompts[cell.workload])
     every = [prompt for some in prompts.values() for prompt in some]

@@ -1,4 +1,4 @@
-"""What is measured: variants of a server or policy, under workloads and loads, so many times each."""
+"""The plan of the measurements: variants of a server or policy, under workloads and loads, so many times each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Step:
-    """So many requests per second of a workload for so many seconds."""
+    """A rate of so many requests per second of a workload for so many seconds."""
 
     workload: str
     rate: float
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Load:
-    """When requests come: concurrency (a closed loop), rate (requests per second with gaps of this coefficient of
+    """The arrival of requests: concurrency (a closed loop), rate (requests per second with gaps of this coefficient of
     variation), trace (a file, replayed time_scale times faster) or steps."""
 
     concurrency: int | None = None
@@ -91,20 +91,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Variants and cells, and what all runs have in common.
-
-    max_tokens: of an answer. requests: of a run in a closed loop, None for twice the concurrency and at least 4.
-    seconds: during which requests of an open loop arrive. settings: of the servers or the simulator, for the page.
-    """
+    """Variants and cells, and what all runs have in common."""
 
     variants: tuple[Variant, ...]
     cells: tuple[Cell, ...]
-    max_tokens: int = 64
-    requests: int | None = None
-    seconds: float = 20.0
+    max_tokens: int = 64  # of an answer
+    requests: int | None = None  # of a run in a closed loop, None for twice the concurrency and at least 4
+    seconds: float = 20.0  # during which requests of an open loop arrive
     temperature: float = 0.0
     seed: int = 0
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the servers or the simulator, for the page
 
     def __post_init__(self):
         for what, names in (("variants", [v.name for v in self.variants]), ("cells", [c.name for c in self.cells])):
@@ -125,7 +121,7 @@ class Matrix:
                 yield runs if (number + repetition) % 2 == 0 else runs[::-1]
 
     def description(self) -> dict[str, object]:
-        """What makes it this matrix and no other, for people and for JSON."""
+        """The values that make it this matrix and no other, for people and for JSON."""
         common = {name: value for name, value in asdict(self).items() if name not in ("variants", "cells", "settings")}
         variants = [_described(variant) for variant in self.variants]
         return {"variants": variants, "cells": [cell.name for cell in self.cells], **common, **self.settings}

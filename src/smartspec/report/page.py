@@ -29,7 +29,7 @@ def render_page(title: str, sections: Sequence[Section]) -> str:
 
 
 def numeric_columns(table: Table) -> list[bool]:
-    """Whether each column has nothing but numbers: these are aligned on the right."""
+    """True for each column that has nothing but numbers: these are aligned on the right."""
     return [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
 
 

@@ -112,7 +112,7 @@ def _draw_beside_names(axes, plot: Plot) -> float:
 
 
 def _shift(beside: list[int], number: int) -> float:
-    """Of a point from the middle of its name, where the lines of these numbers have one."""
+    """The shift of a point from the middle of its name, where the lines of these numbers have one."""
     return (beside.index(number) - (len(beside) - 1) / 2) * 0.6 / len(beside)
 
 

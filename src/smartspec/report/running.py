@@ -15,18 +15,18 @@ Clock = Callable[[], float]
 
 
 class Display(Protocol):
-    """What a person sees meanwhile."""
+    """The display that a person sees meanwhile."""
 
     def show(self, run: Run, num_done: int, num_runs: int, seconds_left: float | None) -> None: ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended. given_up: variants with too many failures in a row."""
+    """The end of the measurements."""
 
     is_interrupted: bool = False
     is_out_of_time: bool = False
-    given_up: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()  # variants with too many failures in a row
 
 
 class Durations:

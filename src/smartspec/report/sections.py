@@ -1,4 +1,4 @@
-"""What a page of a report is made of. What measures makes these records; `page.py` alone knows HTML and plots."""
+"""The parts of a report's page. What measures makes these records; `page.py` alone knows HTML and plots."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves over one pair of axes. The caption says in one sentence what a reader should see.
-
-    names: x counts these, and each line is points beside their names, the first on top. reference: a value of y that
-    gets a line of its own, as 1 among ratios. marks: values of x that get one, where something changes.
-    """
+    """Curves over one pair of axes. The caption says in one sentence what a reader should see."""
 
     title: str
     x_label: str
@@ -29,9 +25,9 @@ class Plot:
     caption: str = ""
     log_x: bool = False
     log_y: bool = False
-    names: tuple[str, ...] = ()
-    reference: float | None = None
-    marks: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()  # x counts these, and each line is points beside their names, the first on top
+    reference: float | None = None  # a value of y that gets a line of its own, as 1 among ratios
+    marks: tuple[float, ...] = ()  # values of x that get one, where something changes
 
 
 @dataclass(frozen=True)
@@ -46,10 +42,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. text: paragraphs. command: what makes these figures again."""
+    """A part of the page."""
 
     title: str
-    text: tuple[str, ...]
+    text: tuple[str, ...]  # paragraphs
     plots: tuple[Plot, ...] = ()
     tables: tuple[Table, ...] = ()
-    command: str = ""
+    command: str = ""  # what makes these figures again

@@ -61,7 +61,7 @@ class StartedServer:
         raise ValueError(f"the server {self.name} {reason}")
 
     def why_it_ended(self) -> str:
-        """With its status and the last line of its output."""
+        """The reason of its end, with its status and the last line of its output."""
         self._has_failed = True
         lines = [line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
         status = self._process.returncode if self._process else None

@@ -27,14 +27,14 @@ BEST_FIXED = "best fixed length"
 
 @dataclass(frozen=True)
 class Results:
-    """What a page is made of. failed: runs without figures. ours: the variant that the others are compared with."""
+    """The content of a page."""
 
     matrix: Matrix
     runs: Runs
-    failed: Mapping[tuple[str, str, int], Measured]
+    failed: Mapping[tuple[str, str, int], Measured]  # runs without figures
     environment: Mapping[str, str]
     command: str
-    ours: str
+    ours: str  # the variant that the others are compared with
 
     @property
     def figures(self) -> list[CellFigures]:
@@ -110,7 +110,7 @@ def _glance(results: Results, figures: Sequence[CellFigures], ratios: Sequence[S
 
 
 def _legend(results: Results) -> list[str]:
-    """What the names of policies mean, for a reader who knows none."""
+    """The meaning of the names of policies, for a reader who knows none."""
     policies = {variant.policy or "" for variant in results.matrix.variants}
     meanings = ["off serves without drafts"] if "off" in policies else []
     if any(policy.startswith("fixed:") for policy in policies):
@@ -174,7 +174,7 @@ def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
 
 
 def _is_measured(results: Results, cell: str) -> bool:
-    """Whether each variant has been measured there."""
+    """True if each variant has been measured there."""
     return {key[0] for key in results.runs if key[1] == cell} >= {variant.name for variant in results.matrix.variants}
 
 

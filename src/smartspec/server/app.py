@@ -39,34 +39,32 @@ METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class About:
-    """Facts about the engine that the server reports. policy, drafters: their names. kernels: see
-    engine.kernel_report. forced_acceptance: of an engine whose text is invalid, see engine.sampling.forced_acceptance.
-    """
+    """Facts about the engine that the server reports."""
 
     model: str
+    # policy, drafters: their names
     policy: str
     drafters: tuple[str, ...] = ()
-    kernels: dict[str, str] = field(default_factory=dict)
-    forced_acceptance: float | None = None
+    kernels: dict[str, str] = field(default_factory=dict)  # see engine.kernel_report
+    forced_acceptance: float | None = None  # of an engine whose text is invalid, see engine.sampling.forced_acceptance
 
 
 @dataclass(frozen=True)
 class AppOptions:
-    """What an operator chooses. keys: who may use it, by default all. strict_fields: bodies with anything that this
-    server does not know are refused. has_page: whether `/` shows what the server does. classes: what is said of
-    requests by their workload class. access_log: whether there is a line in the log for every request. cors_origins:
-    sites whose pages may call this server, `*` for all. allowed_hosts: names of the server, where browsers are not
-    trusted (see http.browsers); None: whatever a request calls it. speculator: an engine of a smaller model with the
-    same tokenizer, and its name; with it reasoning steps can be speculated on (see lab.reasoning), which is lossy."""
+    """Options that an operator chooses."""
 
-    keys: ApiKeys = field(default_factory=ApiKeys)
-    strict_fields: bool = False
-    has_page: bool = True
+    keys: ApiKeys = field(default_factory=ApiKeys)  # who may use it, by default all
+    strict_fields: bool = False  # bodies with anything that this server does not know are refused
+    has_page: bool = True  # whether `/` shows what the server does
+    # what is said of requests by their workload class
     classes: WorkloadClasses = field(default_factory=lambda: WorkloadClasses({}))
-    access_log: bool = False
-    cors_origins: Sequence[str] = ()
+    access_log: bool = False  # whether there is a line in the log for every request
+    cors_origins: Sequence[str] = ()  # sites whose pages may call this server, `*` for all
+    # names of the server, where browsers are not trusted (see http.browsers); None: whatever a request calls it
     allowed_hosts: Sequence[str] | None = None
     max_body_bytes: int = MAX_BODY_BYTES
+    # an engine of a smaller model with the same tokenizer, and its name; with it reasoning steps can be speculated on
+    # (see lab.reasoning), which is lossy
     speculator: tuple[AsyncEngine, str] | None = None
 
 

@@ -29,15 +29,15 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Operation:
-    """answer: None for text. refusals: statuses of errors."""
+    """An operation of the interface."""
 
     method: str
     path: str
     summary: str
-    answer: type[BaseModel] | None = None
+    answer: type[BaseModel] | None = None  # None for text
     body: type[BaseModel] | None = None
     streams: bool = False
-    refusals: tuple[str, ...] = ("400", "401", "413", "415")
+    refusals: tuple[str, ...] = ("400", "401", "413", "415")  # statuses of errors
 
 
 GENERATES = {"streams": True, "refusals": tuple(REFUSALS)}
@@ -121,7 +121,7 @@ def _describe(operation: Operation) -> dict:
 
 
 def _reached(schemas: dict, names: set[str]) -> set[str]:
-    """These schemas and all that they refer to."""
+    """The names of these schemas and of all that they refer to."""
     reached: set[str] = set()
     while names:
         reached |= names

@@ -67,7 +67,7 @@ class Chooser:
         )
 
     def learn(self, batch_size: int, steps: int, plan: Plan | None, accepted: list[int], seconds: float | None) -> None:
-        """From a step that is over. accepted: draft tokens by request. seconds: None if unknown."""
+        """Learn from a step that is over. accepted: draft tokens by request. seconds: None if unknown."""
         if seconds is not None:
             fed = batch_size * (1 + steps)
             self.costs.add(StepSize(batch_size, fed, fed, max(steps - KEPT_PASSES, 0)), 0, seconds)

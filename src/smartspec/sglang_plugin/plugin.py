@@ -63,8 +63,8 @@ def hand_over(original, controller, *args, **kwargs) -> None:
 
 
 def end_prefill(processor, *args, **kwargs) -> None:
-    """Before process_batch_result_prefill(batch, result), which begins by waiting for result. Our policy waits too, and
-    knows then when prefill has ended."""
+    """Note the end of prefill before process_batch_result_prefill(batch, result), which begins by waiting for result.
+    Our policy waits too, and knows then when prefill has ended."""
     controller = getattr(getattr(processor, "model_worker", None), "adaptive_controller", None)
     told = getattr(getattr(controller, "params", None), "end_prefill", None)
     if told is not None:

@@ -43,7 +43,7 @@ class GoodputSteps:
         return self._own.cuda_graph_bs_for_step(step)
 
     def get_steps_for_batch(self, batch_size: int) -> int:
-        """Before the launch of a decode step."""
+        """Choose the number of steps, before the launch of a decode step."""
         steps = self._unless_off(self._launch, batch_size)
         return self._own.get_steps_for_batch(batch_size) if steps is None else steps
 

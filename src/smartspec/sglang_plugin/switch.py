@@ -14,14 +14,14 @@ def off_file(environment: Mapping[str, str]) -> Path:
 
 
 class Switch:
-    """Whether a file is there, as it was at most a second ago; where that cannot be seen, as it was seen last."""
+    """A file as it was at most a second ago, there or not; where that cannot be seen, as it was seen last."""
 
     def __init__(self, path: Path):
         self.path = path
         self._is_off, self._next_look = False, float("-inf")
 
     def look(self, now: float) -> bool:
-        """Whether it is off. now: in seconds."""
+        """True if it is off. now: in seconds."""
         if now >= self._next_look:
             self._next_look = now + SPACING
             with suppress(OSError):

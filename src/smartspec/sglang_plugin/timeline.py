@@ -1,4 +1,4 @@
-"""How long steps take, as far as the host can tell.
+"""The duration of steps, as far as the host can tell.
 
 SGLang calls its policy before it launches a decode step, and when the accepted lengths of a step are on the host. Its
 overlapped scheduler launches a step before it waits for the one that runs:
@@ -19,13 +19,13 @@ MAX_UNDER_WAY = 2  # steps
 
 @dataclass(frozen=True)
 class Launched:
-    """A decode step. at: seconds. is_queued: whether the step before it was still under way. decision: of the host."""
+    """A decode step."""
 
     batch_size: int
     steps: int
-    at: float
-    is_queued: bool
-    decision: Any = None
+    at: float  # seconds
+    is_queued: bool  # whether the step before it was still under way
+    decision: Any = None  # of the host
 
 
 class Timeline:

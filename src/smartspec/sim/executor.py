@@ -62,8 +62,8 @@ class SimExecutor:
         self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]  # by accepted count
 
     def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
-        """What perfect estimates know about the step that is under way. outcomes: what perfect outcomes know, which
-        tokens of a chain are right."""
+        """The knowledge of perfect estimates about the step that is under way. outcomes: what perfect outcomes know,
+        which tokens of a chain are right."""
         if outcomes:
             num_right = np.minimum(
                 self.acceptance.num_right(view.request_ids, view.now, self._positions), self._num_left
@@ -75,7 +75,7 @@ class SimExecutor:
         return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances)
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
-        """How to find out what the drafter can draft."""
+        """Begin a step; return the query that finds what the drafter can draft."""
         rows = batch.decoding
         self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
         self._num_left = np.array([self._left_of(r) for r in rows], dtype=np.int64)
@@ -116,7 +116,7 @@ class SimExecutor:
         return tuple([chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
-        """Which draft tokens were accepted, and how long it took."""
+        """Return which draft tokens were accepted, and how long it took."""
         view, trees = self._view, self._trees
         decoding, verified, fed = self._decode(drafts)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
@@ -132,7 +132,7 @@ class SimExecutor:
         )
 
     def _decode(self, drafts: tuple[Draft, ...]) -> tuple[list[Verification], np.ndarray, np.ndarray]:
-        """What each row emits; and, int [R] each, how many of its draft tokens were verified and fed to the target."""
+        """The tokens of each row; and, int [R] each, the numbers of its draft tokens verified and fed to the target."""
         trees, num_left = self._trees, self._num_left.tolist()
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
         if trees is None:
@@ -173,7 +173,7 @@ class SimExecutor:
         return Verification(tuple(emitted), num_accepted, accepted_nodes=path)
 
     def _follow(self, batch: Batch) -> None:
-        """Which tokens the draft model's KV lacks or has lost: see engine.drafting.model.drafter."""
+        """Follow which tokens the draft model's KV lacks or has lost: see engine.drafting.model.drafter."""
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
                 self._num_seen[op.target_slot] = min(self._num_seen[op.source_slot], op.num_tokens)

@@ -11,8 +11,8 @@ from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
 
 
 class PerfectOutcomes(Policy):
-    """In each step, every row drafts the tokens that are right, up to the number of passes with the most tokens per
-    second. So no wrong token is drafted or verified, which no policy that must guess can reach.
+    """A policy in which every row drafts, in each step, the right tokens, up to the number of passes with the most
+    tokens per second. So no wrong token is drafted or verified, which no policy that must guess can reach.
 
     outcomes: certain Estimates of a step, whose latency is the GroundTruthTime. What it does not know: which requests
     come, and what a step costs later ones. A draft prefill is taken for free when lengths are chosen, and paid.
@@ -31,7 +31,7 @@ class PerfectOutcomes(Policy):
 
 
 def _tokens_per_second(view: BatchView, plan: Plan, time: GroundTruthTime) -> float:
-    """Of a step in which all that is drafted is accepted."""
+    """The tokens per second of a step in which all that is drafted is accepted."""
     lengths = plan.lengths_of(0)
     seconds = time.step_seconds(view, plan, lengths, lengths, view.now, np.random.default_rng(0))
     return float((view.num_rows + lengths.sum()) / seconds.total)

@@ -106,7 +106,7 @@ class Scenario(ScenarioSettings):
 
     @property
     def is_layer_parallel(self) -> bool:
-        """Whether layers of the draft model run side by side."""
+        """True if layers of the draft model run side by side."""
         return self.drafting == "layer-parallel"
 
     @property
@@ -115,12 +115,12 @@ class Scenario(ScenarioSettings):
 
     @property
     def is_parallel(self) -> bool:
-        """Whether drafts are made while the target verifies."""
+        """True if drafts are made while the target verifies."""
         return self.drafting == "parallel"
 
     @property
     def has_model(self) -> bool:
-        """Whether drafts are made in passes."""
+        """True if drafts are made in passes."""
         return self.drafter_spec.has_passes
 
     @property
@@ -136,10 +136,10 @@ class Scenario(ScenarioSettings):
 
     @property
     def is_measured(self) -> bool:
-        """Whether hardware is a file of measured curves."""
+        """True if hardware is a file of measured curves."""
         return self.hardware.endswith((".json", ".jsonl"))
 
 
 def is_log(path: str) -> bool:
-    """Whether that path is one of a decision log."""
+    """True if that path is one of a decision log."""
     return path.endswith(".jsonl")

@@ -51,12 +51,12 @@ DRAFT_MODELS = {"8b": "eagle-llama-3.1-8b", "70b": "eagle-llama-3.1-70b"}
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A run and its figures. wall_seconds: what the simulation itself took."""
+    """A run and its figures."""
 
     scenario: Scenario
     run: Run
     summary: Summary
-    wall_seconds: float
+    wall_seconds: float  # what the simulation itself took
 
     @property
     def settings(self) -> dict:
@@ -64,7 +64,7 @@ class SimulationResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C ended the run early. Then shorter requests are over-represented among those that ended."""
+        """True if Ctrl-C ended the run early. Then shorter requests are over-represented among those that ended."""
         return self.summary.num_unfinished > 0
 
 
@@ -178,7 +178,7 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
 
 
 def _classes(acceptance: str) -> tuple[AcceptanceClass, ...]:
-    """Of a text, or of the card at a path."""
+    """The acceptance classes of a text, or of the card at a path."""
     if not acceptance.endswith(".json"):
         return parse_classes(acceptance)
     card = Card.read(Path(acceptance))
@@ -238,7 +238,7 @@ def _make_replica(
 
 
 def _of_lab(scenario: Scenario) -> Any:
-    """What drafts in another way than serially. ValueError where the repository's lab is not found."""
+    """The lab's part that drafts in another way than serially. ValueError where the repository's lab is not found."""
     draftings = lab_table("worlds", "DRAFTINGS")
     if scenario.drafting not in draftings:
         raise ValueError(f"drafting {scenario.drafting} is in {WHERE}")

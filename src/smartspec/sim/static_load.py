@@ -24,18 +24,15 @@ from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival,
 
 @dataclass(frozen=True)
 class Phase:
-    """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow).
-
-    class_ids: workload classes, given to the rows in turn. output_tokens: after so many tokens a new request replaces
-    the old one; None for never. tagged: the controller is told the classes. The KV of drafters holds all prompts.
-    """
+    """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow). The KV
+    of drafters holds all prompts."""
 
     num_steps: int
     num_rows: int
-    class_ids: tuple[int, ...] = (0,)
+    class_ids: tuple[int, ...] = (0,)  # workload classes, given to the rows in turn
     context_tokens: int = 512
-    output_tokens: int | None = None
-    tagged: bool = False
+    output_tokens: int | None = None  # after so many tokens a new request replaces the old one; None for never
+    tagged: bool = False  # the controller is told the classes
 
     def __post_init__(self):
         if min(self.num_steps, self.num_rows, self.context_tokens) < 1 or not self.class_ids:
@@ -44,23 +41,21 @@ class Phase:
 
 @dataclass(frozen=True)
 class StaticLog:
-    """One entry a step; float or int [num_steps].
-
-    emitted, seconds: what happened. expected_emitted, expected_seconds: their expectations. Goodputs are in tokens per
-    second.
-    """
+    """One entry a step; float or int [num_steps]. Goodputs are in tokens per second."""
 
     phase: np.ndarray
     num_rows: np.ndarray
     drafted: np.ndarray
     verified: np.ndarray
+    # emitted, seconds: what happened
     emitted: np.ndarray
     seconds: np.ndarray
+    # expected_emitted, expected_seconds: their expectations
     expected_emitted: np.ndarray
     expected_seconds: np.ndarray
 
     def goodput(self, steps: slice = slice(None)) -> float:
-        """Realised."""
+        """The realised goodput."""
         return float(self.emitted[steps].sum() / self.seconds[steps].sum())
 
     def expected_goodput(self, steps: slice = slice(None)) -> float:
@@ -92,7 +87,7 @@ class StaticLoad:
         self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
 
     def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
-        """As SimExecutor.true_estimates."""
+        """The same as SimExecutor.true_estimates."""
         if outcomes:
             num_right = self.acceptance.num_right(view.request_ids, view.now, self._positions)
             return certain_estimates(self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view))
@@ -203,8 +198,8 @@ class StaticLoad:
 
 
 def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:
-    """For the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected number of these; and the
-    other fields of an Outcome about trees."""
+    """The outcome of the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected number of these; and
+    the other fields of an Outcome about trees."""
     verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
     paths = list(map(right_path, verified, trees.right))
     answers = [Verification((), len(path), accepted_nodes=path) for path in paths]

@@ -1,4 +1,4 @@
-"""From files of texts to a datastore for a model: shards of training rows, JSONL, plain text."""
+"""The way from files of texts to a datastore for a model: shards of training rows, JSONL, plain text."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +20,10 @@ SUFFIXES = (".npz", ".jsonl", ".txt")  # of files that are read in a folder; .tx
 
 @dataclass(frozen=True)
 class Text:
-    """token_ids: int [n]. Those before start are context of the others, and not counted."""
+    """A text to count."""
 
-    token_ids: Sequence[int]
-    start: int = 0
+    token_ids: Sequence[int]  # int [n]
+    start: int = 0  # tokens before it are context of the others, and not counted
 
 
 def build_datastore(

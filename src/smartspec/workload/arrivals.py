@@ -1,5 +1,5 @@
-"""When requests arrive: a Poisson process, bursts, a rate that changes, or a recorded trace. (A closed loop has no
-arrival times of its own.)"""
+"""The times at which requests arrive: a Poisson process, bursts, a rate that changes, or a recorded trace. (A closed
+loop has no arrival times of its own.)"""
 
 import csv
 from collections.abc import Sequence

@@ -12,10 +12,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Prompt:
-    """One user message. prompt_id: the row's `id`, else its line number; task: the row's `task`, else empty."""
+    """One user message."""
 
-    prompt_id: str
-    task: str
+    prompt_id: str  # the row's `id`, else its line number
+    task: str  # the row's `task`, else empty
     text: str
 
 
@@ -76,7 +76,7 @@ def draw_prompts(prompts: Sequence[Prompt], count: int, rng: np.random.Generator
 
 
 def match_by_length(lengths: np.ndarray, wanted_lengths: np.ndarray) -> np.ndarray:
-    """Which text goes to which place, int64 [N]: the longest to the place that wants the longest, and so on by rank.
+    """The text that goes to each place, int64 [N]: the longest to the place that wants the longest, and so on by rank.
 
     lengths and wanted_lengths are [N] in any units (characters and tokens, say): only their order counts.
     """

@@ -5,28 +5,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What happened to one request. Seconds; start_seconds counts from the start of the run.
-
-    ttft_seconds: until the first text arrived; None if none did, or if all of it came at once, not as a stream. error:
-    None if the answer arrived whole. tpot_target_seconds, ttft_target_seconds: what was wanted. num_refusals: how often
-    the server said to come back later, which was waited for.
-    has_usage: token counts are the server's; without it num_output_tokens is the number of pieces of text.
-    """
+    """The record of one request. Seconds; start_seconds counts from the start of the run."""
 
     prompt_id: str
     task: str
     start_seconds: float
+    # until the first text arrived; None if none did, or if all of it came at once, not as a stream
     ttft_seconds: float | None
     end_to_end_seconds: float
     num_prompt_tokens: int
     num_output_tokens: int
-    has_usage: bool
+    has_usage: bool  # token counts are the server's; without it num_output_tokens is the number of pieces of text
     finish_reason: str | None
-    error: str | None
+    error: str | None  # None if the answer arrived whole
     text: str
+    # tpot_target_seconds, ttft_target_seconds: what was wanted
     tpot_target_seconds: float | None = None
     ttft_target_seconds: float | None = None
-    num_refusals: int = 0
+    num_refusals: int = 0  # how often the server said to come back later, which was waited for
 
     @property
     def tpot_seconds(self) -> float | None:
@@ -40,7 +36,7 @@ class RequestRecord:
 
     @property
     def met_target(self) -> bool | None:
-        """Whether the time to the first token and the time per output token met their targets. Only those with a target
+        """True if the time to the first token and the time per output token met their targets. Only those with a target
         and a value count; None if there are none."""
         pairs = ((self.ttft_seconds, self.ttft_target_seconds), (self.tpot_seconds, self.tpot_target_seconds))
         met = [seconds <= target for seconds, target in pairs if seconds is not None and target is not None]

@@ -18,8 +18,8 @@ def shipped_workloads() -> dict[str, list[Prompt]]:
 
 
 def read_workloads(path: str | Path) -> dict[str, list[Prompt]]:
-    """Those of a file or folder, by task; prompts without a task are of the workload `prompts`. Raises ValueError as
-    read_prompts does."""
+    """The prompts of a file or folder, by task; prompts without a task are of the workload `prompts`. Raises ValueError
+    as read_prompts does."""
     return by_task(read_prompts(path))
 
 

@@ -88,7 +88,8 @@ class KVCache:
         self._advise(mmap.MADV_DONTNEED, -(-firsts // page) * page, ends // page * page)
 
     def _byte_ranges(self, slot: int, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where positions of a slot begin and end in the mapping: int64 each, for every key and value head."""
+        """The bytes at which positions of a slot begin and end in the mapping: int64 each, for every key and value
+        head."""
         num_slots, num_heads, max_len, head_dim = self._storage.shape[2:]
         matrices = np.arange(2 * len(self.keys))[:, None] * num_slots + slot
         heads = (matrices * num_heads + np.arange(num_heads)).ravel()

@@ -1,4 +1,4 @@
-"""What a model hands to the attention interface, found by running it once with a stand-in that only takes notes.
+"""A model's calls to the attention interface, found by running it once with a stand-in that only takes notes.
 
 What a layer may see is said by transformers in the mask alone (a model may or may not also pass its sliding window as
 an option), so the stand-in has masks of its own, which know the window they were made for.
@@ -23,21 +23,18 @@ FAR = 1 << 20  # positions at which it is checked what a mask shows
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """query [1, num_heads, N, head_dim]; key, value [1, num_kv_heads, N, head_dim]; options: the keyword arguments.
-
-    mask: what the model passed as mask; None where it made none.
-    """
+    """A call of the attention interface."""
 
     module: nn.Module
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    mask: torch.Tensor | None
-    options: dict[str, object]
+    query: torch.Tensor  # [1, num_heads, N, head_dim]
+    key: torch.Tensor  # [1, num_kv_heads, N, head_dim]
+    value: torch.Tensor  # as key
+    mask: torch.Tensor | None  # what the model passed as mask; None where it made none
+    options: dict[str, object]  # the keyword arguments
 
     @property
     def has_known_mask(self) -> bool:
-        """Whether the mask is plain causal attention, possibly in a sliding window."""
+        """True if the mask is plain causal attention, possibly in a sliding window."""
         return self.mask is None or getattr(self.mask, "is_known", False)
 
     @property
@@ -99,7 +96,7 @@ def _noted_mask(
 
 
 def _agree(mask_function: Callable, expected: Callable, size: int = 1) -> bool:
-    """Whether both show the same keys, around multiples of size and far away; decided on the CPU. Not where the
+    """True if both show the same keys, around multiples of size and far away; decided on the CPU. Not where the
     function reads tensors of its own: a mask that is looked up is of this pass alone."""
     edges = {0, 1, *(size * i + j for i in (1, 2, 3) for j in (-1, 0, 1)), FAR}
     queries = torch.tensor(sorted(edges))[:, None]

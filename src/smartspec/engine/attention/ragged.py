@@ -33,18 +33,15 @@ QUERY_COST = 0.25  # of a further query per row, where the first costs 1; measur
 
 @dataclass(frozen=True)
 class Segment:
-    """New tokens of one request: token_ids int32 [n] in places start.. of slot; logits of the last num_logits.
-
-    tree: what they see where they are tokens of a draft tree; None: everything before, and their positions are their
-    places. sparse: what they see of that, None for all; not of trees.
-    """
+    """New tokens of one request: token_ids int32 [n] in places start.. of slot; logits of the last num_logits."""
 
     slot: int
     start: int
     token_ids: np.ndarray
     num_logits: int
+    # what they see where they are tokens of a draft tree; None: everything before, and their positions are their places
     tree: TreeMask | None = None
-    sparse: SparseWindow | None = None
+    sparse: SparseWindow | None = None  # what they see of that, None for all; not of trees
 
     @property
     def num_tokens(self) -> int:
@@ -67,9 +64,6 @@ class _Group:
     The group's tokens are ragged rows [first_row : first_row + num_rows]. Where all its segments are equally long that
     is all there is to know; else rows, int64 [num_slots * num_queries], says which row each padded query takes (padding
     repeats the segment's last one) and real, int64 [num_rows], where the true queries lie among the padded ones.
-    places: int64 [num_slots, num_queries], where in its slot each query lies; its position too, but for those of trees.
-    slots, written: int64 [num_rows], where each row lies. trees: of the group's slots that feed trees, by their number
-    in the group. sparse: of its only segment.
     """
 
     first_slot: int
@@ -80,11 +74,13 @@ class _Group:
     num_rows: int
     rows: torch.Tensor | None
     real: torch.Tensor | None
+    # int64 [num_slots, num_queries], where in its slot each query lies; its position too, but for those of trees
     places: torch.Tensor
+    # slots, written: int64 [num_rows], where each row lies
     slots: torch.Tensor
     written: torch.Tensor
-    trees: dict[int, TreeMask]
-    sparse: SparseWindow | None
+    trees: dict[int, TreeMask]  # of the group's slots that feed trees, by their number in the group
+    sparse: SparseWindow | None  # of its only segment
 
     def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the cache."""
@@ -111,7 +107,7 @@ class _Group:
         return mask.repeat(1, group_size, 1)[:, None]
 
     def read(self, cached: torch.Tensor, window: int | None) -> torch.Tensor:
-        """What is attended to of one layer's keys or values: [num_slots, num_kv_heads, places, head_dim]."""
+        """The part of one layer's keys or values that is attended to: [num_slots, num_kv_heads, places, head_dim]."""
         of_slots = cached[self.first_slot : self.first_slot + self.num_slots]
         if window is None and self.sparse is not None:
             return of_slots[:, :, self._sparse_places]
@@ -158,7 +154,7 @@ class AttentionPlan:
         self._made: dict[Hashable, object] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What make returns, made by the first layer that needs this key."""
+        """Return what make returns, made by the first layer that needs this key."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -209,7 +205,7 @@ def _worth_joining(run: list[Segment], segment: Segment, call_overhead: int) -> 
 
 
 def _reading_cost(run: list[Segment]) -> float:
-    """Of a call beside its overhead, in cached tokens."""
+    """The cost of a call beside its overhead, in cached tokens."""
     context = max(s.end for s in run)
     num_queries = max(s.num_tokens for s in run)
     return len(run) * context * (1 + QUERY_COST * (num_queries - 1))

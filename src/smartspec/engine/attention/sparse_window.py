@@ -23,10 +23,10 @@ class SparseWindow:
         return self.sinks + self.window
 
     def places(self, start: int, end: int) -> torch.Tensor:
-        """What tokens at start..end - 1 see together, ascending: int64 [n]."""
+        """The places that tokens at start..end - 1 see together, ascending: int64 [n]."""
         first = max(self.sinks, start + 1 - self.window)
         return torch.cat([torch.arange(min(self.sinks, end)), torch.arange(min(first, end), end)])
 
     def is_visible(self, places: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-        """Which of the places (up to their own) queries see: bool, both int64 and broadcast."""
+        """The places (up to their own) that queries see: bool, both int64 and broadcast."""
         return (places < self.sinks) | (places > queries - self.window)

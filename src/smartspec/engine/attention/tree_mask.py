@@ -1,4 +1,4 @@
-"""Which tokens a token of a draft tree sees: one description for our kernel, torch's masks, and position ids.
+"""The tokens that a token of a draft tree sees: one description for our kernel, torch's masks, and position ids.
 
 Tokens of a tree lie in the KV in node order, after the text, while their positions go by depth. A token sees the whole
 text and, of the tree, its ancestors and itself: a set of at most 64 places, one machine word. That word says all there
@@ -17,14 +17,10 @@ MAX_TREE_TOKENS = MAX_TREE_NODES + 1  # bits of a word
 
 @dataclass(frozen=True)
 class TreeMask:
-    """What new tokens of one request see from place base on; all places before are seen by all.
+    """The places that new tokens of one request see from place base on; all places before are seen by all."""
 
-    base: the first place in the KV that not every token sees; position and place are the same up to there. ancestors:
-    uint64 [n], bit b of which says whether a token sees place base + b; its own bit is set.
-    """
-
-    base: int
-    ancestors: np.ndarray
+    base: int  # the first place in the KV that not every token sees; position and place are the same up to there
+    ancestors: np.ndarray  # uint64 [n], bit b of which says whether a token sees place base + b; its own bit is set
 
     @property
     def positions(self) -> np.ndarray:
@@ -32,14 +28,14 @@ class TreeMask:
         return self.base + np.bitwise_count(self.ancestors).astype(np.int64) - 1
 
     def visible(self, end: int, window: int | None) -> np.ndarray:
-        """What each token sees of the places base..end - 1 if it sees only so many positions (None: all): bool
+        """The places base..end - 1 that each token sees if it sees only so many positions (None: all): bool
         [n, end - base]."""
         seen = self.ancestors if window is None else _newest(self.ancestors, window)
         return (seen[:, None] >> np.arange(end - self.base, dtype=np.uint64) & np.uint64(1)).astype(bool)
 
 
 def tree_mask(parents: np.ndarray, base: int, first: int = 0, ancestors: np.ndarray | None = None) -> TreeMask:
-    """Of tokens number first.. of a tree, in KV places base + first...
+    """The mask of tokens number first.. of a tree, in KV places base + first...
 
     parents: int [n], number in the tree of the token each one follows (-1: the text); a parent has a lower number.
     ancestors: uint64 [first], of the tokens fed before, where a tree is fed level by level. Raises ValueError where
@@ -58,7 +54,7 @@ def tree_mask(parents: np.ndarray, base: int, first: int = 0, ancestors: np.ndar
 
 
 def visible_of_slot(tree: TreeMask, context: int, window: int | None) -> np.ndarray:
-    """What tokens of a tree see of the first context places of their slot: bool [n, context]."""
+    """The first context places of their slot that tokens of a tree see: bool [n, context]."""
     oldest = 0 if window is None else tree.positions + 1 - window
     text = np.arange(tree.base) >= np.reshape(oldest, (-1, 1))
     end = min(context, tree.base + MAX_TREE_TOKENS)

@@ -35,7 +35,7 @@ KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 def locate(name: str) -> tuple[str, dict[str, str]]:
-    """What from_pretrained should open: a folder or hub id, and {"gguf_file": file} for a GGUF file."""
+    """The arguments for from_pretrained: a folder or hub id, and {"gguf_file": file} for a GGUF file."""
     path = default_model_file() if name == DEFAULT_MODEL else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():

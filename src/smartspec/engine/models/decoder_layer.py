@@ -19,14 +19,13 @@ from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedAttention, Fused
 
 @dataclass(frozen=True)
 class Parts:
-    """Of a layer: x + scale * after(attention(before(x))), and of that x + scale * after(mlp(before(x))), with a norm
-    before or after each, or None. norms: before and after attention, before and after the MLP. residual_scale: that
-    scale."""
+    """The parts of a layer: x + scale * after(attention(before(x))), and of that x + scale * after(mlp(before(x))),
+    with a norm before or after each, or None."""
 
     attention: FusedAttention
     mlp: FusedMLP
-    norms: tuple[nn.Module | None, ...]
-    residual_scale: float = 1.0
+    norms: tuple[nn.Module | None, ...]  # before and after attention, before and after the MLP
+    residual_scale: float = 1.0  # the scale above
 
 
 class FusedDecoderLayer(nn.Module):
@@ -78,14 +77,14 @@ class FusedDecoderLayer(nn.Module):
         return self.of_pass(plan).run(placed, hidden_states, *kwargs["position_embeddings"])
 
     def placed(self, cache: KVCache, windows: tuple[int | None, ...], table: int = 0) -> PlacedLayer:
-        """What the kernel is given; the cache must outlive it, and so must this module as it is now described. table:
-        see PlacedLayer.of."""
+        """The layer as the kernel is given it; the cache must outlive it, and so must this module as it is now
+        described. table: see PlacedLayer.of."""
         index = self.layer_idx
         cached = cache.keys[index], cache.values[index]
         return PlacedLayer.of(self._native, self.shape, *cached, windows[index], self.scale, table)
 
     def of_pass(self, plan: AttentionPlan, num_tables: int = 1) -> Pass:
-        """What layers of this shape share in a pass."""
+        """The values that layers of this shape share in a pass."""
         num_rows = len(plan.positions)
         of_tokens = num_rows - plan.num_tokens, plan.cache.keys[0], plan.tiles, plan.ancestors
         return plan.once((self.shape, num_tables), lambda: Pass(self.shape, num_rows, *of_tokens, num_tables))
@@ -103,7 +102,7 @@ def fuse_layers(model: nn.Module) -> int:
 
 
 def describe_layers(model: nn.Module) -> None:
-    """After the linears of fused layers have changed."""
+    """Describe the layers anew after the linears of fused layers have changed."""
     for module in model.modules():
         if isinstance(module, FusedDecoderLayer):
             module.describe()

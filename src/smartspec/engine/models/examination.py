@@ -1,4 +1,4 @@
-"""What a stock model is, as its passes show it, and whether our attention can take its attention's place."""
+"""The examination of a stock model by its passes: what it is, and whether our attention can replace its own."""
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ BEYOND_CHANGES_OTHERS = (
 
 
 def examine(name: str, model: nn.Module, notes: Notes) -> tuple[dict, Reference]:
-    """What a probe of the stock model shows, as fields of LoadedModel, and what it computes.
+    """Return what a probe of the stock model shows, as fields of LoadedModel, and what it computes.
 
     Raises UnsupportedModelError where our attention cannot take its attention's place.
     """

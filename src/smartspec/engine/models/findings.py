@@ -1,4 +1,4 @@
-"""What a load has found out by computing with a model, kept so that the next load need not compute it again.
+"""The findings of a load that computed with a model, kept so that the next load need not compute them again.
 
 The checks of a load (load_check.py) take most of a start, and give the same for the same files, options, software and
 processor. The name of a file of findings is the hash of all that; one that is damaged, or that another user may have
@@ -28,18 +28,16 @@ ENGINE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Findings:
-    """shape: fields of LoadedModel that a probe shows; preparation: of the modules, the first that computed what the
-    stock model does; rounds_to_int8: whether inputs of linears on blocks are rounded to 8 bits; notes: what was logged
-    on the way."""
+    """The findings about a checkpoint under the options of a load."""
 
-    shape: dict
-    preparation: str
-    rounds_to_int8: bool
-    notes: list[str]
+    shape: dict  # fields of LoadedModel that a probe shows
+    preparation: str  # of the modules, the first that computed what the stock model does
+    rounds_to_int8: bool  # whether inputs of linears on blocks are rounded to 8 bits
+    notes: list[str]  # what was logged on the way
 
 
 class Notes:
-    """What is logged while a model is examined, kept to be logged again at the next load."""
+    """The lines logged while a model is examined, kept to be logged again at the next load."""
 
     def __init__(self):
         self.lines: list[str] = []
@@ -50,8 +48,8 @@ class Notes:
 
 
 def findings_path(source: str, files: dict[str, str], options: Iterable[str]) -> Path | None:
-    """Where the findings about a checkpoint under these options of a load are kept. source, files: as `locate` gives
-    them. None where its files are not known."""
+    """The path of the findings about a checkpoint under these options of a load. source, files: as `locate` gives them.
+    None where its files are not known."""
     checkpoint = _files_of(source, files)
     if checkpoint is None:
         return None
@@ -62,7 +60,7 @@ def findings_path(source: str, files: dict[str, str], options: Iterable[str]) ->
 
 
 def read_findings(path: Path | None) -> Findings | None:
-    """What is kept there, None where nothing is that can be relied on."""
+    """Return what is kept there, None where nothing is that can be relied on."""
     if path is None or not path.is_file() or why_untrusted(path) is not None:
         return None
     try:
@@ -76,7 +74,7 @@ def read_findings(path: Path | None) -> Findings | None:
 
 
 def keep_findings(path: Path | None, findings: Findings) -> None:
-    """For the next load, where the cache folder can be written."""
+    """Keep the findings for the next load, where the cache folder can be written."""
     if path is None:
         return
     text = json.dumps(asdict(findings))
@@ -111,7 +109,7 @@ def _files_of(source: str, files: dict[str, str]) -> list | None:
 
 @functools.cache
 def _engine_digest() -> str:
-    """Of the source of the engine, which decides what is found."""
+    """The digest of the source of the engine, which decides what is found."""
     digest = hashlib.sha256()
     for path in sorted(ENGINE.rglob("*.py")):
         digest.update(path.read_bytes())

@@ -23,17 +23,15 @@ from smartspec.engine.models.taps import decoder_layers
 
 @dataclass(frozen=True)
 class FusedPass:
-    """The parts of a model: what it embeds tokens and positions with, its layers, and what follows them. tables: of
-    each layer, the number of its position embeddings among the rotaries; scales: what the model multiplies embeddings
-    and logits by."""
+    """The parts of a model: what it embeds tokens and positions with, its layers, and what follows them."""
 
     embedding: nn.Module
     rotaries: tuple[Rotary, ...]
-    tables: tuple[int, ...]
+    tables: tuple[int, ...]  # of each layer, the number of its position embeddings among the rotaries
     layers: tuple[FusedDecoderLayer, ...]
     norm: FusedRMSNorm
     head: nn.Module
-    scales: tuple[float, float]
+    scales: tuple[float, float]  # what the model multiplies embeddings and logits by
 
     def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> "PlacedPass":
         """The pass over a cache, which must outlive it."""
@@ -66,11 +64,11 @@ class PlacedPass:
         return self.logits(hidden, wanted), found[: len(taps)]
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """What the first layer reads of token_ids, int64 [N]: [1, N, hidden_size]."""
+        """The input of the first layer for token_ids, int64 [N]: [1, N, hidden_size]."""
         return _scaled(self._parts.embedding(token_ids[None]), self._parts.scales[0])
 
     def layers(self, hidden: torch.Tensor, plan: AttentionPlan, begin: int, end: int) -> torch.Tensor:
-        """What layers begin..end - 1 compute of what they read, both [1, N, hidden_size]."""
+        """The output of layers begin..end - 1 for their input, both [1, N, hidden_size]."""
         if end <= begin:
             return hidden
         parts = self._parts
@@ -79,12 +77,12 @@ class PlacedPass:
         return of_pass.run(self._span(begin, end), hidden, *positions)
 
     def logits(self, hidden: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:
-        """Of what the last layer computed, [1, N, hidden_size]: [n, vocabulary], see run."""
+        """The logits of the last layer's output, [1, N, hidden_size]: [n, vocabulary], see run."""
         scored = hidden if wanted is None else hidden[:, wanted]
         return _scaled(self._parts.head(self._parts.norm(scored))[0], self._parts.scales[1])
 
     def _span(self, begin: int, end: int) -> object:
-        """These layers as the kernel takes them: a ctypes array."""
+        """The layers as the kernel takes them: a ctypes array."""
         end = min(end, len(self._layers))
         if (begin, end) not in self._spans:
             self._spans[begin, end] = (PlacedLayer * (end - begin))(*self._layers[begin:end])
@@ -115,7 +113,7 @@ def _scaled(x: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def _scales(model: nn.Module, embedding: nn.Module, first: nn.Module, head: nn.Module) -> tuple[float, float]:
-    """What the model multiplies the embedding's and the head's output by, if it does."""
+    """The factors by which the model multiplies the embedding's and the head's output, if it does."""
     seen: dict[str, torch.Tensor] = {}
     handles = [
         embedding.register_forward_hook(lambda module, args, output: seen.update(embedded=output.clone())),
@@ -134,7 +132,7 @@ def _scales(model: nn.Module, embedding: nn.Module, first: nn.Module, head: nn.M
 
 
 def _ratio(x: torch.Tensor, to: torch.Tensor) -> float:
-    """By the largest number, 1 where they are equal."""
+    """The ratio of x to the largest number of `to`, 1 where they are equal."""
     largest = to.abs().argmax()
     return 1.0 if torch.equal(x, to) else float(x.flatten()[largest] / to.flatten()[largest])
 
@@ -142,8 +140,8 @@ def _ratio(x: torch.Tensor, to: torch.Tensor) -> float:
 def _rotaries_of(
     model: nn.Module, layers: tuple[FusedDecoderLayer, ...]
 ) -> tuple[tuple[Rotary, ...], tuple[int, ...]] | None:
-    """What gives the layers their position embeddings, and which of these each layer is given; None where a layer's are
-    no module's output."""
+    """The modules that give the layers their position embeddings, and which of them each layer is given; None where a
+    layer's are no module's output."""
     made: list[tuple[Rotary, object]] = []
     given: list[object] = []
     handles = [

@@ -208,12 +208,12 @@ def _fused_mlp(mlp: nn.Module) -> FusedMLP | None:
 
 
 def _is_idle(module: nn.Module) -> bool:
-    """Whether it only computes something in training."""
+    """True if it only computes something in training."""
     return isinstance(module, nn.Dropout | nn.Identity)
 
 
 def _name_of(activation: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
-    """Which of ACTIVATIONS it computes, None for another."""
+    """The name in ACTIVATIONS of what it computes, None for another."""
     x = torch.linspace(-9, 9, 200)
     known = (name for name, function in ACTIVATIONS.items() if close(activation(x), function(x)))
     return next(known, None)
@@ -259,7 +259,7 @@ def _fused_attention(attention: nn.Module, rotary_width: int | None) -> FusedAtt
 
 
 def _linears_of_attention(module: nn.Module) -> tuple[list[nn.Module], nn.Module] | None:
-    """Those of query, key and value, and that of the output; None where it has others."""
+    """The linear layers of query, key and value, and that of the output; None where it has others."""
     for names in QUERY_KEY_VALUE:
         linears = [getattr(module, name, None) for name in (*names, "o_proj")]
         if all(map(is_linear, linears)):
@@ -284,7 +284,7 @@ def _reproduces(fused: Callable, original: Callable, x: torch.Tensor) -> bool:
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether they are equal but for rounding, each row measured by its largest number."""
+    """True if they are equal but for rounding, each row measured by its largest number."""
     tolerance = RELATIVE_TOLERANCE if b.dtype == torch.float32 else 2 * torch.finfo(b.dtype).eps
     scale = b.abs().amax(dim=-1, keepdim=True)
     return a.shape == b.shape and bool(((a - b).abs() <= tolerance * scale).all())

@@ -20,7 +20,7 @@ ATTENTION_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_output.bi
 
 
 def config_values(file: GGUFFile) -> tuple[Values, set[str]]:
-    """What to make the configuration of, with its model_type, and the tensors that stand in it.
+    """The values to make the configuration of, with its model_type, and the tensors that stand in it.
 
     Raises UnsupportedModelError naming the architecture, key or tensor that cannot be applied.
     """
@@ -54,7 +54,7 @@ def make_config(values: Values) -> PretrainedConfig:
 
 
 def _common(keys: Keys) -> Values:
-    """What all architectures have. Token ids are set, as those of a class would be of another vocabulary."""
+    """The values that all architectures have. Token ids are set, as those of a class would be of another vocabulary."""
     scalars, num_heads = keys.file.scalars, keys.size("attention.head_count")
     embedding = keys.file.tensors.get("token_embd.weight")
     return {

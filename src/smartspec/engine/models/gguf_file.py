@@ -1,4 +1,4 @@
-"""Where the tensors of a GGUF file lie, and their raw bytes.
+"""The places of the tensors of a GGUF file, and their raw bytes.
 
 The gguf package's reader makes an array of every token and merge of the vocabulary, which takes seconds; here they are
 passed over. A model that is split into several files is read as one. What a file says is believed only as far as the
@@ -49,13 +49,13 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """shape: outermost dimension first, in weights; offset: of its bytes, from the beginning of the file at path."""
+    """A tensor in a file."""
 
     path: Path = field(compare=False)
     name: str
     type: GGMLQuantizationType
-    shape: tuple[int, ...]
-    offset: int
+    shape: tuple[int, ...]  # outermost dimension first, in weights
+    offset: int  # of its bytes, from the beginning of the file at path
 
     @property
     def row_bytes(self) -> int:
@@ -70,13 +70,13 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """path: of the file, the first of a model that is split; scalars: the metadata by key, numbers, text or short lists
-    of numbers (as tuples), None for others; header: all bytes before the tensors, of all files."""
+    """The content of a GGUF file."""
 
-    path: Path
+    path: Path  # of the file, the first of a model that is split
+    # the metadata by key, numbers, text or short lists of numbers (as tuples), None for others
     scalars: dict[str, object]
     tensors: dict[str, StoredTensor]
-    header: bytes
+    header: bytes  # all bytes before the tensors, of all files
 
     def read(self, name: str) -> np.ndarray:
         """uint8 [all dimensions but the innermost, row_bytes]: a copy of the tensor's bytes."""
@@ -182,7 +182,7 @@ class _Cursor:
         return self.content[begin : self.place]
 
     def skip(self, count: int) -> int:
-        """Where the bytes passed over begin."""
+        """Pass over bytes; return where they begin."""
         if count > len(self.content) - self.place:
             self.fail("its header is cut short")
         self.place += count

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model: every key is applied, or changes nothing, or the file is refused by its name.
+"""The keys of a GGUF file: every key is applied, or changes nothing, or the file is refused by its name.
 
 Why: transformers reads a few keys and drops the others without a word, so that a model is served that is not the
 file's. Here the code that applies a key takes it; a key that no code took is refused. Unknown keys are refused, too.
@@ -79,7 +79,7 @@ class Keys:
         return value
 
     def real(self, name: str, default: float | None = None) -> float:
-        """As count, of any number from 0."""
+        """The value of a key, as of count, but any number from 0."""
         value = self._take(name, default)
         if type(value) is not float or not 0.0 <= value < math.inf:
             self.refuse(name, value, "it is no number from 0")
@@ -99,7 +99,7 @@ class Keys:
         return str(self._left.pop(name, default))
 
     def has(self, *names: str) -> bool:
-        """Whether any layer has a tensor of one of these names."""
+        """True if any layer has a tensor of one of these names."""
         return not self._layer_tensors.isdisjoint(names)
 
     def factors(self, name: str) -> list[float] | None:

@@ -120,7 +120,7 @@ class _Names:
 
 
 def _is_plain(model: nn.Module, place: str, stored: StoredTensor) -> bool:
-    """Whether the weight can stay in its blocks: it must belong to a module of which we know the forward."""
+    """True if the weight can stay in its blocks: it must belong to a module of which we know the forward."""
     module = model.get_submodule(place.rpartition(".")[0])
     return stored.type in BLOCK_TYPES and len(stored.shape) == 2 and can_be_on_blocks(module)
 

@@ -61,7 +61,7 @@ def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dic
 
 
 def _factors(keys: Keys, kind: str, num_frequencies: int) -> tuple[list[float] | None, list[float] | None]:
-    """What frequencies are divided by in short and in long texts."""
+    """The divisors of frequencies in short and in long texts."""
     same, short, long = (keys.factors(name) for name in (FREQUENCIES, SHORT, LONG))
     if (short is None) != (long is None) or (same and short):
         keys.refuse_tensor(FREQUENCIES if same else SHORT if short else LONG, f"{SHORT} and {LONG} go together, alone")

@@ -1,4 +1,4 @@
-r"""How a byte-level tokenizer cuts a text into words before it merges, by the name in `tokenizer.ggml.pre`.
+r"""The words that a byte-level tokenizer cuts a text into before it merges, by the name in `tokenizer.ggml.pre`.
 
 The table is llama.cpp's (src/llama-vocab.cpp, llm_tokenizer_bpe and llama_vocab::load): its names, and what its
 patterns match, in the syntax of the tokenizers library. llama.cpp does not tell apart the categories of letters: where
@@ -10,16 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Split:
-    """Patterns, each of which cuts what those before it left; what none matches stays as it lies between matches.
-
-    ignores_merges: a word that is a token is that token, whatever its merges give. adds_bos: unless the file says
-    otherwise. is_byte_level: False where tokens are written in plain text, spaces as U+2581 and bytes as <0x0A>.
-    """
+    """Patterns, each of which cuts what those before it left; what none matches stays as it lies between matches."""
 
     patterns: tuple[str, ...]
-    ignores_merges: bool = False
-    adds_bos: bool = False
-    is_byte_level: bool = True
+    ignores_merges: bool = False  # a word that is a token is that token, whatever its merges give
+    adds_bos: bool = False  # unless the file says otherwise
+    is_byte_level: bool = True  # False where tokens are written in plain text, spaces as U+2581 and bytes as <0x0A>
 
 
 _LETTER = r"\p{L}"

@@ -18,7 +18,8 @@ SPACE = "\u2581"  # what sentencepiece writes for a space
 
 
 def make_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
-    """In transformers' form, with the chat templates. Raises UnsupportedModelError where none can be made."""
+    """Make the tokenizer in transformers' form, with the chat templates. Raises UnsupportedModelError where none can be
+    made."""
     tokenizer = _sentencepiece(vocabulary) if vocabulary.split is None else _split_first(vocabulary, vocabulary.split)
     tokens = vocabulary.tokens
     for ids, is_special in ((vocabulary.special, True), (vocabulary.added, False)):
@@ -64,8 +65,8 @@ def _split_first(vocabulary: Vocabulary, split: Split) -> Tokenizer:
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
-    """Of two neighbours whose text is a token the pair merges whose token has the best score; what is no token is
-    written in bytes. After a special token a text begins anew, with a space where the file says so."""
+    """The tokenizer that merges, of two neighbours whose text is a token, the pair whose token has the best score; what
+    is no token is written in bytes. After a special token a text begins anew, with a space where the file says so."""
     ids = {token: i for i, token in enumerate(vocabulary.tokens)}
     unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
     merges = _score_merges(vocabulary, ids)

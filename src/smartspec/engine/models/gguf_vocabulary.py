@@ -1,4 +1,4 @@
-"""What a GGUF file says of its tokens, and what it leaves to its reader, as llama.cpp reads it.
+"""The tokens of a GGUF file, and what it leaves to its reader, as llama.cpp reads it.
 
 Source: llama.cpp, src/llama-vocab.cpp, llama_vocab::impl::load.
 """
@@ -49,29 +49,25 @@ _HARMLESS = (
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """tokens: by id, without two that are the same. split: how a byte-level or plain-text tokenizer cuts, None of a
-    sentencepiece one. merges: pairs, best first; scores: of each token, of a sentencepiece one. special: ids of tokens
-    that are found in a text as they are written and have no text in an answer; added: those that do have. bytes: those
-    of single bytes. bos, eos, unknown, padding: ids. ends: ids that end an answer. strips_after: white space after
-    special tokens is left out.
-    """
+    """The tokens of a GGUF file, and the rules for them."""
 
-    tokens: tuple[str, ...]
-    split: Split | None
-    merges: tuple[tuple[str, str], ...]
-    scores: tuple[float, ...]
-    special: frozenset[int]
-    added: frozenset[int]
-    bytes: frozenset[int]
+    tokens: tuple[str, ...]  # by id, without two that are the same
+    split: Split | None  # how a byte-level or plain-text tokenizer cuts, None of a sentencepiece one
+    merges: tuple[tuple[str, str], ...]  # pairs, best first
+    scores: tuple[float, ...]  # of each token, of a sentencepiece one
+    special: frozenset[int]  # ids of tokens that are found in a text as they are written and have no text in an answer
+    added: frozenset[int]  # ids of such tokens that do have text in an answer
+    bytes: frozenset[int]  # ids of tokens of single bytes
+    # bos, eos, unknown, padding: ids
     bos: int | None
     eos: int | None
     unknown: int | None
     padding: int | None
-    ends: frozenset[int]
+    ends: frozenset[int]  # ids that end an answer
     adds_bos: bool
     adds_eos: bool
     adds_space_prefix: bool
-    strips_after: bool
+    strips_after: bool  # white space after special tokens is left out
     chat_templates: Mapping[str, str]
 
 
@@ -126,7 +122,7 @@ def _is_known(key: str) -> bool:
 
 
 def named_ends(ids: Mapping[str, int]) -> set[int]:
-    """Those of these tokens that end a turn by their name; ids: by their text. As llama.cpp: what ends a message of
+    """The tokens among these that end a turn by their name; ids: by their text. As llama.cpp: what ends a message of
     several in a turn does not end the turn, and Gemma's </s> is no end."""
     names = ENDS & ids.keys()
     if "<|end|>" in names and (
@@ -214,7 +210,7 @@ def _ends(said: Mapping, tokens: tuple[str, ...], eos: int | None) -> frozenset[
 
 
 def _adds(said: Mapping, kind: str, default: bool, ids: Mapping[str, int | None]) -> bool:
-    """Whether bos or eos is added to a text."""
+    """True if bos or eos is added to a text."""
     adds = bool(said.get(f"add_{kind}_token", default)) or (kind == "bos" and said["model"] == "gemma4")
     if adds and ids[kind] is None and f"add_{kind}_token" in said:
         raise UnsupportedModelError(
@@ -224,7 +220,7 @@ def _adds(said: Mapping, kind: str, default: bool, ids: Mapping[str, int | None]
 
 
 def _chat_templates(metadata: Mapping[str, object]) -> dict[str, str]:
-    """By their names; "default" is the one without, else that for tools, else the first."""
+    """The chat templates by their names; "default" is the one without, else that for tools, else the first."""
     key = "tokenizer.chat_template"
     named = {name.removeprefix(f"{key}."): text for name, text in metadata.items() if name.startswith(f"{key}.")}
     default = metadata.get(key) or named.get("tool_use") or next(iter(named.values()), None)

@@ -67,7 +67,7 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Mo
 
 
 def is_linear(module: object) -> bool:
-    """Whether it is a linear layer whose forward we know: torch's own, or one on weights in blocks."""
+    """True if it is a linear layer whose forward we know: torch's own, or one on weights in blocks."""
     return type(module) in (nn.Linear, QuantizedLinear)
 
 

@@ -110,7 +110,7 @@ def _parse_device(device: str) -> torch.device:
 
 
 def _parse_dtype(dtype: str, device: torch.device, has_kernels: bool) -> torch.dtype | None:
-    """None: whatever the checkpoint has."""
+    """The dtype to load in; None: whatever the checkpoint has."""
     if dtype == "auto":
         return None if has_kernels else torch.float32 if device.type == "cpu" else torch.bfloat16
     if dtype not in DTYPES:
@@ -119,7 +119,7 @@ def _parse_dtype(dtype: str, device: torch.device, has_kernels: bool) -> torch.d
 
 
 def _parse_quantization(quantization: str, device: torch.device, dtype: torch.dtype | None) -> bool:
-    """Whether weights may be in blocks."""
+    """True if weights may be in blocks."""
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"unknown quantization {quantization!r}: use {', '.join(QUANTIZATIONS)}")
     reason = native.why_not(quantized_linear.LIBRARY, device, torch.float32)
@@ -175,7 +175,7 @@ def _in_int8(loaded: LoadedModel) -> LoadedModel:
 
 
 def _facts(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase, shape: dict) -> LoadedModel:
-    """What is to be known of a model before its modules are replaced; the model itself is left out."""
+    """The facts to be known of a model before its modules are replaced; the model itself is left out."""
     return LoadedModel(
         name=name,
         model=None,
@@ -226,7 +226,7 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
 
 
 def give_back_memory() -> None:
-    """What a start needed for a moment: modules in cycles, and glibc keeps what is freed, a fifth of the process."""
+    """Free what a start needed for a moment: modules in cycles, and what glibc keeps of it, a fifth of the process."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

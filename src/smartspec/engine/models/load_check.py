@@ -1,4 +1,4 @@
-"""Whether a loaded model computes in ragged, cached passes what transformers computes under eager attention.
+"""The check that a loaded model computes in ragged, cached passes what transformers computes under eager attention.
 
 Every model is checked, on its own weights, before it serves: transformers' models differ in too many ways to be told
 apart by their configuration. Before anything is replaced the stock model computes two short texts, its sliding windows
@@ -50,15 +50,15 @@ each of them; finally, write the sum into the book and send a copy to the office
 
 @dataclass(frozen=True)
 class Reference:
-    """texts: int32 [n] each; logits: [n, vocabulary] of each by the stock model; windows: those they were made with."""
+    """The results of the stock model."""
 
-    texts: list[np.ndarray]
-    logits: list[torch.Tensor]
-    windows: tuple[int | None, ...]
+    texts: list[np.ndarray]  # int32 [n] each
+    logits: list[torch.Tensor]  # [n, vocabulary] of each by the stock model
+    windows: tuple[int | None, ...]  # those they were made with
 
 
 def take_reference(model: nn.Module, vocab_size: int, max_model_len: int, calls: list[AttentionCall]) -> Reference:
-    """What the stock model computes. calls: of a probe of it. May raise whatever the model raises."""
+    """Return what the stock model computes. calls: of a probe of it. May raise whatever the model raises."""
     texts = _texts(model, vocab_size, max_model_len)
     ours = model.config._attn_implementation
     with _small_windows(model), torch.inference_mode():
@@ -74,7 +74,7 @@ def take_reference(model: nn.Module, vocab_size: int, max_model_len: int, calls:
 
 
 def find_difference(loaded: LoadedModel, reference: Reference) -> str | None:
-    """How the loaded model's ragged passes differ from the reference by more than rounding; None where they do not."""
+    """The difference, by more than rounding, of the loaded model's ragged passes from the reference; None for none."""
     try:
         error = _ragged_error(loaded, reference)
     except Exception as failure:  # modules are transformers': they may raise anything
@@ -98,8 +98,8 @@ def predictions_of_text(loaded: LoadedModel) -> torch.Tensor:
 
 
 def rounding_harm(before: torch.Tensor, after: torch.Tensor) -> str | None:
-    """What is wrong with predictions [n, vocabulary] that are no longer what they were; None where their divergence
-    stands for at most MAX_PERPLEXITY."""
+    """The fault of predictions [n, vocabulary] that are no longer what they were; None where their divergence stands
+    for at most MAX_PERPLEXITY."""
     each = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum(dim=-1)
     growth = float(each.mean().exp())
     return None if growth <= MAX_PERPLEXITY else f"the perplexity of a text grows by {growth - 1:.1%}"
@@ -150,7 +150,7 @@ def _texts(model: nn.Module, vocab_size: int, max_model_len: int) -> list[np.nda
 
 
 def _ragged_error(loaded: LoadedModel, reference: Reference) -> float:
-    """How far the logits of all but a few tokens are from the reference's at most, in units of their spread.
+    """The largest distance of the logits of all but a few tokens from the reference's, in units of their spread.
 
     A few: where two experts are nearly even, rounding decides to which a token goes; in a coarse dtype that happens to
     many tokens. What is wrong in an architecture shows in most of them.

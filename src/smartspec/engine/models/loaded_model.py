@@ -1,4 +1,4 @@
-"""What the engine knows of a model that is ready to serve."""
+"""The engine's knowledge of a model that is ready to serve."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,7 @@ from smartspec.engine.models.fused_pass import FusedPass
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to serve: eval mode, no gradients, our attention; on CPU its linears packed and modules fused.
-
-    windows: per layer, its sliding window in tokens, or None. vocab_size is the width of the logits; max_model_len the
-    positions it can be served with, and max_model_len_reason what those positions are; weight_bytes the size of the
-    distinct parameters as loaded, before packing; dtype is that of activations and KV; min_rows: rows below
-    which its linears do not become faster, 0 where every number of rows is as good as the next; activations: "int8" or
-    "bfloat16" where the inputs of linears on blocks or bfloat16 are rounded to that, else "fp32"; fused_pass: computes
-    what the model does, where there is one.
-    """
+    """A model ready to serve: eval mode, no gradients, our attention; on CPU its linears packed and modules fused."""
 
     name: str
     model: nn.Module
@@ -28,25 +20,27 @@ class LoadedModel:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    windows: tuple[int | None, ...]
-    vocab_size: int
-    max_model_len: int
+    windows: tuple[int | None, ...]  # per layer, its sliding window in tokens, or None
+    vocab_size: int  # the width of the logits
+    max_model_len: int  # the positions it can be served with
     eos_token_ids: frozenset[int]
-    dtype: torch.dtype
+    dtype: torch.dtype  # of activations and KV
     device: torch.device
-    weight_bytes: int
+    weight_bytes: int  # the size of the distinct parameters as loaded, before packing
+    # rows below which its linears do not become faster, 0 where every number of rows is as good as the next
     min_rows: int = 1
+    # "int8" or "bfloat16" where the inputs of linears on blocks or bfloat16 are rounded to that, else "fp32"
     activations: str = "fp32"
-    fused_pass: FusedPass | None = None
-    max_model_len_reason: str = "the positions it was trained for"
+    fused_pass: FusedPass | None = None  # computes what the model does, where there is one
+    max_model_len_reason: str = "the positions it was trained for"  # what the positions of max_model_len are
 
     @property
     def coarsest_dtype(self) -> torch.dtype:
-        """Of those that a pass rounds to."""
+        """The coarsest of the dtypes that a pass rounds to."""
         return torch.bfloat16 if self.activations == "bfloat16" else self.dtype
 
     @property
     def profile_key(self) -> list:
-        """What the times of its passes depend on beside the machine, JSON-able."""
+        """The values on which the times of its passes depend beside the machine, JSON-able."""
         shape = [self.num_layers, self.num_kv_heads, self.head_dim, self.vocab_size]
         return [self.name, self.weight_bytes, str(self.dtype), self.activations, *shape]

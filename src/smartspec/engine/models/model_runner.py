@@ -101,7 +101,7 @@ class ModelRunner:
     def _gone_on(
         self, ordered: list[Segment], order: list[int], known: dict[int, tuple[int, ExitRows]]
     ) -> torch.Tensor:
-        """As forward, where of some segments the first layers have computed the first tokens already."""
+        """Compute as forward does, where of some segments the first layers have computed the first tokens already."""
         assert self._fused is not None
         end = next(iter(known.values()))[1].num_layers
         hidden: dict[int, list[torch.Tensor]] = {n: [rows.hidden[:num]] for n, (num, rows) in known.items()}

@@ -24,7 +24,7 @@ class PanelLinear(nn.Module):
 
     @property
     def kernel_weights(self) -> list[Weight]:
-        """What kernels are given; it holds addresses of this module's tensors."""
+        """The weights as kernels are given them; they hold addresses of this module's tensors."""
         return [weight_of_panels(self.panels, self.bias, self.out_features)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ def _kept(weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType, fo
 def _read(
     file: Path, weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType, key: str
 ) -> dict[str, torch.Tensor] | None:
-    """None where there are no whole blocks of exactly these weights."""
+    """Read the rounded weights; None where there are no whole blocks of exactly these weights."""
     if not file.exists() or why_untrusted(file):
         return None
     try:
@@ -92,8 +92,8 @@ def _encoded(weights: dict[str, torch.Tensor], block_type: GGMLQuantizationType)
 
 
 def _digest(folder: Path, weights: dict[str, torch.Tensor]) -> str:
-    """Of the code that rounds, of the names, sizes and times of the files with weights, and of some values of each
-    weight: reading them whole would take longer than rounding."""
+    """The digest of the code that rounds, of the names, sizes and times of the files with weights, and of some values
+    of each weight: reading them whole would take longer than rounding."""
     code = [Path(file).read_bytes() for file in (__file__, gguf.quants.__file__)]
     files = sorted(path for pattern in ("*.safetensors", "*.bin", "config.json") for path in folder.glob(pattern))
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]

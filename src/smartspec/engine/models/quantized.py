@@ -20,9 +20,9 @@ UNPACKED_WEIGHTS = 1 << 20  # unpacked at once: 4 MiB, which stay in a cache
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """blocks: uint8 [outputs, row_bytes], contiguous. Raises ValueError where they are no blocks of this type."""
+    """A weight in blocks. Raises ValueError where they are no blocks of this type."""
 
-    blocks: torch.Tensor
+    blocks: torch.Tensor  # uint8 [outputs, row_bytes], contiguous
     type: GGMLQuantizationType
 
     def __post_init__(self) -> None:
@@ -33,19 +33,18 @@ class QuantizedWeight:
         return len(self.blocks)
 
     def describe(self, bias: torch.Tensor | None = None) -> kernels.Weight:
-        """What kernels are given; it holds addresses of tensors."""
+        """The weight as kernels are given it; it holds addresses of tensors."""
         return kernels.describe(self.blocks, self.type, bias)
 
 
 @dataclass(frozen=True)
 class PanelWeight:
-    """The same by panels (kernels.to_block_panels). blocks: uint8 [panels, panel width x row_bytes]. rounds: it is
-    multiplied with inputs rounded to so many terms, see round_inputs."""
+    """The same by panels (kernels.to_block_panels)."""
 
-    blocks: torch.Tensor
+    blocks: torch.Tensor  # uint8 [panels, panel width x row_bytes]
     type: GGMLQuantizationType
     outputs: int
-    rounds: int = 0
+    rounds: int = 0  # it is multiplied with inputs rounded to so many terms, see round_inputs
 
     def describe(self, bias: torch.Tensor | None = None) -> kernels.Weight:
         return kernels.describe_panels(self.blocks, self.type, self.outputs, bias, rounds=self.rounds)
@@ -75,7 +74,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def kernel_weights(self) -> list[kernels.Weight]:
-        """What kernels are given, side by side, each with its part of the bias; they hold addresses of tensors here."""
+        """The weights for kernels, side by side, each with its part of the bias; they hold addresses of its tensors."""
         sizes = [part.outputs for part in self.parts]
         biases = [None] * len(sizes) if self.bias is None else self.bias.split(sizes)
         return [part.describe(bias) for part, bias in zip(self.parts, biases, strict=True)]
@@ -110,7 +109,7 @@ class QuantizedEmbedding(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """As QuantizedLinear.weight."""
+        """The same as QuantizedLinear.weight."""
         return torch.full((), torch.nan).expand(self.num_embeddings, self.embedding_dim)
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -124,7 +123,7 @@ class QuantizedEmbedding(nn.Module):
 
 
 def can_be_on_blocks(module: nn.Module) -> bool:
-    """Whether put_on_blocks knows the module's forward."""
+    """True if put_on_blocks knows the module's forward."""
     return type(module) is nn.Linear or scale_of_embedding(module) is not None
 
 
@@ -141,8 +140,8 @@ def put_on_blocks(model: nn.Module, path: str, weight: QuantizedWeight) -> None:
 
 @torch.inference_mode()
 def scale_of_embedding(module: nn.Module) -> float | None:
-    """What an embedding multiplies the rows of its weight by in fp32; None where it is none, or computes something
-    else of them. Its own weight is not read."""
+    """The factor by which an embedding multiplies the rows of its weight in fp32; None where it is none, or computes
+    something else of them. Its own weight is not read."""
     if type(module) is nn.Embedding:
         return 1.0
     if not isinstance(module, nn.Embedding):

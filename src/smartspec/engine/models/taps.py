@@ -1,4 +1,4 @@
-"""What chosen layers of a model compute, read in a pass that runs anyway.
+"""The output of chosen layers of a model, read in a pass that runs anyway.
 
 Tap i is what the first i layers have computed; one more than there are layers is what the output embedding reads,
 after the final norm.

@@ -1,4 +1,4 @@
-"""What is raised for a checkpoint that can be read and is none that we serve."""
+"""The error for a checkpoint that can be read and is none that we serve."""
 
 
 class UnsupportedModelError(ValueError):

@@ -129,7 +129,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
 
 
 def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
-    """Beside the n-gram drafter the trees of heads take in its own."""
+    """The drafters; the trees of heads take in those of the n-gram drafter, where there is one."""
     ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
     if ngrams is None:
         return drafters

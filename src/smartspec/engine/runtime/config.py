@@ -73,8 +73,8 @@ class EngineConfig:
             )
 
     def _default_drafters(self) -> tuple[str, ...]:
-        """Those without a model; and the head that comes with the model where its weights are not in blocks: a pass
-        over those is so short that on a CPU the head's passes, and planning them, take what they bring."""
+        """The drafters without a model; and the head that comes with the model where its weights are not in blocks: a
+        pass over those is so short that on a CPU the head's passes, and planning them, take what they bring."""
         has_texts = datastore_folder(self.datastore, self.model) is not None or self.datastore_memory is not None
         has_head = self.quantization == "none" and has_shipped_head(self.model)
         return ("prompt-lookup", "recycling", "prediction", *(["datastore"] * has_texts), *([SHIPPED] * has_head))
@@ -98,7 +98,7 @@ class EngineConfig:
 
     @property
     def active_drafters(self) -> tuple[str, ...]:
-        """Those that run: none where the policy never drafts."""
+        """The drafters that run: none where the policy never drafts."""
         return () if self.policy == "off" else self.drafters
 
     @property

@@ -49,7 +49,7 @@ class FreeCores:
         self.num_threads = self._most
 
     def adapt(self, now: float) -> None:
-        """To be called before every step. now: on the monotonic clock."""
+        """Adapt to the free cores, before every step. now: on the monotonic clock."""
         if self._most == 1 or (self._last is not None and now - self._last.now < MIN_WINDOW):
             return
         last, self._last = self._last, self._read()

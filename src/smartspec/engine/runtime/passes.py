@@ -34,7 +34,7 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class TargetPasses:
-    """Those of the target."""
+    """The passes of the target."""
 
     runner: ModelRunner
 
@@ -51,11 +51,12 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Profile:
-    """Measured passes of the target and of each draft model. waiting: share of the time for which a thread waited for a
-    core that other processes had, or for which this one was suspended; 0 where the system does not tell."""
+    """Measured passes of the target and of each draft model."""
 
     target: tuple[ProfileSample, ...]
     drafts: tuple[tuple[ProfileSample, ...], ...] = ()
+    # share of the time for which a thread waited for a core that other processes had, or for which this one was
+    # suspended; 0 where the system does not tell
     waiting: float = 0.0
 
 
@@ -89,7 +90,7 @@ def measure_profile(
 
 
 def _seconds_waited() -> float:
-    """For how long this process's threads have been ready to run while others had the cores (Linux: schedstat)."""
+    """The seconds for which this process's threads were ready to run while others had the cores (Linux: schedstat)."""
     counters = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
     return sum(int(counter[1]) for counter in counters) / 1e9
 

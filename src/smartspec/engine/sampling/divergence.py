@@ -1,4 +1,4 @@
-"""How far a draft's distributions are from the target's, for policies that decide by it (DSDE, arXiv 2509.01083)."""
+"""The divergence of a draft's distributions from the target's, for policies that use it (DSDE, arXiv 2509.01083)."""
 
 import math
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from smartspec.engine.sampling.verification import verify
 def verify_forced(
     acceptance: float, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Draft]
 ) -> list[Verification]:
-    """In place of verification.verify, with the same arguments; acceptance: chance of each draft token."""
+    """Verify in place of verification.verify, with the same arguments; acceptance: chance of each draft token."""
     if not requests:
         return []
     starts = np.cumsum([0, *(len(draft) + 1 for draft in drafts[:-1])])

@@ -45,8 +45,8 @@ def apply_logit_rules(
 
 
 def _allowed_rows(grammar: Grammar, draft: Draft) -> np.ndarray:
-    """What the grammar allows after the text and each node: bool [k + 1, V]. After a node that is not reached, or of
-    which the grammar cannot tell, nothing: no token comes from there."""
+    """The tokens that the grammar allows after the text and each node: bool [k + 1, V]. After a node that is not
+    reached, or of which the grammar cannot tell, nothing: no token comes from there."""
     allowed = [grammar.allowed()]
     for parent, token_id, path in zip(draft.parents.tolist(), draft.token_ids.tolist(), draft.paths[1:], strict=True):
         is_reached = allowed[parent + 1][token_id]
@@ -55,8 +55,8 @@ def _allowed_rows(grammar: Grammar, draft: Draft) -> np.ndarray:
 
 
 def broken_grammar(requests: Sequence[Request], token_ids: Sequence[Sequence[int]]) -> torch.Tensor | None:
-    """What the grammar of requests[i] does not allow after its text and token_ids[i]: bool [N, V]; None if none has
-    a grammar. Everything where it is too complex to tell."""
+    """The tokens that the grammar of requests[i] does not allow after its text and token_ids[i]: bool [N, V]; None if
+    none has a grammar. Everything where it is too complex to tell."""
     allowed = [
         None if r.grammar is None else r.grammar.allowed(path) for r, path in zip(requests, token_ids, strict=True)
     ]

@@ -42,8 +42,8 @@ def uniform(seeds: np.ndarray, positions: np.ndarray, purpose: int | np.ndarray)
 
 
 def position_keys(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """What all numbers of a position have in common: uint64, of the shape that int64 seeds and positions broadcast
-    to."""
+    """The part that all numbers of a position have in common: uint64, of the shape that int64 seeds and positions
+    broadcast to."""
     with np.errstate(over="ignore"):
         state = _mix(np.asarray(seeds, dtype=np.int64).view(np.uint64) + _GOLDEN)
         return _mix((state ^ np.asarray(positions, dtype=np.int64).view(np.uint64)) + _GOLDEN)

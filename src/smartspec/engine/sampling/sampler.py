@@ -1,4 +1,4 @@
-"""From logits to the distribution a request is sampled from, and to a token of it.
+"""The way from logits to the distribution a request is sampled from, and to a token of it.
 
 Order, as in vLLM: rules on single tokens (logit_rules), penalties, temperature, min-p, top-k, top-p. Verification
 compares draft tokens with exactly this distribution, so nothing else in the engine may filter logits. Filters cut at a
@@ -211,8 +211,8 @@ def sample_draft(
 
 
 def distributions(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
-    """What each row is sampled from, float32 [N, V]; of greedy requests the model's own distribution. logits: as
-    draw_tokens takes them."""
+    """The distribution that each row is sampled from, float32 [N, V]; of greedy requests the model's own distribution.
+    logits: as draw_tokens takes them."""
     probs = torch.softmax(logits.float(), dim=-1)
     sampled = np.flatnonzero([not request.params.greedy for request in requests])
     if sampled.size:

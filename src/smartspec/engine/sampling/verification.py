@@ -57,9 +57,9 @@ def verify(logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[D
 def _step_back(
     logits: torch.Tensor, rows: "_Rows", drafts: Sequence[Draft], paths: list[Sequence[int]], token_ids: np.ndarray
 ) -> None:
-    """Where a request's rules leave no token after the draft tokens that it accepts, the last of these is what it
-    emits: the next step decides again after the text, as plain decoding would. A grammar may be too complex to look
-    ahead in, and yet not for the text."""
+    """Step back where a request's rules leave no token after the draft tokens that it accepts. The last of these is
+    what it emits: the next step decides again after the text, as plain decoding would. A grammar may be too complex to
+    look ahead in, and yet not for the text."""
     for i, path in enumerate(paths):
         if len(path) > 1 and token_ids[path[-1]] == NO_TOKEN and math.isfinite(logits[path[-1]].max()):
             paths[i] = path[:-1]

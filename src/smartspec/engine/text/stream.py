@@ -1,4 +1,4 @@
-"""From the tokens of a step to the text a caller sees."""
+"""The way from the tokens of a step to the text a caller sees."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,30 +12,24 @@ from smartspec.engine.text.token_texts import LogprobTexts, TokenText, TokenText
 
 @dataclass(frozen=True)
 class TextDelta:
-    """What one step added to one choice of a call.
+    """The addition of one step to one choice of a call. The num_ counters are totals of the choice."""
 
-    index: prompt number * n + choice number. token_ids: new output tokens; a final stop token is one of them, but has
-    no text. logprobs: of tokens whose place in the text is certain. finish_reason: None, "stop" or "length". The num_
-    counters are totals of the choice.
-    pieces: the text again, by the token that brought it, and whether that was an accepted draft token; at the end
-    perhaps what was held back for a stop string. prompt_logprobs: in the first delta, of the prompt's second token and
-    those after it, where they are wanted. first_step: when its first step began, on the engine's clock in seconds.
-    request_number: of the choice's request, as in the decision log. prediction_tokens: totals of the choice, accepted
-    and rejected draft tokens of its predicted output; None where it has none.
-    """
-
-    index: int
+    index: int  # prompt number * n + choice number
     text: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenText, ...] | None
-    finish_reason: str | None
+    token_ids: tuple[int, ...]  # new output tokens; a final stop token is one of them, but has no text
+    logprobs: tuple[TokenText, ...] | None  # of tokens whose place in the text is certain
+    finish_reason: str | None  # None, "stop" or "length"
     num_prompt_tokens: int
     num_output_tokens: int
     num_cached_tokens: int
+    # the text again, by the token that brought it, and whether that was an accepted draft token; at the end perhaps
+    # what was held back for a stop string
     pieces: tuple[tuple[str, bool], ...] = ()
+    # in the first delta, of the prompt's second token and those after it, where they are wanted
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    first_step: float | None = None
-    request_number: int = 0
+    first_step: float | None = None  # when its first step began, on the engine's clock in seconds
+    request_number: int = 0  # of the choice's request, as in the decision log
+    # totals of the choice, accepted and rejected draft tokens of its predicted output; None where it has none
     prediction_tokens: tuple[int, int] | None = None
     stop_string: str | None = None
 
@@ -93,15 +87,15 @@ class Choice:
         )
 
     def _prediction_tokens(self) -> tuple[int, int] | None:
-        """Of the accepted ones, those that came before the end of the text."""
+        """The accepted and rejected tokens; of the accepted, those that came before the end of the text."""
         request = self.request
         if not request.speculation.predicted_token_ids:
             return None
         return min(request.accepted_prediction_tokens, self._num_output_tokens), request.rejected_prediction_tokens
 
     def _read(self, token_ids: tuple[int, ...]) -> tuple[list[str], list[str], bool]:
-        """Of each token up to a stop string: the text it brought, the text that may be shown with it. And whether there
-        was a stop string."""
+        """Read each token up to a stop string: the text it brought, the text that may be shown with it. And whether
+        there was a stop string."""
         pieces: list[str] = []
         texts: list[str] = []
         for num_texts, token_id in enumerate(token_ids, start=1):

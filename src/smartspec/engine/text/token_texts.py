@@ -27,20 +27,16 @@ BYTES = _byte_level_alphabet()
 
 @dataclass(frozen=True)
 class TokenText:
-    """A token and its log-probability (None where there is nothing before it); top: the most likely alternatives.
+    """A token and its log-probability (None where there is nothing before it)."""
 
-    text: what the token adds to the text, as vLLM has it. A character that is spread over several tokens comes with the
-    last of them, those before it have "". Alternatives are read alone: incomplete characters are U+FFFD. bytes: the
-    token's own, of a part of a character as well. offset: where in the text it begins, in characters; all parts of a
-    character begin where the first does. shown: False for the token that ended the answer and is no part of it.
-    """
-
+    # what the token adds to the text, as vLLM has it. A character that is spread over several tokens comes with the
+    # last of them, those before it have "". Alternatives are read alone: incomplete characters are U+FFFD.
     text: str
     logprob: float | None
-    top: tuple["TokenText", ...] = ()
-    bytes: bytes = b""
-    offset: int = 0
-    shown: bool = True
+    top: tuple["TokenText", ...] = ()  # the most likely alternatives
+    bytes: bytes = b""  # the token's own, of a part of a character as well
+    offset: int = 0  # where in the text it begins, in characters; all parts of a character begin where the first does
+    shown: bool = True  # False for the token that ended the answer and is no part of it
 
 
 class TokenTexts:
@@ -112,7 +108,7 @@ class LogprobTexts:
         self.length += len(piece)
 
     def take(self, num_shown: int, is_last: bool) -> tuple[TokenText, ...]:
-        """Those that begin in the text that is shown (num_shown characters), or all; then no more text follows."""
+        """Take those that begin in the text that is shown (num_shown characters), or all; then no more text follows."""
         num_taken = len(self._held) if is_last else sum(token.offset <= num_shown for token in self._held)
         taken, self._held = self._held[:num_taken], self._held[num_taken:]
         return tuple(replace(token, offset=min(token.offset, num_shown)) for token in taken)

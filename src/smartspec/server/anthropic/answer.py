@@ -57,7 +57,7 @@ def _usage(delta: TextDelta) -> dict:
 
 
 def _end(whole: TextDelta, num_calls: int) -> dict:
-    """Why it ended."""
+    """The fields that say why it ended."""
     if whole.stop_string is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": whole.stop_string}
     reason = "max_tokens" if whole.finish_reason == "length" else "tool_use" if num_calls else "end_turn"

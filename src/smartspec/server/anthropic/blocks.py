@@ -25,7 +25,7 @@ NEEDED = {
 
 
 def _as_object(given: object) -> object:
-    """What a tool was called with; a text that is no object is a field of one."""
+    """The object that a tool was called with; a text that is no object is a field of one."""
     if isinstance(given, str):
         try:
             parsed = read_json(given or "{}")
@@ -76,14 +76,14 @@ Blocks = list[Annotated[Block, BeforeValidator(_to_block)]]
 
 
 class Turn(Body):
-    """What one side said, or the operator in between."""
+    """A turn of one side, or of the operator in between."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[Blocks, BeforeValidator(_to_blocks, json_schema_input_type=str | list[Block | TextPart])]
 
 
 def to_messages(turns: Sequence[Turn]) -> list[Message]:
-    """As a chat has them."""
+    """The same turns as messages of a chat."""
     names = {block.id: block.name for turn in turns for block in turn.content if block.type == "tool_use"}
     return [message for turn in turns for message in _messages_of(turn, names)]
 

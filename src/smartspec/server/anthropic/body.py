@@ -49,7 +49,7 @@ class ToolChoice(Body):
 
 
 class Thinking(Body):
-    """Whether the model thinks: a variable of chat templates. Nothing bounds the thought but max_tokens."""
+    """The switch for thoughts, a variable of chat templates. Nothing bounds the thought but max_tokens."""
 
     type: str = "enabled"
     budget_tokens: Ignored = None
@@ -120,7 +120,7 @@ class PromptBody(ConvertibleBody):
 
 
 def _says_something(message: Message) -> bool:
-    """Not so the empty message of the assistant's that some clients send after the question."""
+    """True unless it is the empty message of the assistant's that some clients send after the question."""
     return message.role != "assistant" or bool(message.content.strip() or message.tool_calls)
 
 

@@ -93,7 +93,7 @@ class RequestBody:
 
 
 def _unzipped(data: bytes, max_bytes: int) -> bytes | None:
-    """None if there is more than max_bytes of it. Raises APIError 400 if it is not gzip."""
+    """The unzipped data; None if there is more than max_bytes of it. Raises APIError 400 if it is not gzip."""
     unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         body = unzip.decompress(data, max_bytes + 1)

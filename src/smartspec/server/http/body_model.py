@@ -23,11 +23,10 @@ MAX_FIELDS = 128  # of one object: more than twice what any has
 
 @dataclass
 class BodyContext:
-    """How one body is read. strict: unknown fields, tools and items are refused instead of left out. ignored: names of
-    those that were left out."""
+    """The rules for reading one body."""
 
-    strict: bool = False
-    ignored: set[str] = field(default_factory=set)
+    strict: bool = False  # unknown fields, tools and items are refused instead of left out
+    ignored: set[str] = field(default_factory=set)  # names of those that were left out
 
 
 def is_strict(info: ValidationInfo) -> bool:

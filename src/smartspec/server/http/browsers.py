@@ -1,4 +1,4 @@
-"""What the pages of web sites may not do with a server that needs no key, in a browser that reaches it.
+"""Protection of a server that needs no key from the pages of web sites, in a browser that reaches it.
 
 A site whose name is made to lead to this machine (DNS rebinding) counts as the server's own page: the Host that the
 browser sends gives it away. A page may also send POSTs elsewhere, if not read the answers: the browser says where

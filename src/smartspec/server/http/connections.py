@@ -1,5 +1,5 @@
-"""What uvicorn lacks: limits of connections and of the time and size of a head, answers to HTTP/1.0 without chunks, and
-to clients that have closed their side.
+"""Additions to uvicorn: limits of connections and of the time and size of a head, answers to HTTP/1.0 without chunks,
+and to clients that have closed their side.
 
 Without the limits, a client that never ends its requests holds connections for ever, at no cost to itself.
 """
@@ -80,7 +80,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def eof_received(self) -> bool:
-        """Whether the connection stays open for the answers that are due."""
+        """True if the connection stays open for the answers that are due."""
         if self._is_spare or self.loop.time() - self._ended > self.half_close_seconds:
             return False
         self.cycle.keep_alive = False  # of the last request: it is answered after those before it
@@ -93,7 +93,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     @property
     def _is_spare(self) -> bool:
-        """Whether no request on it is being answered."""
+        """True if no request on it is being answered."""
         return self._deadline is not None or self.cycle is None or self.cycle.response_complete
 
     def _expect(self, seconds: float | None) -> None:

@@ -61,7 +61,7 @@ def anthropic_error(status: int, body: dict, request_id: str | None) -> dict:
 
 
 def is_anthropic(scope: Scope) -> bool:
-    """Whether a request is one to Anthropic's interface."""
+    """True if a request is one to Anthropic's interface."""
     path = scope["path"]
     return path == ANTHROPIC_PATHS or path.startswith(f"{ANTHROPIC_PATHS}/")
 

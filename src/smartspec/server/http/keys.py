@@ -35,11 +35,11 @@ class ApiKeys:
         self._admin = None if admin_key is None else _digest(admin_key.encode())
 
     def __bool__(self) -> bool:
-        """Whether clients need a key."""
+        """True if clients need a key."""
         return bool(self._clients)
 
     def origin(self, scope: Scope, open_paths: Collection[str] = OPEN_PATHS) -> Origin:
-        """Who sends a request: its key or, without keys, its address. Raises APIError 401 where a key is missing.
+        """The sender of a request: its key or, without keys, its address. Raises APIError 401 where a key is missing.
         open_paths: those that need none."""
         given = _key_of(dict(scope["headers"]))
         # Digests are compared, so that the time it takes says nothing about the key.

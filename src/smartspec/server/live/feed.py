@@ -1,4 +1,4 @@
-"""What the engine does, several times a second, for clients that watch. Without such clients nothing is computed."""
+"""The engine's state, several times a second, for clients that watch. Without such clients nothing is computed."""
 
 import asyncio
 import json
@@ -20,12 +20,13 @@ MAX_CLASSES = 8  # shown of one period, those with most draft tokens
 
 @dataclass
 class Recent:
-    """The steps since the last event. verified, accepted: draft tokens by workload class, "" for none."""
+    """The steps since the last event."""
 
     num_steps: int = 0
     num_generated_tokens: int = 0
     num_prompt_tokens: int = 0
     steps: deque[dict] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
+    # verified, accepted: draft tokens by workload class, "" for none
     verified: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
 

@@ -20,7 +20,7 @@ class IgnoredFields:
         self._num_first: Counter[str] = Counter()  # names by the client that sent them first
 
     def count(self, names: Collection[str], client: str) -> None:
-        """Of one body. Call it in any thread."""
+        """Count the names of one body. Call it in any thread."""
         for name in names:
             self._counter.labels(self._label(name[:MAX_CHARACTERS], client)).inc()
 

@@ -135,7 +135,7 @@ class ReasoningText(BaseModel):
 
 
 class OutputReasoning(BaseModel):
-    """What a model thought that thinks."""
+    """The thought of a model that thinks."""
 
     type: Literal["reasoning"]
     id: str
@@ -186,7 +186,7 @@ class MessageUsage(BaseModel):
 
 
 class MessageAnswer(BaseModel):
-    """Of Anthropic's interface."""
+    """An answer of Anthropic's interface."""
 
     id: str
     type: Literal["message"]

@@ -78,7 +78,7 @@ class CallReader:
         return call, ChatFormat(call.reading)
 
     def converted(self, kind: type[Converted], data: bytes, client: Origin) -> tuple[Call, Converted]:
-        """Of a body of that kind."""
+        """The call of a body of that kind, and the body."""
         body = self._parser.parse(kind, data, client)
         try:
             chat = body.to_chat()

@@ -16,16 +16,15 @@ LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """A prompt whose log-probabilities are known. found: of its second token and those after it. written: as vLLM's
-    `prompt_logprobs`, None if that was not requested."""
+    """A prompt whose log-probabilities are known."""
 
     token_ids: list[int]
-    found: tuple[TokenLogprobs, ...]
-    written: list[dict | None] | None
+    found: tuple[TokenLogprobs, ...]  # of its second token and those after it
+    written: list[dict | None] | None  # as vLLM's `prompt_logprobs`, None if that was not requested
 
 
 class Format(Protocol):
-    """How one endpoint writes its answers; an object serves one call."""
+    """The form of one endpoint's answers; an object serves one call."""
 
     id_prefix: str
     whole_object: str
@@ -38,7 +37,7 @@ class Format(Protocol):
         """The choice of a streamed chunk; called in order."""
 
     def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
-        """Where the log-probabilities of each choice's prompt go: into the choices, or what is returned into the
+        """Place the log-probabilities of each choice's prompt: into the choices, or what is returned into the
         answer."""
 
 

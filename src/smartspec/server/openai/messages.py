@@ -24,7 +24,7 @@ def _entry(message: Message, content: str) -> dict:
 
 
 def to_template(messages: Sequence[Message]) -> list[dict]:
-    """For a template that knows of tools."""
+    """The messages for a template that knows of tools."""
     converted = []
     for message in messages:
         entry = _entry(message, message.content)
@@ -37,7 +37,8 @@ def to_template(messages: Sequence[Message]) -> list[dict]:
 
 
 def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[dict]:
-    """For a template that does not: tools stand in the system message, calls and their results in the text."""
+    """The messages for a template that knows of no tools: these stand in the system message, calls and their results in
+    the text."""
     converted: list[dict] = []
     for message in messages:
         entry = _entry(message, message.content)

@@ -44,7 +44,7 @@ def _listed(tools: object) -> list:
 
 
 def _name(tool: object) -> str | None:
-    """Of a tool of chats, or of responses."""
+    """The name of a tool of chats, or of responses."""
     if not isinstance(tool, dict):
         return None
     function = tool.get("function")

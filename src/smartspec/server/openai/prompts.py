@@ -92,12 +92,12 @@ class PromptReader:
 
     @property
     def model_thinks(self) -> bool:
-        """Whether its chat template knows thoughts, and their marks are seen in the text."""
+        """True if its chat template knows thoughts, and their marks are seen in the text."""
         template = self._tokenizer.chat_template
         return thoughts.END in str(template) and thoughts.END not in self._tokenizer.all_special_tokens
 
     def opens_thought(self, prompt: list[int]) -> bool:
-        """Whether the last that a prompt says is the mark that begins a thought."""
+        """True if a prompt ends with the mark that begins a thought."""
         return self.decode(prompt[-MARK_TOKENS:]).rstrip().endswith(thoughts.BEGIN)
 
     def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:

@@ -18,7 +18,7 @@ NOTHING_IS_STORED = "nothing is stored here: send the items of the conversation 
 
 
 class TextFormat(JsonSchema):
-    """Like response_format of chats, but flat."""
+    """The same as response_format of chats, but flat."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = Field("answer", min_length=1, max_length=64)
@@ -34,7 +34,7 @@ class TextOptions(Body):
 
 
 class Reasoning(Body):
-    """How much to think. The server has no support for the other options."""
+    """The amount of thinking. The server has no support for the other options."""
 
     effort: ReasoningEffort | None = None
     summary: Ignored = None

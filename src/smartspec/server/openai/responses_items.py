@@ -1,4 +1,4 @@
-"""What goes into a response beside its options: the items of a conversation, and tools. They come down to those of a
+"""The content of a response beside its options: the items of a conversation, and tools. They come down to those of a
 chat."""
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class InputItem(Body):
 
 
 class ResponsesTool(Body):
-    """Like a tool of chats, but flat."""
+    """The same as a tool of chats, but flat."""
 
     type: Literal["function"]
     name: FunctionName
@@ -74,8 +74,8 @@ class ResponsesToolChoice(Body):
 
 
 def to_messages(items: Sequence[InputItem]) -> list[Message]:
-    """As a chat has them: calls belong to the assistant's message before them, outputs are messages of tools, and a
-    thought is that of the assistant's message after it."""
+    """The items as messages of a chat: calls belong to the assistant's message before them, outputs are messages of
+    tools, and a thought is that of the assistant's message after it."""
     messages: list[Message] = []
     names: dict[str | None, str | None] = {}
     thought = None

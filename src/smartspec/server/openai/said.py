@@ -1,4 +1,4 @@
-"""What the text of an answer says: a thought, text, and calls of tools."""
+"""The parts of an answer's text: a thought, text, and calls of tools."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,11 @@ from smartspec.server.openai.tool_calls import ToolCall, ToolCallReader
 
 @dataclass(frozen=True)
 class Reading:
-    """What a text is read for. thinks: it may begin with a thought, which the prompt has begun if the thought is_open.
-    max_calls: how many calls of tools it may hold; 0: what looks like one is text."""
+    """The rules for reading a text."""
 
-    thinks: bool = False
+    thinks: bool = False  # it may begin with a thought, which the prompt has begun if the thought is_open
     is_open: bool = False
-    max_calls: int = 0
+    max_calls: int = 0  # how many calls of tools it may hold; 0: what looks like one is text
 
 
 PLAIN_TEXT = Reading()

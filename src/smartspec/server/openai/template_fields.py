@@ -13,7 +13,7 @@ THINKS = {"enabled": True, "adaptive": True, "disabled": False}
 
 
 class TemplateFields(Body):
-    """Whether and how much to think is said in several ways. What of them is not understood is ignored."""
+    """The fields that say in several ways whether and how much to think. What of them is not understood is ignored."""
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -24,7 +24,7 @@ class TemplateFields(Body):
     reasoning: Ignored = None  # of OpenRouter: {"effort": "low", "enabled": true}
 
     def template_variables(self) -> dict:
-        """Those of chat_template_kwargs go first."""
+        """The variables of the chat template. Those of chat_template_kwargs go first."""
         thinking = self.thinking if isinstance(self.thinking, dict) else {}
         reasoning = self.reasoning if isinstance(self.reasoning, dict) else {}
         variables: dict = {}

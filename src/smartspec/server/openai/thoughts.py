@@ -62,7 +62,7 @@ class ThoughtReader:
 
 
 def num_thought_tokens(texts: Iterable[str], is_open: bool) -> int:
-    """How many tokens of an answer are its thought, marks included. texts: what each token brought."""
+    """The number of an answer's tokens that are its thought, marks included. texts: what each token brought."""
     reader, num_tokens = ThoughtReader(is_open), 0
     for text in texts:
         reader.push(text, False)

@@ -12,10 +12,10 @@ MAX_DECODED = 2  # times that arguments may have been encoded as strings
 
 @dataclass(frozen=True)
 class ToolCall:
-    """arguments: JSON of an object."""
+    """A call of a tool."""
 
     name: str
-    arguments: str
+    arguments: str  # JSON of an object
 
     def to_json(self) -> dict:
         function = {"name": self.name, "arguments": self.arguments}
@@ -95,7 +95,7 @@ class _Call:
         self._json: JsonPrefix | None = JsonPrefix()  # as long as it may be JSON
 
     def feed(self, text: str, begin: int) -> int:
-        """How far the text has been taken, its end mark included."""
+        """Take more of the text; return the place up to which it has been taken, its end mark included."""
         end = begin
         if self._json is not None:
             end = self._json.feed(text, begin)
@@ -110,7 +110,7 @@ class _Call:
 
 
 def begin_of_mark(text: str, begin: int, mark: str) -> int:
-    """Where, from begin on, the end of the text might begin a mark."""
+    """The place, from begin on, at which the end of the text might begin a mark."""
     longest = min(len(text) - begin, len(mark) - 1)
     return next((len(text) - n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), len(text))
 
@@ -134,7 +134,7 @@ def _call(found: object) -> ToolCall | None:
 
 
 def arguments_object(value: object) -> dict | None:
-    """What a model meant as arguments: an object, that object's JSON as a string, or nothing. None: none of these."""
+    """The arguments that a model meant: an object, that object's JSON as a string, or nothing. None: none of these."""
     for _ in range(MAX_DECODED):
         if not isinstance(value, str):
             break

@@ -141,7 +141,7 @@ class ToolFields(Body):
 
     @property
     def may_demand_several(self) -> bool:
-        """Whether the grammar of a demanded call allows more calls after it. Not by default: a small model would go on
+        """True if the grammar of a demanded call allows more calls after it. Not by default: a small model would go on
         and on. A named function is called once."""
         return self.parallel_tool_calls is True and not isinstance(self.tool_choice, NamedTool)
 

@@ -50,7 +50,7 @@ class _Closing:
         self._num_added = 0
 
     def definitions(self) -> dict[str, JsonValue]:
-        """Those that closed schemas refer to. Call it once, at the end."""
+        """The definitions that closed schemas refer to. Call it once, at the end."""
         found: dict[str, JsonValue] = {}
         while len(found) < len(self._wanted):
             for (pointer, others), name in list(self._wanted.items())[len(found) :]:
@@ -84,13 +84,13 @@ class _Closing:
         return self._only(closed, others | self.names(schema))
 
     def names(self, schema: JsonValue) -> Names:
-        """What is named of the properties of a value that the schema describes."""
+        """The named properties of a value that the schema describes."""
         named = {(key, name) for part in self.parts(schema) for key in NAMING for name in _dict(part.get(key))}
         needed = {name for part in self.parts(schema) for name in _list(part.get("required")) if isinstance(name, str)}
         return frozenset(named | {("properties", name) for name in needed})
 
     def is_open(self, schema: JsonValue) -> bool:
-        """Whether the schema says that there may be other properties."""
+        """True if the schema says that there may be other properties."""
         return any(part.get(key, False) is not False for part in self.parts(schema) for key in OPENING)
 
     def parts(self, schema: JsonValue, keys: Sequence[str] = ("allOf", *ALTERNATIVES)) -> Iterator[dict]:
@@ -111,7 +111,7 @@ class _Closing:
         return self.parts(schema, ["allOf"])
 
     def _beside(self, schema: dict, key: str, others: Names | None) -> Names | None:
-        """What is named for the value that the schema describes but for what is under the key."""
+        """The names given to the value that the schema describes, without what is under the key."""
         rest = {name: value for name, value in schema.items() if name != key}
         return None if others is None or self.is_open(rest) else others | self.names(rest)
 
@@ -135,7 +135,7 @@ class _Closing:
         return [self.close(part, NOTHING) for part in value] if isinstance(value, list) else self.close(value, NOTHING)
 
     def _only(self, closed: dict, names: Names) -> dict:
-        """With no properties but these. What it says of others itself stays."""
+        """The schema with no properties but these. What it says of others itself stays."""
         only = {key: value for key, value in closed.items() if key != "unevaluatedProperties"}
         if "additionalProperties" in only:
             return only
@@ -155,7 +155,7 @@ class _Closing:
         return f"#/$defs/{name}"
 
     def _resolved(self, pointer: JsonValue) -> JsonValue:
-        """What a reference leads to (RFC 6901)."""
+        """The value that a reference leads to (RFC 6901)."""
         found: JsonValue = self._root
         if not isinstance(pointer, str) or pointer[:2] not in ("#", "#/"):
             raise ValueError(f"$ref {pointer!r} is no reference into the schema, such as '#/$defs/NAME'")

@@ -41,7 +41,7 @@ def exclusive(given: list, closed: list, beside: dict, parts: Parts) -> list[dic
 
 
 class _Side:
-    """What one alternative says of its properties."""
+    """The statements of one alternative about its properties."""
 
     def __init__(self, schema: JsonValue, parts: Parts):
         found = list(parts(schema))
@@ -55,7 +55,7 @@ class _Side:
 
 
 def _narrowed(schema: dict, side: _Side, others: list[_Side], always: dict[str, None]) -> dict | None:
-    """None where it cannot be without one of the others."""
+    """The schema with what excludes the others; None where it cannot be without one of them."""
     needed, forbidden = side.required | always, {}
     for other in others:
         telling = [name for name in side.values if _are_apart(side.values[name], other.values.get(name, []))]
@@ -73,7 +73,7 @@ def _narrowed(schema: dict, side: _Side, others: list[_Side], always: dict[str, 
 
 
 def _are_apart(one: list[dict], other: list[dict]) -> bool:
-    """Whether no value satisfies both, as far as their constants and types say."""
+    """True if no value satisfies both, as far as their constants and types say."""
     for ours in map(_constants, one):
         for theirs in map(_constants, other):
             if ours is not None and theirs is not None and not ours & theirs:
@@ -93,7 +93,7 @@ def _kinds(schema: dict) -> set[str]:
 
 
 def _required(parts: Iterator[dict]) -> dict[str, None]:
-    """In order."""
+    """The required names, in order."""
     return {name: None for part in parts if isinstance(part.get("required"), list) for name in part["required"]}
 
 

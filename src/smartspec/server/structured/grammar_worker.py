@@ -31,8 +31,8 @@ def read_tables(tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[in
 
 
 def first_matcher(tables: LLTokenizer, definition: str) -> LLMatcher:
-    """At the beginning of a grammar, with its first mask computed, the slow one: copies share what it has learned.
-    Raises ValueError saying why it cannot be, or that nothing satisfies it."""
+    """The matcher at the beginning of a grammar, with its first mask computed, the slow one: copies share what it has
+    learned. Raises ValueError saying why it cannot be, or that nothing satisfies it."""
     limits = LLParserLimits(precompute_large_lexemes=False, verbose_errors=False, **LIMITS)
     matcher = LLMatcher(tables, definition, log_level=0, limits=limits)
     can_begin = not matcher.is_error() and any(matcher.compute_bitmask())

@@ -92,7 +92,7 @@ class JsonPrefix:
         return end
 
     def _takes(self, character: str) -> bool:
-        """Whether a character outside of strings, no space, may come next; takes it if so."""
+        """True if a character outside of strings, no space, may come next; takes it if so."""
         expects = self._expects
         if expects.startswith("value"):
             if character in "{[":

@@ -32,7 +32,7 @@ class Matchers:
         self.generation = 0
 
     def begin(self) -> LLMatcher | None:
-        """None where it was built too often."""
+        """The matcher at the beginning; None where it was built too often."""
         return None if self._matcher is None else self._matcher.deep_copy()
 
     def renew(self, generation: int) -> None:
@@ -73,7 +73,7 @@ class _Follower:
         return self._matcher
 
     def mask_after(self, token_ids: list[int]) -> bytes | None:
-        """Which tokens may follow these, a bit each; None if that is not known."""
+        """The tokens that may follow these, a bit each; None if that is not known."""
         if (matcher := self.at_end_of(token_ids)) is None:
             return None
         mask = matcher.compute_bitmask()

@@ -20,17 +20,13 @@ from smartspec.sim.world.trees import NO_RANK, right_path
 
 @dataclass(frozen=True)
 class DraftOutcomes:
-    """Outcomes of drafts by one drafter, in all rows of a step.
+    """Outcomes of drafts by one drafter, in all rows of a step."""
 
-    rank: int [R, K], the right child after a right node of each depth as far as the log tells, else UNKNOWN; wrong:
-    int [R, K], children of lower ranks are known to be wrong. right: int [R, K], rank with what is unknown drawn,
-    NO_RANK where no child is right. max_emitted: int [R], tokens after which the request ended (a large number where it
-    did not).
-    """
-
+    # int [R, K], the right child after a right node of each depth as far as the log tells, else UNKNOWN
     rank: np.ndarray
-    wrong: np.ndarray
-    right: np.ndarray
+    wrong: np.ndarray  # int [R, K], children of lower ranks are known to be wrong
+    right: np.ndarray  # int [R, K], rank with what is unknown drawn, NO_RANK where no child is right
+    # int [R], tokens after which the request ended (a large number where it did not)
     max_emitted: np.ndarray = field(repr=False)
 
     @property
@@ -48,8 +44,8 @@ class DraftOutcomes:
         return np.where(is_decided & (certain < self.rank.shape[1]), ALL, certain)
 
     def free_test(self, position: np.ndarray, found: DrafterView) -> tuple[np.ndarray, np.ndarray]:
-        """Whether the log tells what became of the token at that position (int [R]) of drafts that were found, and
-        whether it was right: bool [R] each. Of trees, it covers only the children of the text."""
+        """True where the log tells what became of the token at that position (int [R]) of drafts that were found, and
+        true where it was right: bool [R] each. Of trees, it covers only the children of the text."""
         if found.parents is None:
             is_told = (self.num_accepted >= position) & (position < self.num_known)
             return is_told, self.num_accepted > position

@@ -1,4 +1,4 @@
-"""Which draft tokens the target really accepts.
+"""The draft tokens that the target really accepts.
 
 The ground truth is a tree of means. A workload class has a mean acceptance, which may change in time. A request's mean
 is drawn from a Beta around that of its class. The acceptance probability of a token at one output position is drawn
@@ -54,9 +54,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class Steps:
-    """Changes of regime. steps: (second, value), ascending; the first value also holds before its second."""
+    """Changes of regime."""
 
-    steps: tuple[tuple[float, float], ...]
+    steps: tuple[tuple[float, float], ...]  # (second, value), ascending; the first value also holds before its second
 
     def __post_init__(self):
         seconds = [second for second, _ in self.steps]
@@ -72,22 +72,17 @@ class Steps:
 
 @dataclass(frozen=True)
 class AcceptanceClass:
-    """Drafts of one workload class.
+    """Drafts of one workload class."""
 
-    mean: acceptance of a draft's first token, over time. decay: each further token of a draft has decay times the mean
-    of the one before. later: of all tokens but the first, a factor beside that. request_concentration,
-    token_concentration: of the Betas around the class mean and around the request's; math.inf for no spread; their
-    variance is m (1 - m) / (concentration + 1). found_share: share of output positions at which a model-free drafter
-    finds something; found_run_tokens: length of the stretches of text where it does, or does not.
-    """
-
-    mean: Course
-    decay: float = 1.0
-    later: float = 1.0
+    mean: Course  # acceptance of a draft's first token, over time
+    decay: float = 1.0  # each further token of a draft has decay times the mean of the one before
+    later: float = 1.0  # of all tokens but the first, a factor beside that
+    # request_concentration, token_concentration: of the Betas around the class mean and around the request's; math.inf
+    # for no spread; their variance is m (1 - m) / (concentration + 1)
     request_concentration: float = math.inf
     token_concentration: float = math.inf
-    found_share: float = 1.0
-    found_run_tokens: int = 8
+    found_share: float = 1.0  # share of output positions at which a model-free drafter finds something
+    found_run_tokens: int = 8  # length of the stretches of text where it does, or does not
 
     def __post_init__(self):
         shares = [("mean", mean) for mean in self.mean.values()]
@@ -100,7 +95,7 @@ class AcceptanceClass:
 
 @dataclass(frozen=True)
 class Confidence:
-    """How a drafter's confidence follows from the token's acceptance a (sheet 05: simulating a noisy head):
+    """A model of the drafter's confidence, from the token's acceptance a (sheet 05: simulating a noisy head):
 
         log-odds(confidence) = bias + slope * log-odds(a) + noise * z
 
@@ -185,7 +180,7 @@ class GroundTruthAcceptance:
         return to_uniform(self._bits(_UNIFORM, request_ids, output_positions))
 
     def num_right(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
-        """How many draft tokens of each request the target goes on with: int [R]."""
+        """The number of draft tokens of each request that the target goes on with: int [R]."""
         conditional = self.conditional(request_ids, now, output_positions)
         return count_leading(self.uniform(request_ids, output_positions) < conditional)
 

@@ -1,4 +1,4 @@
-"""How long one pass of a language model takes on known hardware, from first principles.
+"""The time of one pass of a language model on known hardware, from first principles.
 
 A roofline (Williams, Waterman and Patterson 2009, doi 10.1145/1498765.1498785): every component of a pass takes the
 longer of its arithmetic and its memory traffic, plus the part of the shorter one that does not overlap with it.
@@ -27,14 +27,12 @@ GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One device. flops: dense bfloat16 operations per second. bandwidth: bytes per second of its memory. memory:
-    bytes. link: bytes per second to the other devices, in one direction.
-    """
+    """One device."""
 
-    flops: float
-    bandwidth: float
-    memory: float
-    link: float
+    flops: float  # dense bfloat16 operations per second
+    bandwidth: float  # bytes per second of its memory
+    memory: float  # bytes
+    link: float  # bytes per second to the other devices, in one direction
 
 
 ACCELERATORS = {
@@ -56,23 +54,21 @@ MEASURED = {"h100": _H100, "h200": _H100}
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder-only transformer with grouped-query attention and a gated MLP, or a mixture of experts.
-
-    intermediate: of the MLP that every token goes through, 0 for none. experts, experts_per_token, expert_intermediate:
-    of a mixture; each token goes through a few of the experts, and a pass reads those that any of its tokens needs.
-    stored_vocabularies: vocabulary matrices of its own in memory: 2, 1 where embedding and head are tied, 0 for a head
-    that borrows the target's. joining_weights: weights of an EAGLE head's input matrix.
-    """
+    """A decoder-only transformer with grouped-query attention and a gated MLP, or a mixture of experts."""
 
     layers: int
     hidden: int
-    intermediate: int
+    intermediate: int  # of the MLP that every token goes through, 0 for none
     heads: int
     kv_heads: int
     head_dim: int
     vocabulary: int
+    # vocabulary matrices of its own in memory: 2, 1 where embedding and head are tied, 0 for a head that borrows the
+    # target's
     stored_vocabularies: int = 2
-    joining_weights: int = 0
+    joining_weights: int = 0  # weights of an EAGLE head's input matrix
+    # experts, experts_per_token, expert_intermediate: of a mixture; each token goes through a few of the experts, and a
+    # pass reads those that any of its tokens needs
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
@@ -141,25 +137,22 @@ MODEL_SHAPES = {
 
 @dataclass(frozen=True)
 class Roofline:
-    """Pass times of a model on num_devices accelerators, as GroundTruthTime wants them.
-
-    compute_efficiency, bandwidth_efficiency, link_efficiency: reachable share of the data sheet's figures. overlap:
-    share of the shorter of arithmetic and traffic that is hidden by the longer. layer_seconds: starting the kernels of
-    a layer, and its part of what a step does outside layers. Defaults are assumed; roofline() takes what is MEASURED.
-    all_reduce_seconds: latency of one all-reduce. graph_sizes: fed tokens are padded to the next of these, if any, as
-    engines with captured graphs do; larger passes are not, nor are attention and logits.
-    """
+    """Pass times of a model on num_devices accelerators, as GroundTruthTime wants them. Defaults are assumed;
+    roofline() takes what is MEASURED."""
 
     accelerator: Accelerator
     model: ModelShape
     num_devices: int = 1
+    # fed tokens are padded to the next of these, if any, as engines with captured graphs do; larger passes are not, nor
+    # are attention and logits
     graph_sizes: tuple[int, ...] = ()
+    # compute_efficiency, bandwidth_efficiency, link_efficiency: reachable share of the data sheet's figures
     compute_efficiency: float = 0.75
     bandwidth_efficiency: float = 0.8
     link_efficiency: float = 0.8
-    overlap: float = 0.5
-    layer_seconds: float = 40e-6
-    all_reduce_seconds: float = 10e-6
+    overlap: float = 0.5  # share of the shorter of arithmetic and traffic that is hidden by the longer
+    layer_seconds: float = 40e-6  # starting the kernels of a layer, and its part of what a step does outside layers
+    all_reduce_seconds: float = 10e-6  # latency of one all-reduce
 
     def __post_init__(self):
         if self.num_devices < 1 or self.model.heads % self.num_devices:

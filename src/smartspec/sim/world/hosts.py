@@ -1,4 +1,4 @@
-"""What a simulated target runs on: plain accelerators, or a machine of the repository's lab by name."""
+"""The hosts of a simulated target: plain accelerators, or a machine of the repository's lab by name."""
 
 from dataclasses import fields
 

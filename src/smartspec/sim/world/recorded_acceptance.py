@@ -20,13 +20,11 @@ from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
 
 @dataclass(frozen=True)
 class Recording:
-    """One request, by output token after its first.
+    """One request, by output token after its first."""
 
-    outcomes: float [N], 1 accepted, 0 rejected, NaN unknown. found, match_lengths: int [N], lengths of the model-free
-    draft there was in the step that emitted the token and of its match, see control.records.DrafterView.
-    """
-
-    outcomes: np.ndarray
+    outcomes: np.ndarray  # float [N], 1 accepted, 0 rejected, NaN unknown
+    # found, match_lengths: int [N], lengths of the model-free draft there was in the step that emitted the token and of
+    # its match, see control.records.DrafterView
     found: np.ndarray
     match_lengths: np.ndarray
 
@@ -115,7 +113,7 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         return super().confidence(request_ids, output_positions, expected)
 
     def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
-        """Where these output positions, int [R, N], lie in all recordings: int [R, N]."""
+        """The places of these output positions, int [R, N], in all recordings: int [R, N]."""
         recording = (request_ids % len(self._lengths))[:, None]
         # The first token of an output comes from the prefill; the recording begins with the next one.
         return self._starts[recording] + (output_positions - 1) % self._lengths[recording]

@@ -26,13 +26,11 @@ class PassCost(Protocol):
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise around the true time of each part of a step.
+    """Noise around the true time of each part of a step."""
 
-    jitter: standard deviation of log seconds; the mean stays the true time. stall_probability: share of steps whose
-    target pass is held up (a garbage collection, a neighbour), by an exponential time of mean stall_seconds.
-    """
-
-    jitter: float = 0.02
+    jitter: float = 0.02  # standard deviation of log seconds; the mean stays the true time
+    # share of steps whose target pass is held up (a garbage collection, a neighbour), by an exponential time of mean
+    # stall_seconds
     stall_probability: float = 0.0
     stall_seconds: float = 0.05
 
@@ -49,25 +47,23 @@ NOISELESS = Noise(jitter=0.0)
 
 @dataclass(frozen=True)
 class GroundTruthTime:
-    """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled machine.
+    """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled machine."""
 
-    target: cost of one pass of the target. drafts: by drafter, of one of its passes, None where it has none; those at
-    the end may be left out. later_drafts: the same of the passes of a draft after its first, where they are not exact,
-    see lab.worlds.layer_parallel. host_seconds: everything that is neither a pass nor the controller, per step.
-    throttle: (second, factor) in ascending order: from that second on, passes take factor times as long.
-    controller_seconds: the controller's part of a step in which it queries drafters, interpolated between numbers of
-    decoding requests; empty to charge none. factor: what at() has already applied. is_parallel: draft passes run beside
-    the target's pass, on a device of their own, so that only what they take longer than it is draft time.
-    """
-
-    target: PassCost
+    target: PassCost  # cost of one pass of the target
+    # by drafter, of one of its passes, None where it has none; those at the end may be left out
     drafts: tuple[PassCost | None, ...] = ()
-    host_seconds: float = 0.0
+    host_seconds: float = 0.0  # everything that is neither a pass nor the controller, per step
     noise: Noise = NOISELESS
+    # (second, factor) in ascending order: from that second on, passes take factor times as long
     throttle: tuple[tuple[float, float], ...] = ()
+    # the controller's part of a step in which it queries drafters, interpolated between numbers of decoding requests;
+    # empty to charge none
     controller_seconds: ControllerSeconds = ()
-    factor: float = 1.0
+    factor: float = 1.0  # what at() has already applied
+    # draft passes run beside the target's pass, on a device of their own, so that only what they take longer than it is
+    # draft time
     is_parallel: bool = False
+    # as drafts, of the passes of a draft after its first, where they are not exact, see lab.worlds.layer_parallel
     later_drafts: tuple[PassCost | None, ...] = ()
 
     def __post_init__(self):
@@ -99,7 +95,7 @@ class GroundTruthTime:
         return float(self.target_seconds(view, np.zeros(1))[0])
 
     def profiled_seconds(self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float) -> np.ndarray:
-        """Of the target pass beside so much prefill, of one request."""
+        """The time of the target pass beside so much prefill, of one request."""
         prefill = int(prefill_tokens)
         beside = replace(view, num_prefills=int(prefill > 0), prefill_tokens=prefill, prefill_context_tokens=prefill)
         return self.target_seconds(beside, num_draft_tokens)

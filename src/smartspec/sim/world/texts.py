@@ -19,7 +19,7 @@ from smartspec.sim.world.acceptance import AcceptanceClass, Constant, GroundTrut
 
 @dataclass(frozen=True)
 class Text:
-    """What a target wrote after a prompt: int32 each, neither empty."""
+    """A prompt and the target's text after it: int32 each, neither empty."""
 
     prompt: np.ndarray
     output: np.ndarray

@@ -1,4 +1,4 @@
-"""What arrives in a simulation: token counts, workload classes, and either arrival times or a closed loop."""
+"""The arrivals in a simulation: token counts, workload classes, and either arrival times or a closed loop."""
 
 from dataclasses import dataclass, replace
 
@@ -10,22 +10,18 @@ from smartspec.workload.arrivals import Trace, poisson_arrivals
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests in order of arrival; arrays are [N]. class_ids: workload class, an index of those of acceptance.
-
-    arrival_seconds: float, never decreasing; None for a closed loop, in which `concurrency` requests are always under
-    way and the next arrives when one ends. tagged: requests name their class to the engine.
-    tpot_targets: wanted seconds per output token, which requests have in turn; none without.
-    ttft_target: wanted seconds to the first token of each.
-    """
+    """Requests in order of arrival; arrays are [N]."""
 
     num_prompt_tokens: np.ndarray
     num_output_tokens: np.ndarray
-    class_ids: np.ndarray
+    class_ids: np.ndarray  # workload class, an index of those of acceptance
+    # float, never decreasing; None for a closed loop, in which `concurrency` requests are always under way and the next
+    # arrives when one ends
     arrival_seconds: np.ndarray | None = None
     concurrency: int | None = None
-    tagged: bool = False
-    tpot_targets: tuple[float, ...] = ()
-    ttft_target: float | None = None
+    tagged: bool = False  # requests name their class to the engine
+    tpot_targets: tuple[float, ...] = ()  # wanted seconds per output token, which requests have in turn; none without
+    ttft_target: float | None = None  # wanted seconds to the first token of each
 
     def __post_init__(self):
         if (self.arrival_seconds is None) == (self.concurrency is None):

@@ -34,8 +34,8 @@ def true_rank_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarra
 
 
 def right_ranks(uniform: np.ndarray, top_chance: np.ndarray, rank_chances: np.ndarray) -> np.ndarray:
-    """Which child is right after a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform: float
-    [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1 child is right."""
+    """The child that is right after a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform:
+    float [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1 child is right."""
     left = (uniform - top_chance) / np.maximum(1.0 - top_chance, 1e-12)  # uniform too, where the first is wrong
     ranks = 1 + np.searchsorted(np.cumsum(rank_chances), left, side="right")
     return np.where(left < 0, 0, np.where(ranks > len(rank_chances), NO_RANK, ranks))
@@ -65,21 +65,19 @@ def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class GrownTrees:
-    """drafts: of ranks, likeliest nodes first, with their chances as confidence. num_fed: int [R, passes], nodes of
-    each row that a pass is fed, the text's newest token in the first."""
+    """The trees that were grown in a step."""
 
-    drafts: tuple[Draft, ...]
-    num_fed: np.ndarray
+    drafts: tuple[Draft, ...]  # of ranks, likeliest nodes first, with their chances as confidence
+    num_fed: np.ndarray  # int [R, passes], nodes of each row that a pass is fed, the text's newest token in the first
 
 
 @dataclass(frozen=True)
 class SimulatedTrees:
-    """The trees of a step's plan for a world's requests. right: int [R, K], see right_ranks; chances: float [R, K,
-    width], the true ones of the children after a right node."""
+    """The trees of a step's plan for a world's requests."""
 
     grown: GrownTrees
-    right: np.ndarray
-    chances: np.ndarray
+    right: np.ndarray  # int [R, K], see right_ranks
+    chances: np.ndarray  # float [R, K, width], the true ones of the children after a right node
 
     @staticmethod
     def of(

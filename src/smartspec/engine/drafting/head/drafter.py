@@ -177,6 +177,6 @@ def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], l
 
 
 def _text_rows(verification: Verification) -> slice | list[int]:
-    """Those that are text now, of the newest token and the nodes of a draft after it."""
+    """The rows that are text now, of the newest token and the nodes of a draft after it."""
     nodes = verification.accepted_nodes
     return slice(1 + verification.num_accepted) if nodes is None else [0, *(1 + node for node in nodes)]

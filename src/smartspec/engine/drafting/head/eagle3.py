@@ -95,7 +95,7 @@ class _Layer(nn.Module):
         return torch.cat([self.input_layernorm(embeds), normed], dim=-1), residual
 
     def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """After attention: attended [..., num_heads * head_dim] -> hidden [..., hidden_size]."""
+        """Compute what follows attention: attended [..., num_heads * head_dim] -> hidden [..., hidden_size]."""
         hidden = residual + self.self_attn.o_proj(attended)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 

@@ -112,7 +112,7 @@ class _Parts(nn.Module):
         self.target_ids = head.target_ids
 
     def for_kernel(self) -> Head:
-        """It holds addresses of this module's tensors."""
+        """The head as the kernel is given it; it holds addresses of this module's tensors."""
         config, shape = self.config, _shape(self.config)
         query, key = (None if norm is None else norm.weight for norm in self.head_norms)
         layer = Layer.of(

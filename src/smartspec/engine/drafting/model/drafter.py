@@ -47,7 +47,7 @@ class DraftModel(KVDrafter):
         decoding: Sequence[Verification],
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
-        """Its guesses in this step's draft prefill."""
+        """The tests of its guesses in this step's draft prefill."""
         return FreeTests(np.zeros_like(verified), self._guessed, self._guessed_right)
 
     def _prefill(self, request: Request) -> np.ndarray:
@@ -88,7 +88,7 @@ def _num_guesses(request: Request, feed: np.ndarray) -> int:
 
 
 def _count_matches(guesses: list[np.ndarray], feeds: list[np.ndarray]) -> tuple[list[int], list[int]]:
-    """How many tokens were guessed of each request, and how many of the guesses the text went on with."""
+    """The number of tokens that were guessed of each request, and the number of guesses that the text went on with."""
     nums = [len(guess) for guess in guesses]
     pairs = zip(guesses, feeds, strict=True)
     return nums, [int((guess == feed[len(feed) - len(guess) :]).sum()) for guess, feed in pairs]

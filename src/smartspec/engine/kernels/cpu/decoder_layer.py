@@ -50,16 +50,14 @@ class Norms(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What a layer computes besides its weights: epsilon, of its norms; activation, one of elementwise.ACTIVATIONS;
-    is_gated: whether its MLP has a gate; turns: whether query and key are turned by their positions; norms_all_heads:
-    all queries share the mean of their norm, and so do all keys; residual_scale: of what attention and MLP add."""
+    """The computation of a layer besides its weights."""
 
-    epsilon: float
-    activation: str = "silu"
-    is_gated: bool = True
-    turns: bool = True
-    norms_all_heads: bool = False
-    residual_scale: float = 1.0
+    epsilon: float  # of its norms
+    activation: str = "silu"  # one of elementwise.ACTIVATIONS
+    is_gated: bool = True  # whether its MLP has a gate
+    turns: bool = True  # whether query and key are turned by their positions
+    norms_all_heads: bool = False  # all queries share the mean of their norm, and so do all keys
+    residual_scale: float = 1.0  # of what attention and MLP add
 
 
 class Layer(ctypes.Structure):

@@ -19,7 +19,7 @@ _POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
 
 
 def applies_to(tensor: torch.Tensor) -> bool:
-    """Whether the kernels below work on tensors like this one, on this machine."""
+    """True if the kernels below work on tensors like this one, on this machine."""
     return why_not(LIBRARY, tensor.device, tensor.dtype) is None
 
 

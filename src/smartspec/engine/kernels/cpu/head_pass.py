@@ -150,8 +150,8 @@ class HeadPass:
         wanted_rows: np.ndarray,
         width: int,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each wanted row the width likeliest tokens, int64 [n, width], their probabilities, fp32 [n, width], and
-        the entropy of its distribution in nats, fp32 [n].
+        """Run the pass; return the width likeliest tokens of each wanted row, int64 [n, width], their probabilities,
+        fp32 [n, width], and the entropy of its distribution in nats, fp32 [n].
 
         tiles: int64 [m, 5], see attention.h; ancestors: uint64 [N] where there are trees. token_ids: int32 [N].
         earlier_rows: int64 [N], the wanted rows of the pass before whose hidden states these read; None: the features

@@ -41,11 +41,10 @@ class KernelsUnavailable(Exception):
 
 @dataclass(frozen=True)
 class Kernels:
-    """library: the compiled functions, None where torch computes instead. about: what they are compiled with and for,
-    or why there are none."""
+    """The kernels of one C file."""
 
-    library: ctypes.CDLL | None
-    about: str
+    library: ctypes.CDLL | None  # the compiled functions, None where torch computes instead
+    about: str  # what they are compiled with and for, or why there are none
 
 
 @functools.cache
@@ -65,7 +64,7 @@ def load_kernels(name: str) -> Kernels:
 
 
 def is_compiled(name: str) -> bool:
-    """Whether a start compiles nothing of name.c: it lies there, or cannot be compiled."""
+    """True if a start compiles nothing of name.c: it lies there, or cannot be compiled."""
     source = Path(__file__).with_name(f"{name}.c")
     try:
         compiler_command()
@@ -84,7 +83,7 @@ def key(name: str) -> str:
 
 
 def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the kernels of name.c do not run on such tensors, None where they do."""
+    """The reason why the kernels of name.c do not run on such tensors, None where they do."""
     if device.type != "cpu":
         return f"the device is {device.type}"
     if dtype != torch.float32:
@@ -117,7 +116,7 @@ def _flags(command: list[str]) -> list[str]:
 
 
 def _library(source: Path) -> Path:
-    """Where the compiled source lies. One that is there needs no compiler; without a compiler, any compiler's will
+    """The file of the compiled source. One that is there needs no compiler; without a compiler, any compiler's will
     do."""
     folder, key = _folder(), _key(source)
     try:
@@ -135,9 +134,9 @@ def _library(source: Path) -> Path:
 
 
 def _folder() -> Path:
-    """Where compiled kernels are kept: below the cache folder or, where others could write there what this process
-    would run, in a folder for temporary files that only this user can write. Raises KernelsUnavailable where both
-    are of others."""
+    """The folder of compiled kernels: below the cache folder or, where others could write there what this process would
+    run, in a folder for temporary files that only this user can write. Raises KernelsUnavailable where both are of
+    others."""
     folder, private = cache_folder() / "kernels", Path(tempfile.gettempdir()) / f"smartspec-kernels-{os.geteuid()}"
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     reason = why_untrusted(folder)
@@ -182,7 +181,7 @@ def _run(command: list[str]) -> None:
 
 
 def _is_usable(library: Path) -> bool:
-    """Whether no other user can have written the file, and it ends in the digest of what stands before: reading a
+    """True if no other user can have written the file, and it ends in the digest of what stands before: reading a
     library that was cut short may end the process."""
     if not library.is_file() or why_untrusted(library) is not None:
         return False

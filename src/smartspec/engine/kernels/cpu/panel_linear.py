@@ -12,7 +12,7 @@ from smartspec.engine.kernels.cpu.shapes import address, optional_address
 
 
 def why_not(weight: torch.Tensor) -> str | None:
-    """Why the kernel does not take weights like this one, None where it does."""
+    """The reason why the kernel does not take weights like this one, None where it does."""
     return native.why_not(LIBRARY, weight.device, weight.dtype)
 
 
@@ -25,7 +25,7 @@ def to_panels(weight: torch.Tensor) -> torch.Tensor:
 
 
 def weight_of_panels(panels: torch.Tensor, bias: torch.Tensor | None, num_outputs: int) -> Weight:
-    """What kernels are given; the tensors must outlive it and stay where they are."""
+    """The weight as kernels are given it; the tensors must outlive it and stay where they are."""
     width, inputs = quantized_linear.panel_width(), panels.shape[1]
     pointers = (
         address("panels", panels, (-(-num_outputs // width), inputs, width)),

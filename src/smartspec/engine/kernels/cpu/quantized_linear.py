@@ -47,12 +47,12 @@ class Weight(ctypes.Structure):
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether x is rounded to 8 bits."""
+        """True if x is rounded to 8 bits."""
         return bool(self.rounds) and self.type not in [BY_PANELS[kind] for kind in _PLAIN]
 
 
 def applies_to(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernels below work on inputs like these, on this machine."""
+    """True if the kernels below work on inputs like these, on this machine."""
     return why_not(LIBRARY, device, dtype) is None
 
 
@@ -87,7 +87,7 @@ def panel_width() -> int:
 
 
 def fits_panels(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> bool:
-    """Whether to_block_panels takes these."""
+    """True if to_block_panels takes these."""
     return block_type in BY_PANELS and num_inputs(blocks, block_type) % PANEL_INPUTS == 0
 
 
@@ -102,7 +102,7 @@ def to_block_panels(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> t
 
 
 def can_round(block_type: GGMLQuantizationType, inputs: int) -> bool:
-    """Whether x of so many inputs may be rounded for weights of this type by panels: to bfloat16 for BF16, where the
+    """True if x of so many inputs may be rounded for weights of this type by panels: to bfloat16 for BF16, where the
     processor multiplies that, and to 8 bits for blocks."""
     if block_type == GGMLQuantizationType.BF16:
         return inputs <= _kernels().most_rounded_inputs()
@@ -110,7 +110,7 @@ def can_round(block_type: GGMLQuantizationType, inputs: int) -> bool:
 
 
 def int8_instructions() -> str:
-    """What this processor multiplies 8-bit inputs with, "" where it has nothing that is faster than fp32."""
+    """The instructions with which this processor multiplies 8-bit inputs, "" where none is faster than fp32."""
     return _kernels().int8_instructions().decode()
 
 

@@ -33,11 +33,11 @@ class Attention(ctypes.Structure):
 
 
 class Heads(NamedTuple):
-    """Of the new tokens. query: [num_heads, N, head_dim]; key, value: [num_kv_heads, N, head_dim]."""
+    """The heads of the new tokens."""
 
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
+    query: torch.Tensor  # [num_heads, N, head_dim]
+    key: torch.Tensor  # [num_kv_heads, N, head_dim]
+    value: torch.Tensor  # as key
 
 
 class CachedLayer(NamedTuple):
@@ -76,7 +76,7 @@ def attention_of(
     window: int | None = None,
     ancestors: torch.Tensor | None = None,
 ) -> Attention:
-    """What kernels are given, from the arguments of ragged_attention; the tensors must outlive it."""
+    """The struct that kernels are given, from the arguments of ragged_attention; the tensors must outlive it."""
     (query, key, value), (keys, values) = new, cached
     num_heads, num_tokens, head_dim = query.shape
     num_kv_heads, num_slots, max_len = key.shape[0], keys.shape[0], keys.shape[2]
@@ -99,7 +99,7 @@ def attention_of(
 
 
 def _strided_address(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> int:
-    """As address, of heads and tokens that may lie apart."""
+    """The address of heads and tokens that may lie apart, checked as by `address`."""
     if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_cpu or tensor.stride(2) != 1:
         raise ValueError(
             f"{name} must be torch.float32 of shape {shape} on the CPU, its last dimension contiguous, got "
@@ -115,7 +115,7 @@ def max_tokens_per_tile(device: torch.device, dtype: torch.dtype, group_size: in
 
 
 def why_not(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> str | None:
-    """Why the kernel does not run on such a model, None where it does."""
+    """The reason why the kernel does not run on such a model, None where it does."""
     if head_dim > MAX_HEAD_DIM:
         return f"a head has {head_dim} dimensions, more than {MAX_HEAD_DIM}"
     if group_size > MAX_ROWS:

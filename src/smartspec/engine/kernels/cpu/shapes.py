@@ -14,19 +14,18 @@ MAX_HEAD_DIM = 256  # attention.h
 
 
 class LayerShape(NamedTuple):
-    """Sizes of a decoder layer. rotary_width: how many numbers of a head its tables of rotary positions have factors
-    for."""
+    """Sizes of a decoder layer."""
 
     hidden_size: int
     intermediate_size: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rotary_width: int = 0
+    rotary_width: int = 0  # how many numbers of a head its tables of rotary positions have factors for
 
     @property
     def num_all_heads(self) -> int:
-        """Of query, key and value."""
+        """The number of heads of query, key and value."""
         return self.num_heads + 2 * self.num_kv_heads
 
     def check(self) -> None:
@@ -46,7 +45,7 @@ class LayerShape(NamedTuple):
 
 
 def address(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
-    """Where the tensor lies, for a kernel that takes it for contiguous memory of this shape and dtype. Raises
+    """The address of the tensor, for a kernel that takes it for contiguous memory of this shape and dtype. Raises
     ValueError where it is anything else."""
     if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
         contiguous = "contiguous" if tensor.is_contiguous() else "not contiguous"
@@ -63,7 +62,7 @@ def address(name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torc
 
 
 def optional_address(name: str, tensor: torch.Tensor | None, shape: tuple[int, ...]) -> int | None:
-    """As address, None for a tensor that there is none of."""
+    """The address of a tensor, checked by `address`; None for a tensor that there is none of."""
     return None if tensor is None else address(name, tensor, shape)
 
 

@@ -32,7 +32,7 @@ def read_eagle(folder: Path, target: LoadedModel) -> tuple[EagleHead, None]:
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    """By the names of the original checkpoints, in fp32."""
+    """The weights by the names of the original checkpoints, in fp32."""
     weights = {}
     for name, tensor in read_tensors(folder).items():
         for theirs, ours in NAMES.items():

@@ -61,7 +61,7 @@ def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tens
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    """By the names of the speculators format, in fp32 but for the index maps."""
+    """The weights by the names of the speculators format, in fp32 but for the index maps."""
     weights: dict[str, torch.Tensor] = {}
     for name, tensor in read_tensors(folder).items():
         name = name.replace("midlayer.", "layers.0.")
