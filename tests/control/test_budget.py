@@ -29,7 +29,7 @@ def run(budget, num_steps, saved=0.0, rows=4, has_prefill=False):
     """bool [num_steps], which steps queried the drafters; drafts save so many seconds."""
     queried = []
     for _ in range(num_steps):
-        queried.append(budget.may_query(rows))
+        queried.append(budget.can_query(rows))
         seconds = StepSeconds(draft=0.0, target=TARGET, host=QUERIED if queried[-1] else PLAIN)
         if saved and queried[-1]:
             off = 2 * TARGET + saved - budget._plain_host_seconds(size_of(rows))
@@ -98,7 +98,7 @@ def test_what_a_single_request_saves_does_not_pay_for_batches():
 def test_one_good_step_pays_for_those_after_it():
     budget = Budget(SETTINGS)
     run(budget, 300)
-    while not budget.may_query(4):
+    while not budget.can_query(4):
         run(budget, 1)
     run(budget, 1, saved=10 * (QUERIED - PLAIN))
     assert run(budget, 10).all() and not run(budget, 5).any()
@@ -109,7 +109,7 @@ def test_savings_that_do_not_come_pay_for_nothing():
     run(budget, 200)
     queried = []
     for _ in range(3000):
-        queried.append(budget.may_query(4))
+        queried.append(budget.can_query(4))
         if queried[-1]:  # a fifth fewer tokens than expected, and nothing is left of the gain
             compare(budget, 2 * TARGET, 2 * TARGET - PLAIN, 1.0, saved=TARGET / 5)
         seconds = StepSeconds(draft=0.0, target=TARGET, host=QUERIED if queried[-1] else PLAIN)
@@ -157,16 +157,16 @@ def test_explorations_have_the_time_of_one_step_and_a_share_of_all_steps():
     budget = Budget(replace(SETTINGS, share=0.01))
     seconds = StepSeconds(draft=0.0, target=2.0, host=0.0)
     settle = lambda: budget.settle(4, seconds, queried=True, has_prefill=False)  # noqa: E731
-    assert not budget.buys(0.1)
+    assert not budget.pay(0.1)
     settle()
-    assert not budget.buys(2.1)
-    assert budget.buys(2.0), "a first look is affordable as soon as steps are known"
+    assert not budget.pay(2.1)
+    assert budget.pay(2.0), "a first look is affordable as soon as steps are known"
     for _ in range(20):
         settle()
-    assert not budget.buys(0.41) and budget.buys(0.39)
+    assert not budget.pay(0.41) and budget.pay(0.39)
     for _ in range(10_000):
         settle()
-    assert not budget.buys(2.1) and budget.buys(1.9), "it is not hoarded"
+    assert not budget.pay(2.1) and budget.pay(1.9), "it is not hoarded"
 
 
 def play(budget, num_steps, gain, seed=0, off_every=16, off_seconds=0.05, understated=1.0):
@@ -204,7 +204,7 @@ def test_a_loss_overdraws_the_budget_in_bounded_time_and_is_explained(seed, gain
     assert step is not None and SETTINGS.memory / 3 <= step + 1 <= limit
     assert "against plain decoding" in budget.reason
     assert budget.num_trips == 1
-    assert not budget.may_query(ROWS) and not budget.buys(0.0)
+    assert not budget.can_query(ROWS) and not budget.pay(0.0)
 
 
 def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
@@ -218,7 +218,7 @@ def test_a_debt_is_paid_by_plain_steps_and_doubles_with_the_next_one():
         while budget.reason is not None:
             budget.settle(ROWS, seconds, queried=False, has_prefill=False)
             num_steps += 1
-        assert budget.may_query(ROWS)
+        assert budget.can_query(ROWS)
         pauses.append(num_steps)
     assert pauses == pytest.approx([SETTINGS.memory // 2, SETTINGS.memory, 2 * SETTINGS.memory], abs=1)
 
@@ -240,7 +240,7 @@ def test_a_debt_of_many_requests_is_not_paid_by_few():
         budget = in_debt()
         budget.settle(rows, StepSeconds(0.0, TARGET, PLAIN), queried=False, has_prefill=False)
         assert (budget.reason is None) == is_over, rows
-        assert budget.may_query(rows) == is_over, rows
+        assert budget.can_query(rows) == is_over, rows
 
 
 def test_without_a_non_speculative_step_nothing_is_known_and_nothing_distrusted():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from drafter_cases import estimates_of
 
-from smartspec.control.goodput.draft_prefill import begun
+from smartspec.control.goodput.draft_prefill import begin_draft_prefill
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import BudgetSettings, GoodputSettings
@@ -38,7 +38,9 @@ def who_begins(view, estimates, remaining_tokens=np.inf, length=K):
         seconds = 0.03 + draft_seconds[:, length].sum()  # verifying costs nothing
         return LengthPlan(np.where(drafter >= 0, length, 0), length, 100.0, seconds, 100.0, 0.03, 0.1)
 
-    drafter, seconds = begun(view, THE_MODEL, NO_DRAFTER, estimates, SETTINGS, remaining_tokens, 100.0, plan)
+    drafter, seconds = begin_draft_prefill(
+        view, THE_MODEL, NO_DRAFTER, estimates, SETTINGS, remaining_tokens, 100.0, plan
+    )
     return drafter >= 0, seconds[0]
 
 
@@ -74,7 +76,9 @@ def test_draft_passes_count_as_a_price():
         def plan(drafter, draft_seconds):
             return LengthPlan(np.where(drafter >= 0, K, 0), K, 100.0, 0.03 + drafting_seconds, 100.0, 0.03, 0.1)
 
-        return begun(make_view(2000), THE_MODEL, NO_DRAFTER, make_estimates(), SETTINGS, 120.0, 100.0, plan)[0] >= 0
+        view, estimates = make_view(2000), make_estimates()
+        drafter, _ = begin_draft_prefill(view, THE_MODEL, NO_DRAFTER, estimates, SETTINGS, 120.0, 100.0, plan)
+        return drafter >= 0
 
     assert begins(0.006).all()
     assert not begins(0.15).any()

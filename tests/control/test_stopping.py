@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.stopping import drafted_as_confident, stop_rule
+from smartspec.control.goodput.stopping import extend_by_confidence, stop_rule
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import Drafted
@@ -25,7 +25,7 @@ from smartspec.sim.static_load import Phase
 K = 6
 # A drafter whose confidence is the probability of acceptance.
 CALIBRATED = SimpleNamespace(
-    knows_confidence=lambda drafter: True, given_confidence=lambda drafter, confidence, history: confidence
+    has_confidence=lambda drafter: True, given_confidence=lambda drafter, confidence, history: confidence
 )
 LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), (None, CostCurve.linear(0.002, 0.0)))
 
@@ -42,7 +42,7 @@ def make_estimates(num_rows, rate, acceptance=CALIBRATED):
 def planned(view, estimates):
     """As planned, and with the rule that ends it; a rule is good for one step."""
     best = best_choice(view, estimates, GoodputSettings())
-    return best.draft_plan, drafted_as_confident(view, estimates, best, view.weights)
+    return best.draft_plan, extend_by_confidence(view, estimates, best, view.weights)
 
 
 def drafted_length(plan, confidence):
@@ -140,7 +140,7 @@ def test_model_free_drafts_and_rows_without_drafts_stay_as_planned():
     assert plan.lengths[1] > before.lengths[1]
 
 
-@pytest.mark.parametrize("acceptance", [None, SimpleNamespace(knows_confidence=lambda drafter: False)])
+@pytest.mark.parametrize("acceptance", [None, SimpleNamespace(has_confidence=lambda drafter: False)])
 def test_who_knows_no_confidence_drafts_as_planned(acceptance):
     before, plan = planned(make_view(2), make_estimates(2, 0.6, acceptance))
     assert plan.stop is None and np.array_equal(plan.lengths, before.lengths)

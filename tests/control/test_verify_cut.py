@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.planner.verify_cut import worth_verifying
+from smartspec.control.planner.verify_cut import lengths_to_verify
 from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.control.records import Drafted, StepSeconds
 
@@ -25,9 +25,9 @@ NAMES = [*POLICIES, *published_policies(), "adaserve:10", "fixed:3", "uniform:1,
 
 def test_a_token_is_kept_where_it_is_worth_more_than_its_price():
     gains = np.array([[0.9, 0.5, 0.4], [0.8, 0.3, 0.1], [0.2, 0.2, 0.2]])
-    assert worth_verifying(gains, np.full(3, 3), 0.35).tolist() == [3, 1, 0]
-    assert worth_verifying(gains, np.array([2, 3, 0]), 0.35).tolist() == [2, 1, 0]
-    assert worth_verifying(gains, NONE[:3], 0.0).tolist() == [0, 0, 0]
+    assert lengths_to_verify(gains, np.full(3, 3), 0.35).tolist() == [3, 1, 0]
+    assert lengths_to_verify(gains, np.array([2, 3, 0]), 0.35).tolist() == [2, 1, 0]
+    assert lengths_to_verify(gains, NONE[:3], 0.0).tolist() == [0, 0, 0]
 
 
 def test_where_a_token_always_costs_the_same_no_cut_is_better():
@@ -35,7 +35,7 @@ def test_where_a_token_always_costs_the_same_no_cut_is_better():
     for _ in range(100):
         gains, price = np.sort(rng.uniform(size=(1, K)))[:, ::-1], rng.uniform()
         values = np.concatenate([[0.0], gains[0].cumsum()]) - price * np.arange(K + 1)
-        assert worth_verifying(gains, np.array([K]), price)[0] == values.argmax()
+        assert lengths_to_verify(gains, np.array([K]), price)[0] == values.argmax()
 
 
 def learned_controller(name, slopes, seed):

@@ -1,15 +1,15 @@
-"""The controller: numpy only, no clock, no output. A host calls it twice a step, then tells it what happened.
+"""The controller: numpy only, no clock, no output. A host calls it twice a step, then gives it the outcome.
 
     controller = Controller("goodput", 8, LatencyModel(CostCurve.linear(0.04, 0.002)),
                             drafters=(DrafterSpec("ngram", match_lengths=(0, 3)),))
-    plan = controller.plan(view)         # BatchView -> Plan: what to draft, 0 where nothing pays
-    keep = controller.cut(plan, drafted) # Drafted -> int [R]: how much of it to verify
-    controller.learn(plan, outcome)      # Outcome: what was accepted, what it took; any number of steps later
+    plan = controller.plan(view)         # BatchView -> Plan: the drafts to make, of length 0 where none pays
+    keep = controller.cut(plan, drafted) # Drafted -> int [R]: the number of tokens of each draft to verify
+    controller.learn(plan, outcome)      # Outcome: accepted tokens and measured times; any number of steps later
     controller.end(request_id)
 
-DrafterSpec names a drafter, DrafterView says what it can draft in a step; examples/embed_controller.py is a whole host.
-SafeController wraps one for production: whatever fails in it, the host goes on without drafts. Names that are not here
-are internal.
+DrafterSpec describes a drafter, DrafterView its drafts in a step; examples/embed_controller.py is a whole host.
+SafeController wraps a controller for production: whatever fails in it, the host goes on without drafts. Names that are
+not here are internal.
 """
 
 from smartspec.control.acceptance.class_ids import ClassIds

@@ -1,6 +1,7 @@
 """Checks of input that cannot be true: problems of a step's view, or of its outcome.
 
-A problem is one line, "kind: what, with the value", so that a host may raise it, or count it by kind and go on.
+A problem is one line: its kind, a colon, and a sentence that names the value. A host may raise it, or count it by kind
+and go on.
 """
 
 from math import isfinite
@@ -16,19 +17,18 @@ _STEP_COUNTS = ("num_waiting", "num_prefills", "prefill_tokens", "prefill_contex
 _FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted")
 
 
-def problems(
+def first_problem(
     view: BatchView | None,
     outcome: Outcome | None = None,
     last_now: float = NO_STEP_BEFORE,
     max_draft_tokens: int | None = None,
     num_drafters: int | None = None,
 ) -> str | None:
-    """The first problem of a view that is to be planned or, if an outcome is given, of that outcome; None if there is
-    none.
+    """Return the first problem of a view that is to be planned or, if an outcome is given, of that outcome; None if
+    there is none.
 
-    view: with an outcome, the one it was planned for (None: there is none). last_now: seconds, when the step before
-    began.
-    max_draft_tokens: K, the longest draft that is configured; num_drafters: drafters there are (None: any).
+    view: with an outcome, the view it was planned for (None: there is none). last_now: seconds, when the step before
+    began. max_draft_tokens: K, the longest draft that is configured. num_drafters: drafters there are (None: any).
     """
     if outcome is None:
         assert view is not None, "there is neither a view nor an outcome to check"
@@ -37,7 +37,7 @@ def problems(
 
 
 def kind_of(problem: str) -> str:
-    """What a problem is counted under."""
+    """Return the kind of a problem, which it is counted under."""
     return problem.partition(":")[0]
 
 
@@ -48,12 +48,12 @@ def _view_problem(view: BatchView, last_now: float, num_drafters: int | None) ->
         return f"clock: now is {view.now}, before {last_now} of the last step; it must not go backwards"
     if num_drafters is not None and len(view.drafters) != num_drafters:
         return f"drafter: the view has {len(view.drafters)} drafters, the controller {num_drafters}"
-    return None if _is_sound(view) else _what_is_wrong(view)
+    return None if _is_sound(view) else _columns_problem(view)
 
 
 def _is_sound(view: BatchView) -> bool:
-    """Whether a view is sound, in a few operations, because every step is checked. _what_is_wrong has the last word on
-    those that are not."""
+    """True if a view is sound. It takes few operations, because many steps are checked. _columns_problem decides about
+    views that are not sound here."""
     targets = view.extras.get("tpot_targets")
     columns = [view.weights, view.class_ids, view.context_tokens, view.max_draft_tokens]
     for drafter in view.drafters:
@@ -73,12 +73,12 @@ def _is_sound(view: BatchView) -> bool:
 
 
 def _options(view: BatchView) -> dict[str, np.ndarray]:
-    """Options of the requests, as far as they are in the view."""
+    """Return the options of the requests, as far as they are in the view."""
     options = {"weights": view.weights, "class_ids": view.class_ids}
     return options | {name: view.extras[name] for name in ("tpot_targets",) if name in view.extras}
 
 
-def _what_is_wrong(view: BatchView) -> str | None:
+def _columns_problem(view: BatchView) -> str | None:
     columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
     for number, drafter in enumerate(view.drafters):
         columns |= {f"drafters[{number}].{name}": getattr(drafter, name) for name in _DRAFTER_COUNTS}
@@ -102,7 +102,7 @@ def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_toke
         return problem
     if outcome.view is not planned and (problem := _other_requests(planned, outcome.view)):
         return problem
-    if not _are_sound_rows(outcome, max_draft_tokens) and (problem := _rows_problem(outcome, max_draft_tokens)):
+    if not _has_sound_rows(outcome, max_draft_tokens) and (problem := _rows_problem(outcome, max_draft_tokens)):
         return problem
     most = outcome.view.num_rows + outcome.view.num_prefills + sum(outcome.accepted.tolist())
     if not 0 <= outcome.num_emitted <= most:
@@ -110,9 +110,9 @@ def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_toke
     return None
 
 
-def _are_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
-    """Whether all columns are sound, in one pass over the rows, because every step is checked. False where
-    _rows_problem has to look at each."""
+def _has_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
+    """True if all columns are sound. It takes one pass over the rows, because many steps are checked. If False,
+    _rows_problem checks each column."""
     longest = np.inf if max_draft_tokens is None else max_draft_tokens
     num_drafters, shape = len(outcome.view.drafters), (outcome.view.num_rows,)
     columns = [outcome.drafted, outcome.verified, outcome.tested, outcome.accepted, outcome.plan.drafter]
@@ -127,7 +127,7 @@ def _are_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
             and (not verified or 0 <= drafter < num_drafters)
             for drafted, verified, tested, accepted, drafter in rows
         ]
-    ) and all([_are_sound(each, longest) for each in outcome.free_tests])
+    ) and all([_has_sound_counts(each, longest) for each in outcome.free_tests])
 
 
 def _rows_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
@@ -203,7 +203,7 @@ def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str |
     return None
 
 
-def _are_sound(free: FreeTests, longest: float) -> bool:
+def _has_sound_counts(free: FreeTests, longest: float) -> bool:
     rows = zip(free.position.tolist(), free.tested.tolist(), free.matched.tolist(), strict=True)
     return all([0 <= matched <= tested and 0 <= position < longest for position, tested, matched in rows])
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.checks import NO_STEP_BEFORE, kind_of, problems
+from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
 from smartspec.control.latency.model import LatencyModel, MeasuredStep, PredictedSeconds
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.policy import EstimatesOfView, Policy, expected_accepted, no_drafts
@@ -24,31 +24,31 @@ CHECKED_STEPS = 128
 
 @dataclass(frozen=True)
 class _Finished:
-    """A step that is over."""
+    """A finished step."""
 
     plan: Plan
     outcome: Outcome
 
     @cached_property
     def drafted(self) -> Plan:
-        """What was drafted of its plan."""
+        """The plan as it was carried out."""
         return self.outcome.as_drafted()
 
     @property
     def measured(self) -> MeasuredStep:
-        """What its time says."""
+        """The step as the latency model learns from it."""
         return MeasuredStep(self.outcome.view, self.drafted, self.outcome.verified, self.outcome.seconds)
 
 
 class Controller:
-    """Decides in every step how many draft tokens each request gets. It learns from a few steps at a time, with any
+    """Decides in every step the number of draft tokens of each request. It learns from a few steps at a time, with any
     policy.
 
-    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: longest draft of a request (K), at
+    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: the longest draft of a request (K), at
     least 1. drafters: those the host has, in the order of their numbers. strict: input that cannot be true raises
     ValueError naming the value. Otherwise it is counted by kind (num_ignored): such a view gets no drafts, and such an
-    outcome is not learned from. on_record: called with the record of every finished step, if set. ValueError on an
-    unknown policy, a bad length, or a drafter that the latency model does not fit.
+    outcome is not learned from. ValueError on an unknown policy, a bad length, or a drafter that the latency model does
+    not fit.
     """
 
     def __init__(
@@ -69,35 +69,36 @@ class Controller:
         self._latency = latency
         self._acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
         self._unlearned: list[_Finished] = []
-        self._ended: list[int] = []  # requests, since something was last learned
-        self.on_record: Callable[[DecisionRecord], None] | None = None
+        self._ended: list[int] = []  # requests that ended since something was last learned
+        self.on_record: Callable[[DecisionRecord], None] | None = None  # called with the record of each finished step
         self.num_ignored: Counter[str] = Counter()
         self.drafters = drafters
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._num_plans = self._num_learned = 0
-        self._predicted: PredictedSeconds | None = None  # of the last step, where it was
+        self._predicted: PredictedSeconds | None = None  # of the last step; None where there was no prediction
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
     @property
     def latency(self) -> LatencyModel:
-        """What is known about time, from all steps so far."""
+        """The estimates of time, from all steps so far."""
         self._learn()
         return self._latency
 
     @property
     def acceptance(self) -> AcceptanceEstimator:
-        """What is known about acceptance, from all steps so far."""
+        """The estimates of acceptance, from all steps so far."""
         self._learn()
         return self._acceptance
 
     def plan(self, view: BatchView) -> Plan:
-        """How many draft tokens to make for each row, and by which drafter. If all are 0, no drafter needs to run."""
+        """Return the number of draft tokens to make for each row, and the drafters. If all are 0, no drafter needs to
+        run."""
         queried = not view.queries or self.policy.queries(view.num_rows)
         view = view.queried(queried)
         last_now, self._last_now = self._last_now, view.now
         self._num_plans += 1
-        if self._checks and self._refuse(problems(view, last_now=last_now, num_drafters=len(self.drafters))):
+        if self._is_checked and self._refuse(first_problem(view, last_now=last_now, num_drafters=len(self.drafters))):
             return no_drafts(view.num_rows)
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
@@ -109,7 +110,7 @@ class Controller:
         return with_fields(plan, view=view, queried=queried, survival=survival)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
-        """How many of the drafted tokens to verify: int [R], never more than planned or drafted.
+        """Return the number of drafted tokens to verify: int [R], never more than planned or drafted.
 
         Nothing here may depend on sampled tokens: to drop a token for its own probability would bias the output.
         """
@@ -125,17 +126,17 @@ class Controller:
         )
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Learn from the outcome of a plan, any number of steps later and in any order. Several steps are learned from
-        together, as many as the policy says."""
-        is_checked = self._checks or plan.view is None  # what was refused may be told in a later step
-        if is_checked and self._refuse(problems(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
+        """Learn from the outcome of a plan, any number of steps later and in any order. Learning takes several steps
+        together: policy.learn_steps of them."""
+        is_checked = self._is_checked or plan.view is None  # the outcome of a refused view may come in a later step
+        if is_checked and self._refuse(first_problem(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
             return
         step = _Finished(plan, outcome)
         self._history.append(step)
         self._predicted = None
         if self.on_record is not None:
             self.on_record(self._record(step, self._alternatives(plan)))
-        if self._is_learned_from:
+        if self._can_learn:
             self._unlearned.append(step)
         if len(self._unlearned) >= self.policy.learn_steps:
             self._learn()
@@ -143,30 +144,31 @@ class Controller:
         self.policy.learn(plan, outcome)
 
     def expect_acceptance(self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
-        """What is known of a drafter from elsewhere, see AcceptanceEstimator.expect."""
+        """Begin with acceptance of a drafter that was measured elsewhere, see AcceptanceEstimator.expect."""
         self.acceptance.expect(drafter, acceptance, tested)
 
     def end(self, request_id: int) -> None:
-        """Drop what is known about a request that has ended."""
+        """Drop the estimates of a request that has ended."""
         self._ended.append(request_id)
         self.policy.end(request_id)
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Time that was predicted for the last finished step, in seconds. None where it was not: a prediction takes
-        time of the host, so there is one each time that something is learned."""
+        """The time that was predicted for the last finished step, in seconds. None where there is no prediction: it
+        takes time of the host, so there is one each time that something is learned."""
         return None if self._predicted is None else self._predicted.total
 
     def use_latency(self, latency: LatencyModel) -> None:
-        """Forget what is known about time for a new profile. ValueError where it does not fit the drafters."""
+        """Replace all estimates of time by a new profile. ValueError where it does not fit the drafters."""
         latency.use_drafters(self.drafters)
         self._learn()
         self._latency = latency
         self._num_learned += 1
 
     def state(self) -> dict:
-        """JSON-able: policy, estimates, cost model, the last decisions and their outcomes."""
-        decisions = [self._record(step).summary() for step in self._history]  # before the last are learned from
+        """Return, JSON-able, policy, estimates, cost model, the last decisions and their outcomes."""
+        # This comes first: the estimates below learn from the last steps.
+        decisions = [self._record(step).summary() for step in self._history]
         return {
             "policy": self.policy_name,
             "max_draft_tokens": self.max_draft_tokens,
@@ -180,17 +182,19 @@ class Controller:
         }
 
     def explain(self) -> dict | None:
-        """JSON-able, of the last finished step: its decision, queried (whether drafters were), and what_if, see
-        _what_if. None before the first step. Call it between steps: it changes nothing."""
+        """Return, JSON-able, the decision of the last finished step, queried (True if drafters were queried), and
+        what_if, see _what_if. None before the first step. Call it between steps: it changes nothing."""
         if not self._history:
             return None
         step = self._history[-1]
         return self._record(step).summary() | {"queried": step.plan.queried, "what_if": self._what_if()}
 
     def _what_if(self) -> dict | None:
-        """Expected goodput of a batch as planned, and with 0, 1, ..., K draft tokens for every request, by what is
-        known now. The batch is that of the last step with drafts to choose from, as most steps have none where drafts
-        do not pay. steps_ago: 0 for the last step. None where the last NUM_DECISIONS steps had none."""
+        """Return the expected goodput of a batch as planned, and with 0, 1, ..., K draft tokens for every request, by
+        the present estimates.
+
+        The batch is that of the last step with drafts to choose from, as most steps have none where drafts do not pay.
+        steps_ago: 0 for the last step. None where the last NUM_DECISIONS steps had none."""
         for steps_ago, step in enumerate(reversed(self._history)):
             view = _view_of(step.plan)
             if view.has_drafts:
@@ -201,13 +205,14 @@ class Controller:
         return None
 
     @property
-    def _checks(self) -> bool:
-        """Whether the input of this step is checked."""
+    def _is_checked(self) -> bool:
+        """True if the input of this step is checked."""
         return self._strict or self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS == 0
 
     @property
-    def _is_learned_from(self) -> bool:
-        """Whether estimates learn from this step: where the policy uses none, from few, for people who watch it."""
+    def _can_learn(self) -> bool:
+        """True if estimates learn from this step. Where the policy uses no estimates, they learn from few steps, for
+        people who watch the server."""
         is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS < self.policy.learn_steps
         return is_watched or self.policy.uses_estimates
 
@@ -215,7 +220,7 @@ class Controller:
         return self._latency.predict(step.outcome.view, step.drafted, step.outcome.verified)
 
     def _refuse(self, problem: str | None) -> bool:
-        """Whether there is a problem, which is then counted; ValueError in strict mode."""
+        """Count the problem, and return True if there is one. ValueError in strict mode."""
         if problem is None:
             return False
         if self._strict:
@@ -224,7 +229,8 @@ class Controller:
         return True
 
     def _survival(self, plan: Plan, confidence: np.ndarray | None, parents: np.ndarray | None) -> np.ndarray:
-        """float [R, K], of the drafts of a plan as they turned out. confidence, parents: as in Drafted."""
+        """Return the survival of the drafts of a plan as they were made: float [R, K]. confidence, parents: as in
+        Drafted."""
         if confidence is not None:
             return self._acceptance.survival_given_confidence(_view_of(plan), plan.drafter, confidence, parents)
         if plan.survival is not None:
@@ -232,7 +238,7 @@ class Controller:
         return of_drafter(self._acceptance.survival(_view_of(plan)), plan.drafter)
 
     def _record(self, step: _Finished, alternatives: tuple[Alternative, ...] = ()) -> DecisionRecord:
-        """The record of a step, for people, logs and replays. Survival and time are computed from what is known now."""
+        """Return the record of a step, for people, logs and replays. Survival and time are by the present estimates."""
         plan, view, outcome = step.plan, _view_of(step.plan), step.outcome
         survival, predicted = self._survival(plan, outcome.confidence, outcome.parents), self._predict(step)
         return decision_record(
@@ -247,7 +253,7 @@ class Controller:
         )
 
     def _alternatives(self, plan: Plan) -> tuple[Alternative, ...]:
-        """The alternatives of the policy, each with its goodput in a record if all its drafts are verified."""
+        """Return the alternatives of the policy, each with its goodput if all its drafts are verified."""
         others, view = [], _view_of(plan)
         for label, other in plan.alternatives():
             assert other.survival is not None, "a policy says how likely the drafts of its alternatives are"
@@ -270,10 +276,11 @@ class Controller:
 
 
 def _view_of(plan: Plan) -> BatchView:
-    assert plan.view is not None, "what was refused is not learned from"
+    assert plan.view is not None, "a refused view is not learned from"
     return plan.view
 
 
 def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:
-    """(Weighted) tokens the decoding requests are expected to emit. verified: int [R], draft tokens of each."""
+    """Return the (weighted) tokens that the decoding requests are expected to emit. verified: int [R], draft tokens of
+    each."""
     return float(view.weights @ (1.0 + expected_accepted(survival, verified)))

@@ -25,14 +25,14 @@ LEARN_STEPS = 16
 
 
 class Acceptance(Protocol):
-    """What a policy may use beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
+    """Estimates that a policy may use beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
 
     max_draft_tokens: int
 
     @property
     def rank_chances(self) -> Mapping[int, np.ndarray]: ...
 
-    def knows_confidence(self, drafter: int) -> bool: ...
+    def has_confidence(self, drafter: int) -> bool: ...
 
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
 
@@ -40,7 +40,7 @@ class Acceptance(Protocol):
 
 
 class Latency(Protocol):
-    """What a step is expected to take, in seconds: see latency.LatencyModel."""
+    """The expected times of a step, in seconds: see latency.model.LatencyModel."""
 
     @property
     def host_seconds(self) -> float: ...
@@ -56,39 +56,34 @@ class Latency(Protocol):
 
 @dataclass(frozen=True)
 class Estimates:
-    """The estimates that a decision is made from.
-
-    drafters: what is fixed about each of the D drafters. survival: float [D, R, K], by drafter, the probability that
-    the j-th node of a row's draft is reached and accepted (of a chain: that the first j tokens all are). acceptance:
-    the estimator it comes from, None where there is none (perfect estimates). width, depths: of drafts that would be
-    made in passes, see Plan; int [D, R, K], passes that each node takes, None where all are chains. rank_chances: of
-    the drafters that make trees, by number, the chance that a node's second, third, ... child is right where its first
-    is wrong, float [ranks]; without them only chains can be planned. num_learned: how often they have learned, None
-    where that is not known.
-    """
+    """The estimates that a decision is made from, for R rows and D drafters."""
 
     drafters: tuple[DrafterSpec, ...]
+    # float [D, R, K], by drafter, the probability that the j-th node of a row's draft is reached and accepted (of a
+    # chain: that the first j tokens all are).
     survival: np.ndarray
     latency: Latency
-    acceptance: Acceptance | None = None
-    width: int = 1
-    depths: np.ndarray | None = None
+    acceptance: Acceptance | None = None  # the estimator of survival, None where there is none (perfect estimates)
+    width: int = 1  # of drafts that would be made in passes, see Plan
+    depths: np.ndarray | None = None  # int [D, R, K], passes that each node of them takes, None where all are chains
+    # For the drafters that make trees, by number: float [ranks], the chance that a node's second, third, ... child is
+    # right where its first is wrong. Without them only chains can be planned.
     rank_chances: Mapping[int, np.ndarray] = field(default_factory=dict)
-    num_learned: int | None = None
+    num_learned: int | None = None  # times that the estimators have learned, None where that is not known
 
     def of_width(self, width: int) -> "Estimates":
-        """The same where drafters that make trees make them so wide; itself where there are none."""
+        """Return the same estimates where drafters that make trees make them so wide; itself where there are none."""
         if width == self.width or not self.rank_chances:
             return self
-        if width not in self._of_widths:
-            self._of_widths[width] = self._as_trees(width)
-        return self._of_widths[width]
+        if width not in self._by_width:
+            self._by_width[width] = self._to_trees(width)
+        return self._by_width[width]
 
     @cached_property
-    def _of_widths(self) -> dict[int, "Estimates"]:
+    def _by_width(self) -> dict[int, "Estimates"]:
         return {}
 
-    def _as_trees(self, width: int) -> "Estimates":
+    def _to_trees(self, width: int) -> "Estimates":
         survival = self.survival.copy()
         depths = np.broadcast_to(np.arange(1, self.max_draft_tokens + 1), survival.shape).copy()
         for number, chances in self.rank_chances.items():
@@ -97,21 +92,22 @@ class Estimates:
         return self.with_survival(survival, width, depths)
 
     def with_survival(self, survival: np.ndarray, width: int = 1, depths: np.ndarray | None = None) -> "Estimates":
-        """The same with another survival of drafts."""
+        """Return the same estimates with another survival of drafts."""
         return Estimates(self.drafters, survival, self.latency, self.acceptance, width, depths, self.rank_chances)
 
     def passes_of(self, drafter: np.ndarray) -> np.ndarray:
-        """Passes that the j-th node of each row's draft takes, 0 where it needs none: int [R, K]. drafter: int [R]."""
+        """Return the passes that the j-th node of each row's draft takes, 0 where it needs none: int [R, K]. drafter:
+        int [R]."""
         positions = np.arange(1, self.max_draft_tokens + 1)
         passes = positions if self.depths is None else of_drafter(self.depths, drafter)
         return self.has_passes(drafter)[:, None] * passes
 
     def survival_of(self, drafter: np.ndarray) -> np.ndarray:
-        """float [R, K], of the drafter of each row (int [R])."""
+        """Return the survival of the drafter of each row (int [R]): float [R, K]."""
         return of_drafter(self.survival, drafter)
 
     def has_passes(self, drafter: np.ndarray) -> np.ndarray:
-        """bool [R]: whether drafts of these drafters (int [R]) are made in passes of a model."""
+        """Return True for each row whose drafter (int [R]) makes drafts in passes of a model: bool [R]."""
         return self._has_passes[drafter]
 
     @cached_property
@@ -120,7 +116,7 @@ class Estimates:
 
     @cached_property
     def models(self) -> list[int]:
-        """Numbers of the drafters that draft in passes of a model."""
+        """The numbers of the drafters that draft in passes of a model."""
         return [number for number, drafter in enumerate(self.drafters) if drafter.has_passes]
 
     @property
@@ -129,7 +125,7 @@ class Estimates:
 
 
 class EstimatesOfView(Estimates):
-    """Those of a step. Survival is computed when it is first needed: few drafts that exist need none of it."""
+    """The estimates of a step. Survival is computed when it is first needed: for a few drafts that exist, it is not."""
 
     acceptance: Acceptance
     _view: BatchView
@@ -162,31 +158,32 @@ class Policy:
     """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a default."""
 
     needs: tuple[str, ...] = ()  # names of Outcome.extras that it cannot do without
-    uses_estimates = True  # where not, the controller learns from few steps, for people who watch it
-    # Steps that the controller learns from together: after a target pass the code of learning is in no cache, so that a
-    # run of it costs more than its arithmetic. From the first step alone nothing must be learned either: a draft that
-    # was rejected could end drafting before it has begun.
+    uses_estimates = True  # if False, the controller learns from few steps, for people who watch the server
+    # Steps that the controller learns from together. After a target pass the code of learning is in no cache, so that a
+    # run of it costs more than its arithmetic. Besides, nothing must be learned from the first step alone: one rejected
+    # draft could end drafting at the start.
     learn_steps = LEARN_STEPS
 
     def queries(self, num_rows: int) -> bool:
-        """Whether drafters are queried for drafts in a step of so many decoding requests. If not, only drafts that cost
-        nothing are made."""
+        """Return True if drafters are queried for drafts in a step of so many decoding requests. Otherwise only drafts
+        that cost nothing are made."""
         return True
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        """How many tokens to draft for each row, and by which drafter. Not called where no row can have a draft."""
+        """Return the number of tokens to draft for each row, and the drafters. Not called where no row can have a
+        draft."""
         raise NotImplementedError
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
-        """How many of the drafted tokens to verify: int [R], at most drafted.lengths.
+        """Return the number of drafted tokens to verify: int [R], at most drafted.lengths.
 
-        survival: float [R, K], as in Estimates, of the drafts as they turned out (confidence taken into account).
+        survival: float [R, K], as in Estimates, of the drafts as they were made, with their confidence.
 
-        Whether a token is kept must not depend on anything that is known only after it is drawn. That is the confidence
-        of the tokens after it, the length of its draft and, if a StopRule couples rows, the same of other rows. Prices
-        must not depend on drawn tokens either. Otherwise the output is biased. Where the choice for a row depends on
-        other rows, one order must exist in which all their tokens can be drawn: whether a token is kept may depend only
-        on those before it.
+        The decision to keep a token must not depend on anything that is known only after the token is drawn: the
+        confidence of the tokens after it, the length of its draft and, if a StopRule couples rows, the same of other
+        rows. Prices must not depend on drawn tokens either. Otherwise the output is biased. Where the choice for a row
+        depends on other rows, all their tokens must have one order in which they can be drawn: the decision about a
+        token may depend only on those before it.
         """
         return drafted.lengths
 
@@ -195,41 +192,41 @@ class Policy:
         plan is the controller's own."""
 
     def end(self, request_id: int) -> None:
-        """Drop what is known about a request that has ended; unknown ones are ignored."""
+        """Drop the estimates of a request that has ended; unknown ones are ignored."""
 
     def state(self) -> dict:
-        """The policy's own state for people who watch it, JSON-able."""
+        """Return the policy's own state for people who watch the server, JSON-able."""
         return {}
 
 
 @lru_cache
 def no_drafts(num_rows: int) -> Plan:
-    """Plain decoding; the same object for every caller."""
+    """Return the plan of plain decoding; the same object for every caller."""
     lengths, drafter = np.zeros(num_rows, dtype=np.int64), no_drafter(num_rows)
     lengths.flags.writeable = drafter.flags.writeable = False
     return Plan(lengths=lengths, drafter=drafter, is_whole=True)
 
 
 def no_drafter(num_rows: int) -> np.ndarray:
-    """The drafter of rows that do not draft: int [R]."""
+    """Return the drafter of rows that do not draft: int [R], all -1."""
     return np.full(num_rows, -1)
 
 
 def length_caps(view: BatchView, drafter: np.ndarray, max_draft_tokens: int) -> np.ndarray:
-    """Longest draft each row can have from that drafter (int [R]): int [R]."""
+    """Return the longest draft that each row can have from its drafter (int [R]): int [R]."""
     caps = np.minimum(np.maximum(view.max_draft_tokens, 0), max_draft_tokens)
     return np.where(drafter >= 0, np.minimum(caps, of_drafter(view.draft_lengths, drafter)), 0)
 
 
 def drafter_yields(view: BatchView, estimates: Estimates) -> np.ndarray:
-    """Tokens expected to be accepted of the longest draft each drafter can make: float [D, R]."""
+    """Return the tokens expected to be accepted of the longest draft that each drafter can make: float [D, R]."""
     caps = np.minimum(view.draft_lengths, np.maximum(view.max_draft_tokens, 0))
     return (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(axis=2)
 
 
 def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray | None = None) -> np.ndarray:
-    """The usual drafter of each row: int [R]. It is a model-free one where one has a draft, because it is free, else
-    one with passes. Of several it is the one of largest yield. yields: see drafter_yields; -1 excludes a drafter."""
+    """Return the usual drafter of each row: int [R]. It is a model-free one where one has a draft, because it is free,
+    else one with passes. Of several it is that of largest yield. yields: see drafter_yields; -1 excludes a drafter."""
     if len(estimates.drafters) < 2 and yields is None:
         return no_drafter(view.num_rows) + len(estimates.drafters)
     yields = drafter_yields(view, estimates) if yields is None else yields
@@ -239,12 +236,13 @@ def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray |
 
 
 def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Tokens expected to be accepted of drafts of these lengths (int [R]): float [R]. survival: float [R, K]."""
+    """Return the expected accepted tokens of drafts of these lengths (int [R]): float [R]. survival: float [R, K]."""
     return (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
 
 
 def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> Plan:
-    """Drafts of these lengths (int [R], or one for all) from the usual drafter, cut to what each row can have.
+    """Return the plan of drafts of these lengths (int [R], or one for all) from the usual drafter, cut to the longest
+    that each row can have.
 
     Where they exceed view.draft_token_budget together, the longest are cut, to one length for all that are cut.
     """
@@ -258,5 +256,5 @@ def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray |
 
 
 def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> Plan:
-    """Drafts of these lengths by these drafters, both int [R]; there is no drafter where the length is 0."""
+    """Return the plan of drafts of these lengths by these drafters, both int [R]. Rows of length 0 have no drafter."""
     return Plan(lengths=lengths, drafter=np.where(lengths > 0, drafter, -1))

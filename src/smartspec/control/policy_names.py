@@ -1,5 +1,5 @@
 """Policies by name, as people write them: goodput, off, fixed:4, batch-table, batch-table:0.6, batch-table:FILE,
-module:Class; and published ones, which the repository's lab has (lab.policies)."""
+module:Class; and published ones, from the repository's lab (lab.policies)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ FILE = ".json"  # the path of a profiling run
 PARAMETERS: dict[str, tuple[Any, ...]] = {
     "batch-table": (float, 0, 1, FILE),  # acceptance while profiling
 }
-TOLD = ("perfect-estimates", "perfect-outcomes")  # the ground truth, which the simulator alone has
+TOLD = ("perfect-estimates", "perfect-outcomes")  # these need the ground truth, which the simulator alone has
 OURS = (
     "goodput, off, fixed:K (K a number of draft tokens, for example fixed:4), uniform:K,K,... (goodput with one of "
     "these lengths for all requests of a step), batch-table[:number]"
@@ -29,19 +29,19 @@ OURS = (
 
 
 def published_policies() -> dict[str, Callable[..., Policy]]:
-    """Those of the repository's lab; none where it is not found."""
+    """Return the policies of the repository's lab; none where it is not found."""
     return lab_table("policies", "POLICIES")
 
 
 def all_policies(max_draft_tokens: int) -> list[str]:
-    """Every policy with its defaults, and three fixed lengths, as far as drafts may be so long."""
+    """Return every policy with its defaults, and three fixed lengths, as far as drafts may be so long."""
     fixed = [f"fixed:{length}" for length in (1, 3, 5) if length <= max_draft_tokens]
     return ["off", *fixed, *(name for name in (*POLICIES, *published_policies()) if name != "off")]
 
 
 def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
-    """A new policy of that name. ValueError if there is none, if its number is out of range, or if a user's own class
-    cannot be loaded (see own_class)."""
+    """Return a new policy of that name. ValueError if there is none, if its number is out of range, or if a user's own
+    class cannot be loaded (see own_class)."""
     kind, colon, text = name.partition(":")
     if kind in TOLD:
         raise ValueError(f"policy {kind!r} must be told the true acceptance and time: it exists only in the simulator")
@@ -52,14 +52,14 @@ def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
     is_ours = kind in (*POLICIES, "fixed")
     policies = POLICIES if is_ours else published_policies()
     if is_own_class(name) and not is_ours and kind not in policies:
-        return make_own(name, "policy", load_class(name, "policy", _missing))
+        return make_own(name, "policy", load_class(name, "policy", _missing_members))
     parameters = PARAMETERS if is_ours else lab_table("policies", "PARAMETERS")
     if kind not in policies or (colon and kind not in parameters):
-        raise ValueError(f"unknown policy {name!r}: use one of {_allowed()}")
+        raise ValueError(f"unknown policy {name!r}: use one of {_allowed_names()}")
     return policies[kind](_parameter(name, text, *parameters[kind])) if colon else policies[kind]()
 
 
-def _allowed() -> str:
+def _allowed_names() -> str:
     parameters = lab_table("policies", "PARAMETERS")
     published = [f"{name}[:number]" if name in parameters else name for name in published_policies()]
     return ", ".join([OURS, *published, "or module:Class[:number], a policy of your own"]) + (
@@ -67,8 +67,8 @@ def _allowed() -> str:
     )
 
 
-def _missing(found: type) -> list[str]:
-    """What a class lacks to be a policy."""
+def _missing_members(found: type) -> list[str]:
+    """Return the members that a class lacks to be a policy."""
     lacking = [name for name in ("plan", "cut", "learn", "end", "state") if not callable(getattr(found, name, None))]
     if issubclass(found, Policy):
         return ["plan"] if found.plan is Policy.plan else []
@@ -81,7 +81,7 @@ def _fixed(name: str, length: int, max_draft_tokens: int | None) -> Fixed:
 
 
 def _lengths(name: str, text: str, max_draft_tokens: int | None) -> tuple[int, ...]:
-    """The allowed lengths of uniform:1,3,5."""
+    """Return the allowed lengths of uniform:1,3,5."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise ValueError(f"policy {name!r}: after the colon name lengths to choose from, for example uniform:1,3,5")
@@ -96,7 +96,7 @@ def _check_length(name: str, length: int, max_draft_tokens: int | None) -> None:
 
 
 def _parameter(name: str, text: str, number: type, least: float, largest: float, *suffix: str) -> float | str:
-    """The number in a policy's name, or the path of a profiling run; ValueError says what may stand there."""
+    """Return the number in a policy's name, or the path of a profiling run. ValueError names the allowed values."""
     if suffix and text.endswith(suffix):
         return text
     try:

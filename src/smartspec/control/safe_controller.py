@@ -20,55 +20,54 @@ MAX_KINDS = 32  # texts of exceptions may hold numbers: beyond this many kinds t
 class SafeController:
     """Calls controller. If that raises, speculation is off for retry_steps steps; then it is called again.
 
-    report: called with one line for every new kind of failure (type and text of the exception). errors: how often each
-    kind occurred; num_errors: all of them (another thread may read it).
+    report: called with one line for every new kind of failure (type and text of the exception).
     """
 
     def __init__(self, controller: Controller, report: Callable[[str], None], retry_steps: int = RETRY_STEPS):
         self.controller = controller
-        self.errors: Counter[str] = Counter()
-        self.num_errors = 0
+        self.errors: Counter[str] = Counter()  # the number of failures of each kind
+        self.num_errors = 0  # of all kinds; another thread may read it
         self._report = report
         self._retry_steps = retry_steps
         self._steps_to_retry = 0
 
     @property
     def predicted_seconds(self) -> float | None:
-        """As the controller says; None while it is not called."""
+        """The controller's prediction; None while it is not called."""
         return self._call(None, lambda: self.controller.predicted_seconds)
 
     @property
     def num_ignored(self) -> Counter[str]:
-        """What the controller was told that cannot be true, by kind."""
+        """The number of inputs of the controller that cannot be true, by kind."""
         return self.controller.num_ignored
 
     def plan(self, view: BatchView) -> Plan:
-        """The controller's plan, or no drafts."""
+        """Return the controller's plan, or no drafts."""
         if self._steps_to_retry:
             self._steps_to_retry -= 1
         return self._call(no_drafts(view.num_rows), self.controller.plan, view)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
-        """The controller's lengths, or none verified: int [R]."""
+        """Return the controller's lengths, or zeros: int [R]."""
         return self._call(np.zeros_like(drafted.lengths), self.controller.cut, plan, drafted)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Passed on, unless the controller failed in this step or in the last retry_steps."""
+        """Pass on the outcome, unless the controller failed in this step or in the last retry_steps."""
         self._call(None, self.controller.learn, plan, outcome)
 
     def use_latency(self, latency: LatencyModel) -> None:
-        """Passed on."""
+        """Pass on the new profile."""
         self._call(None, self.controller.use_latency, latency)
 
     def end(self, request_id: int) -> None:
-        """Always passed on, or a controller that recovers would remember requests forever."""
+        """Pass on the end of a request, always: a controller that recovers would else remember requests forever."""
         try:
             self.controller.end(request_id)
         except Exception as error:
             self._note(error)
 
     def state(self) -> dict:
-        """The controller's, with its failures."""
+        """Return the controller's state, with its failures."""
         try:
             state = self.controller.state()
         except Exception as error:
@@ -77,7 +76,7 @@ class SafeController:
         return state | {"controller_errors": dict(self.errors), "steps_to_retry": self._steps_to_retry}
 
     def explain(self) -> dict | None:
-        """The controller's, or None when it fails."""
+        """Return the controller's explanation, or None when it fails."""
         try:
             return self.controller.explain()
         except Exception as error:
@@ -85,7 +84,7 @@ class SafeController:
             return None
 
     def _call(self, fallback, function: Callable, *arguments):
-        """function(*arguments), or fallback when it raises or speculation is off after a failure."""
+        """Return function(*arguments), or fallback when it raises or speculation is off after a failure."""
         if self._steps_to_retry:
             return fallback
         try:

@@ -1,4 +1,4 @@
-"""Expected goodput of other draft lengths for the batch of a step, for people who watch the server."""
+"""The expected goodput of other draft lengths for the batch of a step, for people who watch the server."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from smartspec.control.records import BatchView, Plan
 
 
 def uniform_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel) -> list[float]:
-    """Predicted (weighted) tokens per second of the batch if every request had a draft of 0, 1, ..., K tokens, or its
-    longest where that is shorter."""
+    """Return the predicted (weighted) tokens per second of the batch if every request had a draft of 0, 1, ..., K
+    tokens, or its longest where that is shorter."""
     lengths = range(estimates.max_draft_tokens + 1)
     return [_goodput(view, estimates, latency, plan_of_lengths(view, estimates, length)) for length in lengths]
 
@@ -19,7 +19,7 @@ def uniform_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel
 def planned_goodput(
     view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan, verified: np.ndarray
 ) -> float:
-    """The same for a plan of which verified draft tokens (int [R]) are kept."""
+    """Return the same for a plan of which verified draft tokens (int [R]) are kept."""
     return _goodput(view, estimates, latency, replace(plan, lengths=verified))
 
 

@@ -187,7 +187,7 @@ def _outcome(
         result.seconds,
         tested=tested,
         num_emitted=int(num_emitted),
-        free_tests=tuple(free.known(num_kept) for free in result.free_tests),
+        free_tests=tuple(free.keep_known(num_kept) for free in result.free_tests),
         node_tests=tests,
         extras=result.extras,
     )

@@ -1,9 +1,9 @@
-"""What a drafter's confidence is worth: P(accepted | tested, confidence), learned online.
+"""The calibration of a drafter's confidence: P(accepted | tested, confidence), learned online.
 
 Reliability by bucket: each bucket of confidence keeps a fading estimate of its log-odds. The estimate is shrunk towards
 a prior, halfway between the confidence itself and the usual acceptance of the drafter. Isotonic regression then makes
-the buckets increase (Zadrozny and Elkan, KDD 2002). Log-odds are interpolated between the midpoints of buckets. What
-else is known of a draft (its request, class, position) shifts the result by a part of
+the buckets increase (Zadrozny and Elkan, KDD 2002). Log-odds are interpolated between the midpoints of buckets. The
+other knowledge of a draft (its request, class, position) shifts the result by a part of
 
     log-odds predicted without confidence - their mean
 
@@ -35,17 +35,18 @@ class ConfidenceCalibration:
 
     @property
     def acceptance(self) -> np.ndarray:
-        """Calibrated acceptance at the midpoints of the buckets: float [NUM_BUCKETS], never decreasing."""
+        """The calibrated acceptance at the midpoints of the buckets: float [NUM_BUCKETS], never decreasing."""
         return sigmoid(self._values)
 
     def log_odds(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
-        """Log-odds of acceptance. confidence: float [N] in 0..1; history: float [N], log-odds predicted without it."""
+        """Return the log-odds of acceptance: float [N]. confidence: float [N] in 0..1. history: float [N], the log-odds
+        predicted without it."""
         slope = self._settings.history_slope
         centre = self._centre if self.has_learned or not len(history) else float(history.mean())
         return np.interp(confidence, MIDPOINTS, self._values - slope * centre) + slope * history
 
     def learn(self, confidence: np.ndarray, history: np.ndarray, accepted: np.ndarray, num_steps: int = 1) -> None:
-        """Learn from tested draft tokens of so many steps; accepted: 0 or 1, float [N]; the rest as in log_odds()."""
+        """Learn from tested draft tokens of so many steps. accepted: float [N], 0 or 1. The rest as in log_odds()."""
         if not len(confidence):
             return
         fade = np.exp(-num_steps / self._settings.workload_memory)
@@ -60,7 +61,7 @@ class ConfidenceCalibration:
         self._values = self._estimate()
 
     def table(self) -> dict:
-        """JSON-able: acceptance by confidence, and roughly how many fading observations it rests on."""
+        """Return, JSON-able, acceptance by confidence, and the rough number of fading observations that it rests on."""
         return {
             "confidence": MIDPOINTS.round(3).tolist(),
             "acceptance": self.acceptance.round(4).tolist(),
@@ -75,7 +76,7 @@ class ConfidenceCalibration:
 
 
 def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The closest sequence that never decreases, in weighted least squares: float [N], for positive weights [N].
+    """Return the closest sequence that never decreases, in weighted least squares: float [N], for positive weights [N].
 
     By pooling adjacent violators (Robertson, Wright and Dykstra 1988, section 1.2), in Python: N is small.
     """

@@ -13,7 +13,7 @@ MAX_RANK = 8  # child ranks that are told apart
 
 
 class ChildRankAcceptance:
-    """Of one drafter. chances: float [MAX_RANK], of ranks 1, 2, ..., never increasing."""
+    """The chances of child ranks of one drafter. chances: float [MAX_RANK], of ranks 1, 2, ..., never increasing."""
 
     def __init__(self, settings: AcceptanceSettings):
         prior = settings.second_child * settings.rank_fall ** np.arange(MAX_RANK)
@@ -22,7 +22,7 @@ class ChildRankAcceptance:
         self.chances = prior
 
     def learn(self, parents: np.ndarray, node_tests: np.ndarray) -> None:
-        """From verified trees; int [R, K] both, see records.Outcome."""
+        """Learn from verified trees; int [R, K] both, see records.Outcome."""
         has_same_parent = parents[:, :, None] == parents[:, None, :]
         ranks = np.tril(has_same_parent, -1).sum(axis=2)
         top = has_same_parent.argmax(axis=2)

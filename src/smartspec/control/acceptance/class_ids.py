@@ -9,27 +9,27 @@ class ClassIds:
     """Small numbers for the names of workload classes: 1 to NUM_CLASSES - 1, in order of first use; 0 stands for no
     class.
 
-    When all are taken, a new name gets the number of the least recently used one of the client that has most: a client
-    that names many takes its own. The name begins with what is known of that class; the estimator observes the change
-    and forgets.
+    When all are taken, the client with the most names loses its least recently used one, and the new name gets that
+    number. So a client that uses many names takes its own. The new name begins with the estimates of that class; the
+    estimator observes the change and forgets.
     """
 
     def __init__(self):
         self._ids: OrderedDict[str, int] = OrderedDict()  # the least recently used first
-        self._client_of: dict[str, str] = {}  # who named it first
+        self._client_of: dict[str, str] = {}  # the client that named it first
 
     def of(self, name: str | None, client: str = "") -> int:
-        """client: who names it."""
+        """Return the number of a class name, which is given one if it has none. client: the client that names it."""
         if name is None:
             return 0
         if name not in self._ids:
-            self._ids[name] = self._taken_back() if len(self._ids) == NUM_CLASSES - 1 else len(self._ids) + 1
+            self._ids[name] = self._take_back() if len(self._ids) == NUM_CLASSES - 1 else len(self._ids) + 1
             self._client_of[name] = client
         self._ids.move_to_end(name)
         return self._ids[name]
 
-    def _taken_back(self) -> int:
-        """A number that is free now."""
+    def _take_back(self) -> int:
+        """Take a number from the name that loses it, and return it."""
         ((client, _),) = Counter(self._client_of[name] for name in self._ids).most_common(1)
         name = next(name for name in self._ids if self._client_of[name] == client)
         del self._client_of[name]

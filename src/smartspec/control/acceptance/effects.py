@@ -1,4 +1,5 @@
-"""How much easier than the pool a workload class is, and a request than its class: the fast part of the estimate.
+"""Effects of workload classes, relative to the pool, and of requests, relative to their class: the fast part of the
+estimate.
 
 Effects are shifts of the log-odds, one by drafter (of which there are D). Those of the requests of a class scatter
 around the class effect with variance 1 / strength, class effects around 0 with the same. Let W be the information that
@@ -9,7 +10,7 @@ form:
     class effect                      sum of a * (s / W) / (sum of a + strength)
     request effect                    (s + strength * class effect) / (W + strength)
 
-What is known of a request fades, because its text changes. What it has added to its class stays there, and fades more
+The knowledge of a request fades, because its text changes. Its contribution to its class stays there, and fades more
 slowly.
 """
 
@@ -27,8 +28,8 @@ _NO_REQUEST = np.iinfo(np.int64).min
 class AcceptanceEffects:
     """Effects of classes and requests on the log-odds.
 
-    A request lives in the table row id modulo MAX_TRACKED_REQUESTS, found without a search. Where two claim one row
-    (ids are counted up, so the older has long ended), the newer gets it. The last row stays zero: requests of which
+    A request lives in the table row id modulo MAX_TRACKED_REQUESTS, found without a search. Where two claim one row,
+    the newer gets it: ids are counted up, so the older has long ended. The last row stays zero, for requests of which
     nothing is known.
     """
 
@@ -46,12 +47,12 @@ class AcceptanceEffects:
         return int(np.count_nonzero(self._ids != _NO_REQUEST))
 
     def rows(self, request_ids: np.ndarray) -> np.ndarray:
-        """Table row of each request: int [R]."""
+        """Return the table row of each request: int [R]."""
         rows = request_ids & (self._num_rows - 1)
         return np.where(self._ids.take(rows) == request_ids, rows, self._num_rows)
 
     def rows_to_learn(self, request_ids: np.ndarray, class_ids: np.ndarray, has_tests: np.ndarray) -> np.ndarray:
-        """As rows(), with a row made for every request that was tested (bool [R]) for the first time."""
+        """Return the same as rows(), with a new row for every request that was tested (bool [R]) for the first time."""
         rows = self.rows(request_ids)
         is_new = has_tests & (rows == self._num_rows)
         if any(is_new.tolist()):
@@ -63,7 +64,7 @@ class AcceptanceEffects:
         return rows
 
     def of(self, rows: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
-        """Class and request effect together, on the log-odds: float [D, R]."""
+        """Return class and request effect together, on the log-odds: float [D, R]."""
         strength = self._settings.request_strength
         shares, estimates = self._shares.take(class_ids & (NUM_CLASSES - 1), axis=2)
         class_effects = estimates / (shares + strength)
@@ -73,8 +74,8 @@ class AcceptanceEffects:
     def learn(
         self, rows: np.ndarray, effects: np.ndarray, information: np.ndarray, residual: np.ndarray, num_steps: int = 1
     ) -> None:
-        """The observations of num_steps steps: of these table rows (int [R], each once for every step it was in),
-        predicted with these effects, all float [D, R]; 0 where none."""
+        """Learn from the observations of num_steps steps. rows: int [R], table rows, each once for every step it was
+        in. effects: those that the observations were predicted with. All others float [D, R]; 0 where none."""
         settings, num_rows = self._settings, len(rows) / num_steps
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         added = np.array([information, residual + information * effects]) * is_tracked
@@ -90,12 +91,12 @@ class AcceptanceEffects:
         self._shares += moved.dot(self._columns.take(self._classes.take(rows), axis=0))
 
     def forget(self, request_id: int) -> None:
-        """Drop a request; what it taught stays with its class. Unknown ones are ignored."""
+        """Drop a request. Its contribution to its class stays. Unknown ones are ignored."""
         row = request_id & (self._num_rows - 1)
         if self._ids[row] == request_id and request_id != _NO_REQUEST:
             self._state[:, :, row] = 0.0
             self._ids[row] = _NO_REQUEST
 
     def _share_of(self, state: np.ndarray) -> np.ndarray:
-        """a and a * (s / W) of information W and score s, float [2, D, R] both."""
+        """Return a and a * (s / W), of information W and score s: float [2, D, R] both."""
         return state * (self._settings.request_strength / (state[0] + self._settings.request_strength))

@@ -1,4 +1,4 @@
-"""How likely draft tokens are accepted, learned from what was tested.
+"""The probability that draft tokens are accepted, learned from tested ones.
 
 The model is a logistic one: the j-th draft token of request r, given that those before it were accepted, is accepted
 with probability
@@ -11,10 +11,10 @@ maximum-likelihood estimate of a truncated geometric distribution. The rate acce
 0.54 for a true 0.8 at five draft tokens. Once drafts exist, the confidence of their drafter replaces the entry of the
 table (calibration).
 
-Of a tree the table knows depths: whether the accepted path went on at a depth. Trees made in passes are planned before
-they exist. For them the table counts whether the top-1 child was accepted, as in a chain; the chances of the other
-children are learned by rank (child_ranks). The worth of a node is its drafter's calibrated confidence, times that of
-all its ancestors.
+For trees the positions of the table are depths. An observation says that the accepted path went on at a depth, or
+ended. Trees made in passes are planned before they exist. For them an observation is of the top-1 child, as in a chain;
+the chances of the other children are learned by rank (child_ranks). The worth of a node is its drafter's calibrated
+confidence, times that of all its ancestors.
 """
 
 from collections.abc import Sequence
@@ -35,16 +35,16 @@ from smartspec.control.records import BatchView, DrafterSpec, Outcome, depths_of
 
 @dataclass(frozen=True)
 class _History:
-    """What is known of the drafts of each drafter for R rows before drafting: pools, int [D, R]; effects of class and
-    request, float [D, R]; the log-odds of each position, float [K, D, R]; positions come first as sums over rows and
-    positions are then contiguous. survival: float [D, R, K]."""
+    """The knowledge of the drafts of each drafter for R rows before drafting."""
 
-    pools: np.ndarray
-    effects: np.ndarray
+    pools: np.ndarray  # int [D, R]
+    effects: np.ndarray  # float [D, R], of class and request
+    # float [K, D, R], of each position. Positions come first: sums over rows and positions are then contiguous.
     log_odds: np.ndarray
 
     @cached_property
     def survival(self) -> np.ndarray:
+        """The survival of the drafts: float [D, R, K]."""
         survival = _survival(self.log_odds)
         survival.flags.writeable = False  # it is kept for the next steps of the same requests
         return survival
@@ -78,7 +78,7 @@ class AcceptanceEstimator:
         self._effects_kept = np.zeros((len(drafters), 0))
 
     def survival(self, view: BatchView) -> np.ndarray:
-        """Survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
+        """Return the survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
         survival = self._history(view).survival
         one_pass = [number for number, spec in enumerate(self._drafters) if spec.one_pass_depth]
         known = [number for number, drafter in enumerate(view.drafters) if drafter.confidence is not None]
@@ -87,9 +87,9 @@ class AcceptanceEstimator:
         for number in one_pass:
             survival[number, :, self._drafters[number].one_pass_depth :] = 0.0
         for number in known:
-            whose, drafter = np.full(view.num_rows, number), view.drafters[number]
+            numbers, drafter = np.full(view.num_rows, number), view.drafters[number]
             assert drafter.confidence is not None
-            survival[number] = self.survival_given_confidence(view, whose, drafter.confidence, drafter.parents)
+            survival[number] = self.survival_given_confidence(view, numbers, drafter.confidence, drafter.parents)
         return survival
 
     def survival_given_confidence(
@@ -99,8 +99,8 @@ class AcceptanceEstimator:
         confidence: np.ndarray,
         parents: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Survival of drafts that exist: float [R, K]. drafter: int [R], whose they are. confidence, parents: [R, K],
-        see records.Drafted; NaN: by history alone."""
+        """Return the survival of drafts that exist: float [R, K]. drafter: int [R], of each draft. confidence, parents:
+        [R, K], see records.Drafted. Tokens of confidence NaN are estimated by history alone."""
         log_odds = _by_node(_of_drafter(self._history(view).log_odds, drafter), parents)
         confidence = confidence.T
         is_known = ~np.isnan(confidence)
@@ -109,22 +109,25 @@ class AcceptanceEstimator:
             log_odds = np.where(known, calibration.log_odds(confidence, log_odds), log_odds)
         return _survival(log_odds) if parents is None else _tree_survival(log_odds, parents)
 
-    def knows_confidence(self, drafter: int) -> bool:
-        """Whether that drafter has ever said how confident it is in a token that was then tested."""
+    def has_confidence(self, drafter: int) -> bool:
+        """True if that drafter ever reported the confidence of a token that was then tested."""
         return self._calibrations[drafter].has_learned
 
     def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
-        """Acceptance of tokens of that drafter, float [N]. confidence: float [N]; history: float [N], log-odds by all
-        that was known before drafting."""
+        """Return the acceptance of tokens of that drafter: float [N]. confidence: float [N]. history: float [N], the
+        log-odds by all that was known before drafting."""
         return sigmoid(self._calibrations[drafter].log_odds(confidence, history))
 
     def expect(self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
-        """Begin with what is known of a drafter from elsewhere: by position, acceptance where those before were
-        accepted, and draft tokens that were tested. Nothing where the drafter has several pools."""
+        """Begin with acceptance of a drafter that was measured elsewhere. Nothing is done where the drafter has several
+        pools.
+
+        acceptance: by position, where the tokens before were accepted. tested: by position, draft tokens that were
+        tested."""
         pools = np.flatnonzero(self._pools.drafters == drafter)
         if len(pools) == 1:
             self._table.expect(int(pools[0]), acceptance, tested)
-            self._kept, self._view = None, None
+            self._kept = None
 
     def observe(self, steps: Sequence[Outcome]) -> None:
         """Learn from finished steps, all at once."""
@@ -138,7 +141,7 @@ class AcceptanceEstimator:
         observations.add_free_tests(tested, accepted)
         self._idle_steps += observations.num_steps
         if tested.any():
-            num_steps, self._idle_steps = self._idle_steps, 0  # what is known fades, but is not forgotten for nothing
+            num_steps, self._idle_steps = self._idle_steps, 0  # estimates fade only when there are new observations
             rows = self._effects.rows_to_learn(observations.request_ids, observations.class_ids, tested[0].any(axis=0))
             information, residual = self._learn_table(history, tested, accepted, num_steps)
             self._effects.learn(rows, history.effects, information, residual, num_steps)
@@ -146,12 +149,12 @@ class AcceptanceEstimator:
 
     @property
     def rank_chances(self) -> dict[int, np.ndarray]:
-        """Of the drafters that make trees, by number, the chance that a node's second, third, ... child is right where
-        its first is wrong: float [ranks]."""
+        """The chance that a node's second, third, ... child is right where its first is wrong: float [ranks] for each
+        drafter that makes trees, by number."""
         return {number: child_ranks.chances for number, child_ranks in self._child_ranks.items()}
 
     def forget(self, request_id: int) -> None:
-        """Drop a request that has ended; what it taught stays with its class. Unknown ones are ignored."""
+        """Drop a request that has ended. Its contribution to its class stays. Unknown ones are ignored."""
         self._effects.forget(request_id)
         self._kept = self._rows_kept = None
 
@@ -160,8 +163,8 @@ class AcceptanceEstimator:
         return self._effects.num_tracked_requests
 
     def table(self) -> dict:
-        """JSON-able: by pool and position, the conditional acceptance of a request without a class or a history, and
-        roughly how many fading observations it rests on; then the calibrations."""
+        """Return, JSON-able, the conditional acceptance of a request without a class or a history by pool and position,
+        the fading observations that it rests on (roughly), and the calibrations."""
         pairs = zip(self._drafters, self._calibrations, strict=True)
         calibrations = {f"calibration of {drafter.name}": calibration.table() for drafter, calibration in pairs}
         return self._table.table() | calibrations
@@ -186,9 +189,9 @@ class AcceptanceEstimator:
         return self._effects_kept
 
     def _learn_table(self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int) -> np.ndarray:
-        """Teach the table; returns the information and the residual that are left for each row: float [2, D, R].
+        """Update the table. Return the information and the residual that are left for each row: float [2, D, R].
 
-        The table learns first, then the rows given the new table: otherwise both would explain the whole residual.
+        The table learns first, then the rows given the new table. Otherwise both would explain the whole residual.
         """
         information, residual = newton_terms(sigmoid(history.log_odds), tested, accepted)
         moved = self._table.learn(history.pools, information, residual, num_steps)
@@ -203,8 +206,8 @@ class AcceptanceEstimator:
         tested: np.ndarray,
         accepted: np.ndarray,
     ) -> None:
-        """Learn the chances by child rank, and write into tested and accepted (float [K, D, R]) what a chain of top-1
-        children would have shown."""
+        """Learn the chances by child rank, and write into tested and accepted (float [K, D, R]) the tests of a chain of
+        top-1 children."""
         rows = np.flatnonzero(observations.drafter == number)
         if observations.parents is None or observations.node_tests is None or not len(rows):
             return
@@ -215,9 +218,9 @@ class AcceptanceEstimator:
     def _learn_confidence(
         self, observations: Observations, history: _History, tested: np.ndarray, accepted: np.ndarray
     ) -> None:
-        """Teach the calibrations. Then write into tested and accepted (float [K, D, R]) the expected outcome of the
-        first draft token that was cut. Without that, the history would know confident tokens only; it plans drafts
-        before they exist."""
+        """Update the calibrations. Then write into tested and accepted (float [K, D, R]) the expected outcome of the
+        first draft token that was cut. Without that, the table would learn from confident tokens only, and it is used
+        to plan drafts before they exist."""
         if observations.confidence is None:
             return
         drafter, confidence = observations.drafter, observations.confidence.T
@@ -236,20 +239,20 @@ class AcceptanceEstimator:
 
 
 def _of_drafter(log_odds: np.ndarray, drafter: np.ndarray) -> np.ndarray:
-    """Of the drafts of these drafters (int [R]): float [K, R] of [K, D, R]."""
+    """Return the log-odds of the drafts of these drafters (int [R]): float [K, R] of [K, D, R]."""
     return of_drafter(log_odds.transpose(1, 2, 0), drafter).T
 
 
 def _by_node(log_odds: np.ndarray, parents: np.ndarray | None) -> np.ndarray:
-    """What is known of each depth, float [K, R], for each node of trees (int [R, K]; None: chains)."""
+    """Return the log-odds of each depth, float [K, R], for each node of trees. parents: int [R, K]; None: chains."""
     return log_odds if parents is None else np.take_along_axis(log_odds, depths_of(parents).T - 1, axis=0)
 
 
 def _tree_survival(log_odds: np.ndarray, parents: np.ndarray) -> np.ndarray:
-    """From the log-odds of nodes given that their parents are accepted, float [K, R]: float [R, K].
+    """Return the survival of the nodes of trees: float [R, K]. log_odds: float [K, R], given that parents are accepted.
 
-    Never increasing along a row: should a node be likelier than one before it, its drafter's order stands, and it
-    counts as no likelier.
+    It never increases along a row. The drafter's order of nodes stays: a node that would be likelier than one before it
+    counts as equally likely.
     """
     acceptance, rows = sigmoid(log_odds), np.arange(len(parents))
     survival = np.ones((len(acceptance) + 1, len(parents)))  # first the text, then the nodes
@@ -259,6 +262,6 @@ def _tree_survival(log_odds: np.ndarray, parents: np.ndarray) -> np.ndarray:
 
 
 def _survival(log_odds: np.ndarray) -> np.ndarray:
-    """From conditional log-odds, [K, ...]: float [..., K]."""
+    """Return survival, float [..., K], from conditional log-odds, [K, ...]."""
     survival = sigmoid(log_odds).cumprod(axis=0)
     return survival.transpose(*range(1, survival.ndim), 0)

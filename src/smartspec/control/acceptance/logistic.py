@@ -8,19 +8,19 @@ MIN_INFORMATION = 0.02
 
 
 def sigmoid(log_odds: np.ndarray | float) -> np.ndarray:
-    """Probability of these log-odds, cut at +-MAX_LOG_ODDS."""
+    """Return the probability of these log-odds, cut at +-MAX_LOG_ODDS."""
     return 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(log_odds, -MAX_LOG_ODDS), MAX_LOG_ODDS)))
 
 
 def log_odds_of(probability: np.ndarray | float) -> np.ndarray:
-    """Inverse of sigmoid for probabilities strictly between 0 and 1."""
+    """Return the inverse of sigmoid for probabilities strictly between 0 and 1."""
     return np.log(probability) - np.log1p(-probability)
 
 
 def newton_terms(
     predicted: np.ndarray, tested: np.ndarray | float, accepted: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Information n p (1 - p) and residual y - n p of y accepted out of n tested that were predicted as p.
+    """Return the information n p (1 - p) and the residual y - n p of y accepted out of n tested, predicted as p.
 
     The residual is the gradient of the log-likelihood in log-odds, the information its expected curvature.
     """

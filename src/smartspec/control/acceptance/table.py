@@ -1,8 +1,8 @@
 """Acceptance by drafter pool and draft position: the slow part of the estimate, shared by all requests.
 
 A pool is a drafter with a class of match lengths. Its log-odds at a position are shrunk in two steps. The first prior
-is what is known of all pools of the drafter, the second what is known of the pool at neighbouring positions. So entries
-with few observations borrow from those with many:
+is the estimate of all pools of the drafter, the second that of the pool at neighbouring positions. So entries with few
+observations borrow from those with many:
 
     estimate = (sum of scores + strength * prior) / (sum of information + strength)
 
@@ -22,11 +22,11 @@ from smartspec.control.records import DrafterSpec
 
 
 class Pools:
-    """The pools of all drafters, numbered through; names: of each pool. drafters: int [P], whose it is."""
+    """The P pools of all drafters, numbered through."""
 
     def __init__(self, drafters: tuple[DrafterSpec, ...]):
         sizes = [len(drafter.match_lengths) for drafter in drafters]
-        self.drafters = np.repeat(np.arange(len(drafters)), sizes)
+        self.drafters = np.repeat(np.arange(len(drafters)), sizes)  # int [P], the drafter of each pool
         self._pool_of_match = [  # by drafter: int [longest least match length + 1]
             first + np.searchsorted(d.match_lengths[1:], np.arange(d.match_lengths[-1] + 1), side="right")
             for d, first in zip(drafters, np.cumsum([0, *sizes]), strict=False)
@@ -37,7 +37,7 @@ class Pools:
         return len(self.names)
 
     def of(self, match_lengths: np.ndarray) -> np.ndarray:
-        """Pool that a draft of each drafter would be of: int [D, R], as match_lengths."""
+        """Return the pool of a draft of each drafter: int [D, R], as match_lengths."""
         pairs = zip(self._pool_of_match, match_lengths, strict=True)
         pools = [pool_of_match.take(lengths, mode="clip") for pool_of_match, lengths in pairs]
         return np.array(pools, dtype=np.int64).reshape(match_lengths.shape)
@@ -67,12 +67,12 @@ class AcceptanceTable:
         self._nearness = settings.neighbour_decay ** np.abs(positions[:, None] - positions)
 
     def of(self, pools: np.ndarray) -> np.ndarray:
-        """Log-odds of rows in these pools (int [D, R]): float [K, D, R]."""
+        """Return the log-odds of rows in these pools (int [D, R]): float [K, D, R]."""
         return self.log_odds.take(pools, axis=1)
 
     def learn(self, pools: np.ndarray, information: np.ndarray, residual: np.ndarray, num_steps: int) -> np.ndarray:
-        """Add the observations of rows in these pools, all float [K, D, R], of so many steps; returns how far the
-        entries moved: [K, pools]."""
+        """Add the observations of rows in these pools, all float [K, D, R], of so many steps. Return the change of the
+        entries: [K, pools]."""
         lines = np.concatenate([information, residual]).reshape(2 * len(self.log_odds), -1)
         by_pool = lines.dot(self._columns.take(pools.ravel(), axis=0))
         added = by_pool.reshape(2, *self.log_odds.shape)
@@ -83,8 +83,8 @@ class AcceptanceTable:
         return self.log_odds - before
 
     def expect(self, pool: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
-        """Add what is known of a pool from elsewhere, as observations, but no more of a position than the memory
-        holds half of: the traffic may be another."""
+        """Add the acceptance of a pool that was measured elsewhere, as observations. At a position these count at most
+        half of the memory, because the traffic may be another."""
         for position, (chance, count) in enumerate(zip(acceptance, tested, strict=True)):
             if position < len(self.log_odds) and count:
                 chance = min(max(chance, float(sigmoid(-MAX_LOG_ODDS))), float(sigmoid(MAX_LOG_ODDS)))
@@ -92,10 +92,10 @@ class AcceptanceTable:
                     chance * (1.0 - chance), MIN_INFORMATION
                 )
                 self._state[:, position, pool] += information, information * float(log_odds_of(chance))
-        self.log_odds, self._odds_against = self._estimate(), None
+        self.log_odds = self._estimate()
 
     def table(self) -> dict:
-        """Conditional acceptance by pool and position, and roughly how many observations it rests on."""
+        """Return conditional acceptance by pool and position, and the rough number of observations that it rests on."""
         columns = {"acceptance": (sigmoid(self.log_odds), 4), "observations": (self._state[0] / 0.25, 1)}
         return {
             name: {column: values[:, pool].round(digits).tolist() for column, (values, digits) in columns.items()}

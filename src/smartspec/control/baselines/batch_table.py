@@ -17,9 +17,9 @@ class BatchTable(Policy):
     is a candidate, so that the table may turn speculation off.
 
     As published, the table is made once and never changed. profile: a number, the acceptance of the profiling prompts,
-    or the path of a profiling run (see profiling_run). With the path nothing is assumed. With the number, two
-    measurements are replaced by the model of them: times are read from the profile of the first step, at 512 tokens of
-    context per request, and tokens per position come from that rate (geometric).
+    or the path of a profiling run (see profiling_run). With the path nothing is assumed. With the number, models
+    replace two measurements. Times come from the profile of the first step, at 512 tokens of context per request.
+    Tokens per position come from that acceptance (geometric).
     """
 
     def __init__(self, profile: float | str = PROFILE_ACCEPTANCE):
@@ -38,7 +38,7 @@ class BatchTable(Policy):
 
 
 def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:
-    """The best length for every one of BATCH_SIZES: int [len(BATCH_SIZES)]."""
+    """Return the best length for every one of BATCH_SIZES: int [len(BATCH_SIZES)]."""
     lengths = np.arange(estimates.max_draft_tokens + 1)
     emitted = np.cumsum(acceptance**lengths)
     table = []
@@ -52,12 +52,14 @@ def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:
 
 
 def best_length(emitted: np.ndarray, seconds: np.ndarray) -> int:
-    """The length 0..K of least time per token. emitted, seconds: float [K + 1], tokens per request, time of a step."""
+    """Return the length 0..K of least time per token. emitted, seconds: float [K + 1], tokens of a request and time of
+    a step."""
     return int(np.argmin(seconds / emitted))
 
 
 def even_view(num_rows: int, context_tokens: int, num_drafters: int = 0) -> BatchView:
-    """A decode batch of equally long requests without prefill, as an offline profile would run it; no draft KV lags."""
+    """Return a decode batch of equally long requests without prefill, as an offline profile would run it. No draft KV
+    lags."""
     return BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, context_tokens),

@@ -1,4 +1,4 @@
-"""What a profiling run measured before serving, in a JSON file: `python benchmarks/policies.py profile` writes one.
+"""The results of a profiling run before serving, in a JSON file: `python benchmarks/policies.py profile` writes one.
 
     {"best_lengths": {"1": 7, "2": 6, "4": 5}, "acceptance_by_rank": [0.71, 0.1, 0.05]}
 
@@ -16,7 +16,8 @@ REMEDY = "make it with python benchmarks/policies.py profile"
 
 
 def read_best_lengths(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of requests, ascending, and the length of each: int [N] both. ValueError names what is wrong."""
+    """Return numbers of requests, ascending, and the best length of each: int [N] both. ValueError names the value that
+    is wrong."""
     found = _field(path, "best_lengths")
     try:
         sizes = np.array([int(size) for size in found], dtype=np.int64)
@@ -29,7 +30,7 @@ def read_best_lengths(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_acceptance_by_rank(path: str) -> np.ndarray:
-    """float [ranks]. ValueError names what is wrong."""
+    """Return the acceptance by rank: float [ranks]. ValueError names the value that is wrong."""
     found = _field(path, "acceptance_by_rank")
     try:
         shares = np.array(found, dtype=float)

@@ -20,7 +20,7 @@ class Off(Policy):
 
 @dataclass(frozen=True)
 class Fixed(Policy):
-    """The same length for every request as far as possible."""
+    """Speculate with the same length for every request, as far as possible."""
 
     length: int
 

@@ -1,14 +1,14 @@
 """Lengths at a price that is known already.
 
-What the best plan of a step settles holds until something is learned: the price of time, what a further token
-takes, how deep drafts in passes go, whether found drafts go first. Rows and found drafts differ from step to step. So a
-batch is planned in full now and then, and in between each row keeps the tokens that add more than they take at that
-price:
+The best plan of a step settles four things: the price of time, the time of a further token, the depth of drafts made in
+passes, and whether found drafts go first. They hold until something is learned. Rows and found drafts differ from step
+to step. So a batch is planned in full now and then. In the steps between, each row keeps the tokens that add more than
+they cost at that price:
 
     gain[i, j] > price * seconds of a token
 
-For the price of the step itself that is the planner's optimum (Dinkelbach 1967: the best ratio is the price at which
-the best difference is zero), as gains never increase along a row. Rows that came since are planned by the same line.
+Gains never increase along a row. So at the price of the step itself this is the planner's optimum (Dinkelbach 1967: the
+best ratio is the price at which the best difference is zero). Rows that came since are planned by the same inequality.
 A row whose draft KV would have to be prefilled waits for a plan in full (see draft_prefill).
 """
 
@@ -25,29 +25,27 @@ from smartspec.control.records import BatchView, of_drafter, with_fields
 
 @dataclass(frozen=True)
 class _Held:
-    """choice: of the plan in full. least_gain: (weighted) tokens that a slot must add. free_first: whether a row
-    with a found draft takes that. used: drafters that draft in that plan; the passes of others were not priced.
-    newest_id: of a request in the batch. num_learned: see Estimates."""
+    """A plan in full, and what it settles."""
 
     choice: Choice
-    least_gain: float
-    free_first: bool
-    used: set[int]
-    newest_id: int
-    num_learned: int
+    least_gain: float  # (weighted) tokens that a slot must add
+    free_first: bool  # a row with a found draft takes that
+    used: set[int]  # drafters that draft in that plan; the passes of others were not priced
+    newest_id: int  # the largest of the requests in the batch
+    num_learned: int  # see Estimates
 
 
 class HeldPrices:
-    """The settled plans, by batch size and by whether prompts are prefilled beside. ordinary_lag: tokens that draft KV
-    may lack."""
+    """The plans in full that still hold, by batch size, separately for steps with prefill. ordinary_lag: tokens that
+    draft KV may lack."""
 
     def __init__(self, ordinary_lag: int):
         self._ordinary_lag = ordinary_lag
         self._held: dict[tuple[int, bool], _Held] = {}
 
     def rows(self, view: BatchView, estimates: Estimates) -> tuple | None:
-        """The rows of a step, and which of them can draft: as long as that and what is known stay the same, so does the
-        plan. None where it does not: drafts that are found differ from step to step."""
+        """Return a key of the rows of a step and of those that can draft. As long as it is the same, and nothing is
+        learned, the plan is the same. None where a drafter is model-free: its drafts differ from step to step."""
         if estimates.num_learned is None or len(estimates.models) < len(estimates.drafters):
             return None
         can_draft = [((each.lengths > 0) & (each.lag <= self._ordinary_lag)).tobytes() for each in view.drafters]
@@ -55,24 +53,24 @@ class HeldPrices:
         return estimates.num_learned, view.prefill_tokens > 0, *rows
 
     def choice(self, view: BatchView, estimates: Estimates, *, is_uniform: bool) -> Choice | None:
-        """The plan of a step at the price that holds; None where the step is to be planned in full."""
+        """Return the plan of a step at the price that holds; None where the step has to be planned in full."""
         held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
         if held is None or estimates.num_learned != held.num_learned:
             return None
-        if self._awaits_prefill(view, estimates, held):
+        if self._has_late_newcomer(view, estimates, held):
             return None
         choice = _at_price(view, estimates, held, self._ordinary_lag, is_uniform)
         return choice if choice.plan.num_draft_tokens <= view.draft_token_budget else None
 
-    def _awaits_prefill(self, view: BatchView, estimates: Estimates, held: _Held) -> bool:
-        """Whether a request that came since might begin with a draft prefill."""
+    def _has_late_newcomer(self, view: BatchView, estimates: Estimates, held: _Held) -> bool:
+        """True if a request that came since might begin with a draft prefill."""
         is_new = view.request_ids > held.newest_id
         late = [is_new & (view.drafters[number].lag > self._ordinary_lag) for number in estimates.models]
         return any([any(each.tolist()) for each in late])
 
     def keep(self, view: BatchView, estimates: Estimates, choice: Choice) -> None:
-        """Take in the plan in full of a step. Where a draft prefill begins, others may wait for their turn: the next
-        step is planned in full, too."""
+        """Keep the plan in full of a step. Where a draft prefill begins, others may wait for their turn: the next step
+        is planned in full, too."""
         key = size_of(view.num_rows), view.prefill_tokens > 0
         if not view.num_rows or choice.invested_seconds or estimates.num_learned is None:
             self._held.pop(key, None)
@@ -84,8 +82,8 @@ class HeldPrices:
 
 
 def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
-    """The gain that tells the tokens of a plan from the others: the price of a token, moved between the least gain in
-    the plan and the largest that was left out for its gain."""
+    """Return the gain that separates the tokens of a plan from the others. It is the price of a token, moved between
+    the least gain in the plan and the largest that was left out for its gain."""
     plan = choice.plan
     price = choice.prices.time * choice.token_seconds
     gains = view.weights[:, None] * choice.survival
@@ -114,14 +112,14 @@ def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: 
         kept &= of_tokens <= depth
         passes = (of_tokens * kept).max(axis=1, initial=0)
         depth = max(passes.tolist(), default=0)
-    plan = _valued(view, estimates, settled, kept.sum(axis=1), depth, float((gains * kept).sum()))
+    plan = _predict(view, estimates, settled, kept.sum(axis=1), depth, float((gains * kept).sum()))
     plan = plan if shaped.depths is None else with_fields(plan, passes=passes)
     changed = {"plan": plan, "drafter": drafter, "survival": survival, "caps": caps, "is_found": not depth}
     return with_fields(settled, **changed, invested_seconds=0.0)
 
 
 def _caps(view: BatchView, estimates: Estimates, used: set[int], ordinary_lag: int) -> np.ndarray:
-    """The longest draft of each drafter in each row: int [D, R]. used: see _Held."""
+    """Return the longest draft of each drafter in each row: int [D, R]. used: see _Held."""
     caps = np.minimum(view.draft_lengths, np.minimum(view.max_draft_tokens, estimates.max_draft_tokens))
     for number in estimates.models:
         caps[number] *= view.drafters[number].lag <= ordinary_lag if number in used else 0
@@ -129,17 +127,18 @@ def _caps(view: BatchView, estimates: Estimates, used: set[int], ordinary_lag: i
 
 
 def _drafter(view: BatchView, estimates: Estimates, caps: np.ndarray, free_first: bool) -> np.ndarray:
-    """The drafter of each row: int [R], of largest yield. free_first: of those that found a draft, if any did."""
+    """Return the drafter of each row: int [R], of largest yield. free_first: of those that found a draft, if any
+    did."""
     if len(caps) < 2:
         return np.full(caps.shape[1], len(caps) - 1)
     yields = (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(axis=2)
     return model_free_first(view, estimates, yields) if free_first and estimates.models else yields.argmax(axis=0)
 
 
-def _valued(
+def _predict(
     view: BatchView, estimates: Estimates, settled: Choice, lengths: np.ndarray, depth: int, gained: float
 ) -> LengthPlan:
-    """What these lengths are predicted to bring. gained: sum of the gains of their tokens."""
+    """Return the plan of these lengths, with its predicted results. gained: the sum of the gains of their tokens."""
     base, value_of_time = sum(view.weights.tolist()), settled.prices.time if view.prefill_tokens else None
     off_seconds = estimates.latency.off_seconds(view) + estimates.latency.host_seconds
     seconds = off_seconds + settled.token_seconds * sum(lengths.tolist())

@@ -1,8 +1,8 @@
 """Draft prefill: tokens that a draft model's KV lacks are fed once, and serve all later drafts of the request.
 
-It is an investment. A row's drafts bring a gain beyond their own price, of draft passes and of verification, in each of
-the steps that the request still lives. The sum of these gains must exceed the cost of its draft prefill; other rows get
-no drafts of that drafter. A step is charged its share of the draft prefill that begins in it.
+It is an investment. In each step that the request still lives, its drafts bring a gain beyond their own price (of draft
+passes and of verification). The sum of these gains must exceed the cost of its draft prefill; otherwise the row gets no
+drafts of that drafter. A step is charged its share of the draft prefill that begins in it.
 
 A step prefills drafters for no longer than a non-speculative step takes; one request may always begin. Requests with
 the least lag begin, the others wait.
@@ -20,9 +20,10 @@ from smartspec.control.records import BatchView, Outcome, of_drafter
 
 
 class Lifetime:
-    """How many tokens a request still generates. All requests have one hazard rate: ended requests over generated
-    tokens, both fading. Requests that still run count with the tokens they have made so far. So the short ones, which
-    end first, do not bias it."""
+    """The number of tokens that a request still generates.
+
+    All requests have one hazard rate: ended requests over generated tokens, both fading. Requests that still run count
+    with the tokens they have made so far. So the short ones, which end first, do not bias it."""
 
     def __init__(self, settings: DraftPrefillSettings):
         self._fade = 1.0 - 1.0 / settings.memory
@@ -32,7 +33,7 @@ class Lifetime:
 
     @property
     def remaining_tokens(self) -> float:
-        """Tokens that a request is still expected to make, however many it has made."""
+        """The tokens that a request is still expected to make, however many it has made."""
         return self._made / self._ended
 
     def observe(self, outcome: Outcome) -> None:
@@ -47,7 +48,7 @@ class Lifetime:
             self._ended = self._ended * self._fade + 1.0
 
 
-def begun(
+def begin_draft_prefill(
     view: BatchView,
     drafter: np.ndarray,
     without: np.ndarray,
@@ -57,17 +58,19 @@ def begun(
     value_of_time: float | None,
     plan: Callable[[np.ndarray, np.ndarray], LengthPlan],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The drafter of each row, int [R], and the time of 0..K passes of each drafter, float [D, K + 1]. A row has its
-    drafter where that one's KV is up to date or is worth its draft prefill, else that of without. The times include the
-    share of draft prefill that this step is charged.
+    """Decide which rows begin a draft prefill. Return the drafter of each row, int [R], and the time of 0..K passes of
+    each drafter, float [D, K + 1], with the share of draft prefill that this step is charged.
+
+    A row keeps its drafter where that one's KV is up to date, or where drafts are worth their draft prefill. Otherwise
+    it gets that of without.
 
     drafter, without: int [R]. remaining_tokens: that each request is still expected to make. value_of_time: see
-    planner. plan: from the drafter of each row and what draft passes take to the best lengths.
+    planner. plan: a function of the drafter of each row and the times of draft passes that returns the best lengths.
     """
     latency, max_draft_tokens = estimates.latency, estimates.max_draft_tokens
     if not estimates.has_passes(drafter).any():
         return drafter, np.zeros((len(estimates.drafters), max_draft_tokens + 1))
-    # Of a row without a drafter, and of model-free drafters, it is 0.
+    # The lag is 0 for rows without a drafter, and for model-free drafters.
     lag = np.where(drafter >= 0, of_drafter(view.draft_lags, drafter), 0)
     is_late = lag > settings.ordinary_lag
     if not settings.is_priced or not is_late.any():
@@ -93,7 +96,7 @@ def begun(
 def invested_seconds(
     plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates, ordinary_lag: int
 ) -> float:
-    """What the draft prefill that begins with this plan takes, beside its drafts."""
+    """Return the seconds of the draft prefill that begins with this plan, besides those of its drafts."""
     lag = np.where(estimates.has_passes(drafter) & (plan.lengths > 0), of_drafter(view.draft_lags, drafter), 0)
     if lag.max(initial=0) <= ordinary_lag:
         return 0.0
@@ -103,11 +106,11 @@ def invested_seconds(
     return float(late - usual)
 
 
-def without_late_starters(
+def drop_late_starters(
     plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates, ordinary_lag: int
 ) -> LengthPlan:
-    """The plan without drafts for rows that would make this step prefill drafters for longer than a non-speculative
-    step takes; at least one begins."""
+    """Return the plan without drafts for rows that would make this step prefill drafters for longer than a
+    non-speculative step takes. At least one row begins."""
     starters = estimates.has_passes(drafter) & (plan.lengths > 0)
     if view.draft_lags.max(initial=0) <= ordinary_lag or not starters.any():
         return plan
@@ -120,14 +123,14 @@ def without_late_starters(
     fed_tokens = np.cumsum(lag[rows] + 1)
     fits = fed_tokens <= fed_tokens[-1] * plan.off_seconds / seconds
     first_late = int((lag[rows] > ordinary_lag).argmax())
-    fits[: first_late + 1] = True  # or a long request could never begin
+    fits[: first_late + 1] = True  # otherwise a long request could never begin
     lengths = plan.lengths.copy()
     lengths[rows[~fits]] = 0
     return replace(plan, lengths=lengths)
 
 
 def _investment(drafter: np.ndarray, lag: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Each row's part of the seconds that the draft prefill of each drafter (float [D]) takes: float [R]."""
+    """Return each row's part of the seconds of the draft prefill of each drafter (float [D]): float [R]."""
     invested = np.zeros(len(lag))
     for number, seconds_of_one in enumerate(seconds.tolist()):
         lag_of_one = np.where(drafter == number, lag, 0)
@@ -136,7 +139,9 @@ def _investment(drafter: np.ndarray, lag: np.ndarray, seconds: np.ndarray) -> np
 
 
 def _worth_of_an_end(view: BatchView) -> np.ndarray:
-    """The worth of an earlier end of each request, relative to the others: float [R]. Half of it is the request's own
-    gain. Half is the gain of the others: its context is no longer read in every step, and its memory is free."""
+    """Return the worth of an earlier end of each request, relative to the others: float [R].
+
+    Half of it is the request's own gain. Half is the gain of the others: its context is no longer read in every step,
+    and its memory is free."""
     total = max(view.total_context_tokens, 1)
     return (1.0 + view.num_rows * view.context_tokens / total) / 2.0

@@ -13,9 +13,9 @@ from smartspec.control.goodput.exploration import Exploration
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.stopping import drafted_as_confident
+from smartspec.control.goodput.stopping import extend_by_confidence
 from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
-from smartspec.control.planner.verify_cut import worth_verifying
+from smartspec.control.planner.verify_cut import lengths_to_verify
 from smartspec.control.policy import LEARN_STEPS, Estimates, Latency, Policy, no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
 
@@ -40,11 +40,12 @@ class _Decided:
     planned: Plan  # of the best choice
     followed: Plan  # the same, with drafts that end by confidence
 
-    def fits(self, rows: tuple | None, view: BatchView) -> bool:
+    def is_valid(self, rows: tuple | None, view: BatchView) -> bool:
+        """True if the decision holds for this step. rows: see HeldPrices.rows."""
         return rows is not None and rows == self.rows and sum(self.followed.lengths.tolist()) <= view.draft_token_budget
 
-    def followed_in(self, view: BatchView) -> Plan:
-        """The plan, with drafts no longer than they can be in this step."""
+    def plan_for(self, view: BatchView) -> Plan:
+        """Return the plan, with drafts no longer than they can be in this step."""
         found = of_drafter(view.draft_lengths, self.followed.drafter)
         lengths = np.minimum(np.minimum(found, view.max_draft_tokens), self.followed.lengths)
         return with_fields(self.followed, lengths=lengths)
@@ -53,8 +54,8 @@ class _Decided:
 class Goodput(Policy):
     """Maximises expected (weighted) tokens per second of step time.
 
-    uniform_lengths: where given, all drafts of a step share one length out of these (or 0), as engines with captured
-    graphs need; a row whose draft is shorter is padded by the engine.
+    uniform_lengths: where given, all drafts of a step share one of these lengths (or 0), as engines with captured
+    graphs need. The engine pads a row whose draft is shorter.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Goodput(Policy):
     ):
         self.settings = settings or GoodputSettings()
         self.uniform_lengths = uniform_lengths
-        if uniform_lengths:  # a batch of many requests, whose steps say much and take long
+        if uniform_lengths:  # a batch of many requests: a step teaches much, and takes long
             self.learn_steps = LEARN_STEPS // 2
         self.budget = Budget(self.settings.budget)
         self._held = HeldPrices(self.settings.draft_prefill.ordinary_lag)
@@ -76,11 +77,11 @@ class Goodput(Policy):
         self._prefill_price = PrefillPrice(self.settings.prefill_price)
 
     def queries(self, num_rows: int) -> bool:
-        return self.budget.may_query(num_rows)
+        return self.budget.can_query(num_rows)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         rows, last = self._held.rows(view, estimates), self._last
-        if last is None or not last.fits(rows, view):
+        if last is None or not last.is_valid(rows, view):
             last = self._last = self._decide(rows, view, estimates)
         best, planned, view = last.best, last.planned, with_fields(view, weights=last.weights)
         if self.budget.reason is not None:
@@ -89,16 +90,16 @@ class Goodput(Policy):
         explored = self._exploration.plan(view, estimates, best, planned, partial(self._choose, view))
         if explored is not None:
             return self._settle(explored, view, estimates, best)
-        return last.followed_in(view)
+        return last.plan_for(view)
 
     def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
-        """The tokens that are worth verifying, now that drafting is paid and confidence is known (see verify_cut).
-        Drafts of explorations are verified whole."""
+        """Return the number of tokens of each draft that are worth verifying, now that drafting is paid and confidence
+        is known (see verify_cut): int [R]. Drafts of explorations are verified whole."""
         settled = plan.settled
         if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
         price = settled.best.prices.time * settled.best.token_seconds
-        return worth_verifying(settled.weights[:, None] * survival, drafted.lengths, price)
+        return lengths_to_verify(settled.weights[:, None] * survival, drafted.lengths, price)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view, settled = outcome.view, plan.settled
@@ -127,7 +128,7 @@ class Goodput(Policy):
                 "trips": self.budget.num_trips,
             },
             "tokens_of_a_request": self._lifetime.remaining_tokens,
-            "arrivals_are_open": self._prefill_price.arrivals_are_open,
+            "arrivals_are_open": self._prefill_price.has_open_arrivals,
         }
 
     def _decide(self, rows: tuple | None, view: BatchView, estimates: Estimates) -> _Decided:
@@ -139,11 +140,11 @@ class Goodput(Policy):
         return _Decided(None if best.invested_seconds else rows, weights, best, planned, followed)
 
     def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
-        """The best choice; drafts end where confidence says so."""
+        """Return the plan of the best choice, with drafts that end by confidence."""
         is_drafted, weights = any(plan.lengths.tolist()), None
         if is_drafted and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = view.weights
-            plan = drafted_as_confident(view, estimates, best, weights)
+            plan = extend_by_confidence(view, estimates, best, weights)
         return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)
 
     def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, weights=None) -> Plan:
@@ -156,8 +157,8 @@ class Goodput(Policy):
     def _alternatives(
         self, view: BatchView, estimates: Estimates, best: Choice, planned: np.ndarray
     ) -> Callable[[], list[tuple[str, Plan]]]:
-        """The three best other plans with a limit on the length of a draft, by the same prices. They are told apart by
-        their number of draft tokens. planned: int [R], the lengths that were chosen."""
+        """Return a function that finds the three best other plans with a limit on the length of a draft, by the same
+        prices. Two plans differ if their numbers of draft tokens do. planned: int [R], the lengths that were chosen."""
 
         def others() -> list[tuple[str, Plan]]:
             longest = int(best.plan.lengths.max(initial=0))  # a higher limit changes nothing
@@ -179,7 +180,8 @@ class Goodput(Policy):
     def _compare(self, settled: Settled, outcome: Outcome) -> None:
         view, best, seconds, has_prefill = outcome.view, settled.best, outcome.seconds, outcome.view.prefill_tokens > 0
         if not any(outcome.drafted.tolist()):
-            # By what is known now: else a first step that corrects a wrong profile counts as an error for long.
+            # Predicted by all that is known now. Else a first step that corrects a wrong profile counts as an error for
+            # long.
             self.budget.observe_plain(seconds.passes / self._off_seconds(view, settled.latency), has_prefill)
             return
         num_tokens = sum(view.weights.tolist())
@@ -191,7 +193,7 @@ class Goodput(Policy):
         self.budget.compare(view.num_rows, took, off_seconds, gained_steps, saved_seconds, has_prefill)
 
     def _off_seconds(self, view: BatchView, latency: Latency) -> float:
-        """Of the target's pass without draft tokens."""
+        """Return the seconds of the target's pass without draft tokens."""
         modelled = latency.off_seconds(view)
         return float(self._times.seconds(view, [0], np.array([modelled]))[0]) if self._times else modelled
 
@@ -220,10 +222,11 @@ def _survival(estimates: Estimates, choice: Choice) -> np.ndarray:
 
 
 def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> np.ndarray:
-    """The worth of a token of each row: float [R], of the same sum as view.weights. It falls with the tokens that a
-    step of the request is expected to emit, to the power of fairness: a request that drafts badly takes longer, and
-    waits for each token of its own. Model-free drafts are rare, and a row without one in this step is not a slow
-    request: without a draft model it is the row's weight."""
+    """Return the worth of a token of each row: float [R], of the same sum as view.weights.
+
+    It falls with the tokens that a step of the request is expected to emit, to the power of fairness: a request that
+    drafts badly takes longer, and waits for each token of its own. Without a draft model it is the row's weight:
+    model-free drafts are rare, and a row without one in this step is not a slow request."""
     models = [number for number in estimates.models if any(view.drafters[number].lengths.tolist())]
     if not fairness or not models or view.num_rows < 2:
         return view.weights

@@ -8,9 +8,9 @@ mixed step. At the usual price, drafts made such servers 6 % slower than plain d
 
 Arrivals are told apart by the change of the number of requests. Open-loop, it changes by about the square root of the
 number of requests that came and went. Closed-loop, every request that ends is followed by a new one, and the number
-stays constant. The number is read from time to time. Its wandering between two readings is change^2 / (requests that
-came + requests that went), at most 1. The mean is about 0.5 for independent Poisson arrivals and departures, and 0 in a
-closed loop.
+stays constant. The number is read from time to time. Its wandering between two readings is defined as change^2 /
+(requests that came + requests that went), at most 1. The mean is about 0.5 for independent Poisson arrivals and
+departures, and 0 in a closed loop.
 """
 
 import numpy as np
@@ -24,28 +24,28 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class PrefillPrice:
-    """Learns from every step and every request that ends."""
+    """The price of time in mixed steps, learned from every step and every request that ends."""
 
     def __init__(self, settings: PrefillPriceSettings):
         self._settings = settings
         self._share = 1.0  # of tokens that are made in steps without prefill
-        self._wandering = 1.5 * settings.open_wandering  # open until a few looks say otherwise
-        self._num_requests = 0  # at the last look
-        self._num_ended = 0  # since then
+        self._wandering = 1.5 * settings.open_wandering  # arrivals count as open until a few readings say otherwise
+        self._num_requests = 0  # at the last reading
+        self._num_ended = 0  # requests that ended since the last reading
 
     @property
-    def arrivals_are_open(self) -> bool:
-        """Whether arrivals are independent of departures."""
+    def has_open_arrivals(self) -> bool:
+        """True if arrivals are independent of departures."""
         return self._wandering > self._settings.open_wandering
 
     @property
     def usual_part(self) -> float:
-        """How far the price of steps without prefill holds: from 0 to 1."""
-        return 1.0 if self.arrivals_are_open else self._share
+        """The part, from 0 to 1, to which the price of steps without prefill holds."""
+        return 1.0 if self.has_open_arrivals else self._share
 
     def value_of_time(self, usual: float, view: BatchView, estimates: Estimates) -> float:
-        """(Weighted) tokens per second that the time of this mixed step is worth; usual: by the price of steps
-        without."""
+        """Return the (weighted) tokens per second that the time of this mixed step is worth. usual: the same by the
+        price of steps without prefill."""
         part = self.usual_part
         if part == 1.0 or not usual:
             return usual
@@ -68,12 +68,13 @@ class PrefillPrice:
             self._num_requests = num_requests
 
     def request_ended(self) -> None:
-        """Learn that a request is gone, whatever it was doing."""
+        """Learn that a request has ended, in whatever state."""
         self._num_ended += 1
 
 
 def _row_seconds(view: BatchView, estimates: Estimates) -> float:
-    """What each weighted token of the decoding requests, without drafts, adds to the step's prefill."""
+    """Return the seconds that each weighted token of the decoding requests, without drafts, adds to the step's
+    prefill."""
     prefill_alone = BatchView(
         request_ids=_NO_ROWS,
         context_tokens=_NO_ROWS,

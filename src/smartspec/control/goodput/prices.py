@@ -1,14 +1,13 @@
-"""What the time of a step is worth, and which lengths, from which drafter, are best at that price.
+"""The worth of the time of a step, and the lengths and drafters that are best at that price.
 
-The price of time is the goodput of the best plan for the decoding requests of a step on their own: tokens that one more
-second makes. Two costs of a step are not caused by its drafts alone:
+The price of time is the goodput of the best plan for the decoding requests of a step on their own: the tokens that one
+more second makes. Two costs of a step are not caused by its drafts alone:
 
-* prefill in a mixed prefill-decode batch: it has to be done whatever is drafted. Time in such a step has the price that
-  it has for the same requests without prefill (see planner, value_of_time): a token made now need not be made there.
-  The requests that are prefilled now or wait for it will decode there, too: time is worth what that projected batch
-  makes of it, if that is more.
-  In a closed loop of long prompts it is worth less (see prefill_price).
-* draft prefill: an investment, of which a step is charged a part (see draft_prefill).
+* Prefill in a mixed prefill-decode batch. It has to be done whatever is drafted. Time in such a step has the price that
+  it has for the same requests without prefill (see planner, value_of_time), because a token made now need not be made
+  there. The requests that are prefilled now or wait for it will decode there, too. They make a projected batch. If its
+  goodput is more, that is the price. In a closed loop of long prompts time is worth less (see prefill_price).
+* Draft prefill. It is an investment, of which a step is charged a part (see draft_prefill).
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control.goodput.draft_prefill import begun, invested_seconds, without_late_starters
+from smartspec.control.goodput.draft_prefill import begin_draft_prefill, drop_late_starters, invested_seconds
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planner.lengths import LengthPlan, StepTimes, plan_lengths
@@ -26,39 +25,32 @@ from smartspec.control.records import BatchView, Plan
 
 @dataclass(frozen=True)
 class Prices:
-    """(Weighted) tokens per second. time: what the step's time is worth, its shadow price (see planner). off: what the
-    decoding requests make of time in non-speculative steps of their own."""
+    """Prices of a step's time, in (weighted) tokens per second."""
 
-    time: float
-    off: float
+    time: float  # the shadow price (see planner)
+    off: float  # the goodput of the decoding requests in non-speculative steps of their own
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The planner's answer and the drafter that each row may use: int [R], -1 for none.
-
-    caps: int [R], the longest draft of each row. draft_seconds: float [D, K + 1], what 0..K passes of each drafter are
-    charged. token_seconds: what a draft token adds to the target's pass, near the plan. pass_seconds: float [D, K],
-    what a pass of each drafter at each depth takes, whichever rows take part; row_seconds: what each row adds to it at
-    most. survival: float [R, K], of each row's drafter. width: of the drafts, see records.Plan. is_found: whether all
-    drafts exist before the plan. invested_seconds: of draft prefill that begins with it.
-    """
+    """The best lengths, the drafters, and the times they were chosen by."""
 
     plan: LengthPlan
-    drafter: np.ndarray
-    caps: np.ndarray
-    draft_seconds: np.ndarray
-    token_seconds: float
-    pass_seconds: np.ndarray
-    row_seconds: float
+    drafter: np.ndarray  # int [R], the drafter that each row may use, -1 for none
+    caps: np.ndarray  # int [R], the longest draft of each row
+    draft_seconds: np.ndarray  # float [D, K + 1], charged for 0..K passes of each drafter
+    token_seconds: float  # that a draft token adds to the target's pass, near the plan
+    pass_seconds: np.ndarray  # float [D, K], of a pass of each drafter at each depth, whichever rows take part
+    row_seconds: float  # that each row adds to such a pass at most
     prices: Prices
-    survival: np.ndarray
-    width: int = 1
-    is_found: bool = False
-    invested_seconds: float = 0.0
+    survival: np.ndarray  # float [R, K], of each row's drafter
+    width: int = 1  # of the drafts, see records.Plan
+    is_found: bool = False  # all drafts exist before the plan
+    invested_seconds: float = 0.0  # of draft prefill that begins with the plan
 
     @property
     def draft_plan(self) -> Plan:
+        """The plan as hosts get it."""
         plan = self.plan
         drafter = np.where(plan.lengths > 0, self.drafter, -1)
         return Plan(plan.lengths, drafter, depths=plan.passes, width=self.width, is_whole=self.is_found)
@@ -74,9 +66,11 @@ def best_choice(
     prefill_price: PrefillPrice | None = None,
     prices: Prices | None = None,
 ) -> Choice:
-    """The best plan over all drafters and widths. plan_uniform: plans one length for all rows, see uniform.
-    remaining_tokens: that each request is still expected to make. prefill_price: what was learned of mixed steps.
-    prices: of an earlier choice for the same mixed step; None to compute them."""
+    """Return the best plan over all drafters and widths.
+
+    plan_uniform: plans one length for all rows, see uniform. remaining_tokens: that each request is still expected to
+    make. prefill_price: learned from mixed steps. prices: of an earlier choice for the same mixed step; None to compute
+    them."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     value_of_time = None
     options = {"plan_uniform": plan_uniform, "remaining_tokens": remaining_tokens}
@@ -92,7 +86,7 @@ def best_choice(
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
         plan = partial(plan_uniform or _best_lengths, view, shaped, target_seconds, value_of_time)
         for drafter, other in _assignments(view, shaped, models):
-            drafter, draft_seconds = begun(
+            drafter, draft_seconds = begin_draft_prefill(
                 view, drafter, other, shaped, settings.draft_prefill, remaining_tokens, value_of_time, plan
             )
             found.append((plan(drafter, draft_seconds), drafter, draft_seconds, shaped))
@@ -101,7 +95,7 @@ def best_choice(
         prices = Prices(best.goodput, best.off_goodput)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, drafter, draft_seconds)
     ordinary_lag = settings.draft_prefill.ordinary_lag
-    best = without_late_starters(best, drafter, view, estimates, ordinary_lag)
+    best = drop_late_starters(best, drafter, view, estimates, ordinary_lag)
     return Choice(
         plan=best,
         drafter=drafter,
@@ -119,8 +113,8 @@ def best_choice(
 
 
 def _token_seconds(target_seconds: np.ndarray, num_tokens: int) -> float:
-    """What one more token adds to a pass, in the mean over passes of half to twice so many draft tokens: times of
-    passes have steps."""
+    """Return the seconds that one more token adds to a pass. Times of passes have steps, so it is the mean over passes
+    of half to twice so many draft tokens."""
     end = len(target_seconds) - 1
     first, last = num_tokens // 2, min(2 * num_tokens + 1, end)
     return float(target_seconds[last] - target_seconds[first]) / (last - first) if last > first else 0.0
@@ -129,7 +123,7 @@ def _token_seconds(target_seconds: np.ndarray, num_tokens: int) -> float:
 def _pass_seconds(
     view: BatchView, estimates: Estimates, drafter: np.ndarray, draft_seconds: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """See Choice. drafter: int [R], of each row."""
+    """Return pass_seconds and row_seconds of a Choice. drafter: int [R], of each row."""
     of_all, most_per_row = np.diff(draft_seconds, axis=1), 0.0
     for number in estimates.models:
         rows = drafter == number
@@ -147,21 +141,23 @@ def _pass_seconds(
 def _prices_of_mixed(
     view: BatchView, estimates: Estimates, settings: GoodputSettings, options: dict, prefill_price: PrefillPrice | None
 ) -> Prices:
-    """Of a step with prefill: those of its decoding requests alone, or of the projected batch, if that is more."""
+    """Return the prices of a step with prefill: those of its decoding requests alone, or of the projected batch, if
+    that is more."""
     alone = _without_prefill(view, estimates, settings, options).prices
     usual = max(alone.time, _off_goodput_of_projected_batch(view, estimates, settings.projected_batch))
     return Prices(prefill_price.value_of_time(usual, view, estimates) if prefill_price else usual, alone.off)
 
 
 def _without_prefill(view: BatchView, estimates: Estimates, settings: GoodputSettings, options: dict, **more) -> Choice:
-    """The best plan of the same requests in a step of their own."""
+    """Return the best plan of the same requests in a step of their own."""
     return best_choice(view.without_prefill(), estimates, settings, **options, **more)
 
 
 def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, largest: float) -> float:
-    """Weighted tokens per second of the projected batch without drafts. In it the requests in prefill decode too, and
-    so do waiting ones, up to largest times the requests under way: of a longer queue the first have left before the
-    last are prefilled."""
+    """Return the weighted tokens per second of the projected batch without drafts.
+
+    In it the requests in prefill decode too, and so do waiting ones, up to largest times the requests under way. Of a
+    longer queue, the first requests have left before the last are prefilled."""
     under_way = view.num_rows + view.num_prefills
     num_rows = min(under_way + view.num_waiting, int(largest * under_way))
     context = (view.total_context_tokens + view.prefill_context_tokens) // under_way
@@ -175,8 +171,8 @@ def _off_goodput_of_projected_batch(view: BatchView, estimates: Estimates, large
 
 
 def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Candidate drafters of each row, int [R], each with the drafter that replaces it where its KV would have to be
-    prefilled first, int [R]. models: those of the drafters that can draft now.
+    """Return candidate drafters of each row, int [R], each with their replacements where the KV would have to be
+    prefilled first, int [R]. models: the drafters with passes that can draft now.
 
     A row gets a model-free drafter first, because it is free, or the drafter of largest yield. Both are tried with each
     draft model alone, and with all of them.
@@ -191,9 +187,9 @@ def _assignments(view: BatchView, estimates: Estimates, models: list[int]) -> li
     without = np.where(of_free.max(axis=0) < 0, -1, of_free.argmax(axis=0))
     found = {}
     for group in [[model] for model in models] + [models] * (len(models) != 1):
-        may_draft = is_free.copy()
-        may_draft[group] = True
-        some = np.where(may_draft[:, None], yields, -1.0)
+        can_draft = is_free.copy()
+        can_draft[group] = True
+        some = np.where(can_draft[:, None], yields, -1.0)
         for drafter in (model_free_first(view, estimates, some), some.argmax(axis=0)):
             found[drafter.tobytes()] = drafter
     return [(drafter, without) for drafter in found.values()]
@@ -207,7 +203,8 @@ def _best_lengths(
     drafter: np.ndarray,
     draft_seconds: np.ndarray,
 ) -> LengthPlan:
-    """The planner's answer when each row's drafter is given. Passes of several drafters add up to the same depth."""
+    """Return the best lengths when each row's drafter is given. Seconds of several drafters are added, all to the same
+    depth."""
     return plan_lengths(
         estimates.survival_of(drafter),
         length_caps(view, drafter, estimates.max_draft_tokens),

@@ -28,8 +28,8 @@ from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule,
 LEAST_SURVIVAL = 1e-9
 
 
-def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> Plan:
-    """The best plan with room for longer drafts that are made in passes, and a rule that ends them.
+def extend_by_confidence(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> Plan:
+    """Return the best plan with room for longer drafts that are made in passes, and a rule that ends them.
 
     weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never reported
     confidence: a host without confidence would not end them.
@@ -37,8 +37,8 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
     plan = best.draft_plan
     if estimates.acceptance is None:
         return plan
-    knows = estimates.acceptance.knows_confidence
-    confident = [drafter.has_passes and knows(number) for number, drafter in enumerate(estimates.drafters)]
+    has_confidence = estimates.acceptance.has_confidence
+    confident = [drafter.has_passes and has_confidence(number) for number, drafter in enumerate(estimates.drafters)]
     if not any(confident):
         return plan
     is_stopped = np.array([*confident, False])[plan.drafter]
@@ -46,7 +46,7 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
         return plan
     longest = estimates.max_draft_tokens if plan.width == 1 else min(estimates.max_draft_tokens, MAX_TREE_NODES)
     caps = np.where(is_stopped, length_caps(view, plan.drafter, longest), plan.lengths)
-    lengths = _lengthened(plan.lengths, caps, view.draft_token_budget)
+    lengths = _lengthen(plan.lengths, caps, view.draft_token_budget)
     pass_price = best.prices.time * best.pass_seconds
     token_price = best.prices.time * (best.token_seconds + best.row_seconds)
     rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, pass_price, token_price)
@@ -57,9 +57,10 @@ def drafted_as_confident(view: BatchView, estimates: Estimates, best: Choice, we
 def stop_rule(
     estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: float
 ) -> StopRule:
-    """The rule of steps with these rows. drafter: int [R], -1 where drafts are as long as planned. Prices are in
-    tokens: pass_price, float [D, K], of a pass of each drafter at each depth, whichever rows take part; token_price,
-    of drafting and verifying a token otherwise."""
+    """Return the rule of steps with these rows. drafter: int [R], -1 where drafts are as long as planned.
+
+    Prices are in tokens. pass_price: float [D, K], of a pass of each drafter at each depth, whichever rows take part.
+    token_price: of drafting and verifying a token, besides that."""
     acceptance = estimates.acceptance
     assert acceptance is not None, "without an estimator there is no confidence to stop by"
     # Positions first: one is needed at a time.
@@ -67,10 +68,10 @@ def stop_rule(
     expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
     history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
     worth, so_far, deepest = weights * expected, np.ones(len(weights)), len(expected) - 1
-    prices, whose = pass_price.tolist(), drafter.tolist()
+    prices, numbers = pass_price.tolist(), drafter.tolist()
 
     def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-        if (number := whose[rows[0]]) < 0:
+        if (number := numbers[rows[0]]) < 0:
             return np.zeros(len(rows), dtype=bool)
         if depth >= deepest:
             return np.ones(len(rows), dtype=bool)
@@ -87,9 +88,9 @@ def stop_rule(
     return stop
 
 
-def _lengthened(lengths: np.ndarray, caps: np.ndarray, budget: int) -> np.ndarray:
-    """Where there are drafts, lengths raised to caps, or to the highest common limit whose sum is in the budget: int
-    [R]."""
+def _lengthen(lengths: np.ndarray, caps: np.ndarray, budget: int) -> np.ndarray:
+    """Return the lengths of rows with drafts, raised to caps, or to the highest common limit whose sum is in the
+    budget: int [R]."""
     caps = np.where(lengths > 0, np.maximum(caps, lengths), 0)
     if caps.sum() <= budget:
         return caps

@@ -1,10 +1,10 @@
 """One draft length for the whole step, out of a given set, for engines with captured graphs.
 
-What a step of a length takes there is no smooth function of its tokens: a step of decoding requests alone runs as one
-graph, one with prefill does not, and the next captured size may take much longer. So steps of each length are timed,
-by the size of the batch, with and without prefill. Measured times are kept relative to the profile's, in two factors:
-one is of all lengths, so that a slower machine makes them all slower, and one is of each length. A length that was not
-tried takes what the profile says, by the factor of all.
+The time of a step is no smooth function of its tokens there. A step of decoding requests alone runs as one graph, a
+step with prefill does not, and the next captured size may take much longer. So steps of each length are timed, by the
+size of the batch, with and without prefill. Measured times are kept relative to the profile's, in two factors. One is
+common to all lengths: a slower machine makes them all slower. The other is of each length. The time of a length that
+was not tried is the profile's, times the common factor.
 """
 
 from dataclasses import dataclass, field
@@ -18,21 +18,21 @@ from smartspec.control.policy import Estimates, Latency, length_caps
 from smartspec.control.records import BatchView, Outcome
 
 MEMORY = 16  # steps of a length that its time is learned over, and those of a batch size for its prefill
-MOST = log(2.0)  # what took twice as long as before was not the length's doing
+MOST = log(2.0)  # a step that takes twice as long as before does not do so because of its length
 
 
 @dataclass
 class _Steps:
-    """Steps of one batch size, with prefill or without it. factor: log of measured over profiled seconds, of all
-    lengths. of_length: log of what each length takes beyond that; counts: steps of each; last: the last size of each,
-    see profiled_seconds."""
+    """The times of the steps of one batch size, with prefill or without it. Dicts are by length."""
 
-    factor: float = 0.0
-    of_length: dict[int, float] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
+    factor: float = 0.0  # log of measured over profiled seconds, common to all lengths
+    of_length: dict[int, float] = field(default_factory=dict)  # log of each length's own factor, beside the common one
+    counts: dict[int, int] = field(default_factory=dict)  # steps
+    # The size of the last step: the arguments of Latency.profiled_seconds.
     last: dict[int, tuple[BatchView, np.ndarray, float]] = field(default_factory=dict)
 
     def observe(self, length: int, size: tuple[BatchView, np.ndarray, float], ratio: float) -> None:
+        """Learn from a step. size: see last. ratio: measured by profiled seconds."""
         self.last[length] = size
         if not self.counts:
             self.factor = log(ratio)
@@ -44,31 +44,30 @@ class _Steps:
         self.of_length[length] += step / 2
 
     def change_profile(self, old: Latency, new: Latency) -> None:
-        """Measured times stay what they are, of the last size of each length."""
+        """Make the factors relative to a new profile. The times of the last size of each length stay the same."""
         for length, size in self.last.items():
             self.of_length[length] += log(float(old.profiled_seconds(*size)[0] / new.profiled_seconds(*size)[0]))
 
     def ratios(self, lengths: list[int]) -> list[float]:
-        """Measured over profiled seconds, 1 or more lengths having been measured."""
+        """Return measured over profiled seconds of each length, once at least one length was measured."""
         return [exp(self.factor + self.of_length.get(length, 0.0)) for length in lengths]
 
 
 @dataclass
 class _Batch:
-    """Of one batch size. mixed: share of its steps that have prefill; prefill_tokens: of such a step. emitted: tokens
-    of a request in a step."""
+    """The steps of one batch size."""
 
     plain: _Steps = field(default_factory=_Steps)
     with_prefill: _Steps = field(default_factory=_Steps)
-    mixed: float = 0.0
-    prefill_tokens: float = 0.0
-    emitted: float = 0.0
+    mixed: float = 0.0  # share of its steps that have prefill
+    prefill_tokens: float = 0.0  # of a step that has prefill
+    emitted: float = 0.0  # tokens of a request in a step
     num_steps: int = 0
     last_used: dict[int, int] = field(default_factory=dict)  # by length, the number of its last step
 
 
 class LengthTimes:
-    """The lengths that there are, and what passes of the target take with each, in seconds."""
+    """The allowed lengths, and the seconds of the target's pass with each."""
 
     def __init__(self, allowed_lengths: tuple[int, ...]):
         self.allowed_lengths = allowed_lengths
@@ -76,7 +75,7 @@ class LengthTimes:
         self._batches: dict[int, _Batch] = {}
 
     def use(self, latency: Latency) -> None:
-        """Measured times are relative to this profile."""
+        """Make measured times relative to this profile."""
         if self._latency is not None and latency is not self._latency:
             for batch in self._batches.values():
                 batch.plain.change_profile(self._latency, latency)
@@ -84,13 +83,13 @@ class LengthTimes:
         self._latency = latency
 
     def others(self, num_requests: int, length: int) -> list[int]:
-        """The lengths but this one, the one that was used longest ago with so many requests first."""
+        """Return the other lengths, the one that was used longest ago with so many requests first."""
         used = self._batches.get(size_of(num_requests), _Batch()).last_used
         return sorted({0, *self.allowed_lengths} - {length}, key=lambda each: used.get(each, 0))
 
     def try_unknown(self, num_requests: int, length: int) -> int | None:
-        """The longest of the shorter lengths that was never used with so many requests. It is named once: a host may
-        not carry it out, as where vLLM's workers choose what they verify."""
+        """Return the longest of the shorter lengths that was never used with so many requests. It is returned once: a
+        host may not carry it out, for example where vLLM's workers choose the tokens that they verify."""
         batch = self._batches.setdefault(size_of(num_requests), _Batch())
         shorter = {each for each in (0, *self.allowed_lengths) if each < length}
         unknown = max(shorter - batch.last_used.keys(), default=None)
@@ -118,7 +117,8 @@ class LengthTimes:
             batch.prefill_tokens += rate * (view.prefill_tokens - batch.prefill_tokens)
 
     def seconds(self, view: BatchView, lengths: list[int], modelled: np.ndarray) -> np.ndarray:
-        """Of this step's pass with each of these lengths: float [n]. modelled: the same by the cost model."""
+        """Return the seconds of this step's pass with each of these lengths: float [n]. modelled: the same by the cost
+        model."""
         batch = self._batches.get(size_of(view.num_rows + view.num_prefills), _Batch())
         steps = batch.with_prefill if view.prefill_tokens else batch.plain
         return self._measured(steps, view, lengths, view.prefill_tokens) if steps.counts else modelled
@@ -126,9 +126,10 @@ class LengthTimes:
     def seconds_of_next(
         self, view: BatchView, lengths: list[int], modelled: np.ndarray, emitted: np.ndarray
     ) -> np.ndarray:
-        """Of the next step's pass, of which it is not known whether it has prefill: float [n]. view has none. emitted:
-        float [n], tokens of a request in a step of each length. Every answer comes with a prompt: requests that emit
-        more in a step have more prefill in it."""
+        """Return the expected seconds of the next step's pass, which may have prefill or not: float [n].
+
+        view has none. emitted: float [n], tokens of a request in a step of each length. Every answer comes with a
+        prompt: requests that emit more in a step have more prefill in it."""
         plain = self.seconds(view, lengths, modelled)
         batch = self._batches.get(size_of(view.num_rows + view.num_prefills))
         if batch is None or not batch.with_prefill.counts:
@@ -151,10 +152,10 @@ def plan_uniform(
     drafter: np.ndarray,
     draft_seconds: np.ndarray,
 ) -> LengthPlan:
-    """The allowed length (or 0) of largest predicted goodput. Every row is charged the whole length: a row whose draft
-    is shorter is padded, so that the pass keeps its shape.
-    drafter: int [R]; target_seconds, value_of_time: see planner; draft_seconds: float [D, K + 1], by
-    drafter."""
+    """Return the plan of the allowed length (or 0) of largest predicted goodput. Every row is charged the whole length:
+    a row whose draft is shorter is padded, so that the pass keeps its shape.
+
+    drafter: int [R]. target_seconds, value_of_time: see planner. draft_seconds: float [D, K + 1], by drafter."""
     caps = length_caps(view, drafter, estimates.max_draft_tokens)
     fits = [k for k in sorted(times.allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
     candidates = np.array([0, *fits])
@@ -183,7 +184,8 @@ def plan_uniform(
 
 
 def _emitted(survival: np.ndarray, caps: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Expected (weighted) tokens by the length of all, float [K + 1]. survival: float [R, K]; caps: int [R]."""
+    """Return the expected (weighted) tokens by the common length: float [K + 1]. survival: float [R, K]. caps: int
+    [R]."""
     is_drafted = np.arange(survival.shape[1]) < caps[:, None]
     gained = (weights @ (survival * is_drafted)).cumsum()
     return float(weights.sum()) + np.append(0.0, gained)

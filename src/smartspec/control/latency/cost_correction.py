@@ -3,15 +3,15 @@
 The seconds of a pass are linear in coefficients theta, with factors x that its size gives. The coefficients are those
 of the profiled curve (one slope for every piece) and two deviations of passes with prefill: one per pass, one per
 token. A Kalman filter tracks them: P <- P - P x x' P / S, theta <- theta + P x (y - x' theta) / S, with Huber's bound
-on outliers. It starts from the profile. Its prior says how profiles go wrong:
+on outliers. It starts from the profile. Its prior is the way in which profiles go wrong:
 
 * all coefficients together (another clock rate, a busy machine);
-* each by itself: the rest. A coefficient the profile found to be zero may still turn out not to be.
+* each by itself: the rest. A coefficient that is zero in the profile may turn out not to be zero.
 
 Observations fade: in every step the covariance moves a little back towards that prior. So it stays bounded also for
 coefficients that no step tests. Coefficients that vary together in the prior move faster than the ratios between them.
-A single factor on the profile could explain any one size, but not what a draft token adds. The covariance says which of
-the two the steps so far have told apart.
+A single factor on the profile could explain the time of any one size, but not the time that a draft token adds. The
+covariance shows which of these the steps so far have determined.
 """
 
 from bisect import bisect_right
@@ -39,18 +39,18 @@ MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; thos
 
 
 class PassSize(NamedTuple):
-    """Sizes of passes, see cost_curve; all fields broadcast. prefill_tokens: how many of fed_tokens are prefill."""
+    """The sizes of passes, see cost_curve; all fields broadcast."""
 
     fed_tokens: np.ndarray | float
     context_tokens: np.ndarray | float
     rows: np.ndarray | float
     attended_tokens: np.ndarray | float
     scored_tokens: np.ndarray | float
-    prefill_tokens: float = 0.0
+    prefill_tokens: float = 0.0  # those of fed_tokens that are prefill
 
 
 class CostCorrection:
-    """Time of passes: the profile, corrected by those measured. Never decreasing in any size but the prefill's."""
+    """The time of passes: the profile, corrected by measured passes. It never decreases in any size but prefill's."""
 
     def __init__(self, profile: CostCurve, settings: LatencySettings | None = None):
         self._settings = settings = settings or LatencySettings()
@@ -60,11 +60,12 @@ class CostCorrection:
         slopes = np.array(profile.slopes)[np.searchsorted(profile.knots, self._knots, side="right") - 1]
         self._start = np.concatenate([[getattr(profile, name, 0.0) for name in NAMES], slopes])
         self._prior = _prior_covariance(self._start, profile, settings)
-        self._estimate = self._start.copy()  # the filter's: free to be negative, or noise could only ever push it up
-        self._theta = self._start.copy()  # the possible coefficients that are closest to it, which predict
+        # The filter's estimate. It may be negative; otherwise noise could only push it up.
+        self._estimate = self._start.copy()
+        self._theta = self._start.copy()  # the possible coefficients that are closest to it; predictions use these
         self._covariance = self._prior.copy()
-        self._scale = 1.0  # measured over profiled, roughly: the prior is relative to what passes take now
-        self._run = 0
+        self._scale = 1.0  # measured over profiled, roughly: the prior is relative to the present time of passes
+        self._run = 0  # large innovations of one sign in a row, negative for negative ones
         self._lowest = np.zeros(len(self._theta))
         self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
         self._floor = max(MIN_SHARE * float(profile.seconds(1.0)), 1e-9)
@@ -74,23 +75,23 @@ class CostCorrection:
         self._update_curve()
 
     def seconds(self, size: PassSize) -> np.ndarray:
-        """Corrected time of passes of these sizes, positive."""
+        """Return the corrected seconds of passes of these sizes, positive."""
         curve = np.interp(size.fed_tokens, self._curve_knots, self._heights)
         return np.maximum(self._linear_part(size) + curve, self._floor)
 
     def seconds_of_one(self, size: PassSize) -> float:
-        """The same of one pass, whose sizes are numbers, without arrays."""
+        """Return the same of one pass, whose sizes are numbers, without arrays."""
         return max(self._linear_part(size) + self._curve_at(size.fed_tokens), self._floor)
 
     def _linear_part(self, size: PassSize) -> Any:
-        """Of passes of these sizes, what is not the curve over fed tokens."""
+        """Return the seconds of passes of these sizes without the curve over fed tokens."""
         fixed, row, context, attended, scored, prefill_pass, prefill_token = self._scalars
         of_prefill = (size.prefill_tokens > 0) * prefill_pass + prefill_token * size.prefill_tokens
         of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
         return fixed + row * size.rows + of_prefill + of_tokens
 
     def _curve_at(self, fed_tokens: Any) -> float:
-        """As np.interp computes it."""
+        """Return the seconds of the curve over fed tokens, computed as np.interp does."""
         knots, heights = self._curve
         piece = bisect_right(knots, fed_tokens) - 1
         if piece < 0:
@@ -102,11 +103,11 @@ class CostCorrection:
 
     @property
     def drift(self) -> float:
-        """What passes take now over what the profile says, of passes like the last ones."""
+        """The present time of passes over that of the profile, for passes like the last ones."""
         return self._scale
 
     def features(self, size: PassSize) -> np.ndarray:
-        """What each coefficient is multiplied with: float [N, num_coefficients]."""
+        """Return the factor of each coefficient: float [N, num_coefficients]."""
         fed = np.atleast_1d(np.asarray(size.fed_tokens, dtype=float))
         features = np.empty((len(fed), len(self._theta)))
         features[:, FIXED] = 1.0
@@ -120,20 +121,20 @@ class CostCorrection:
         return features
 
     def observe(self, features: np.ndarray, seconds: np.ndarray, is_first_use: np.ndarray) -> None:
-        """Learn from measured passes, one after the other: features of each, float [N, num_coefficients], its seconds,
-        float [N], and whether it was the first of its size, bool [N]."""
+        """Learn from measured passes, one after the other. features: float [N, num_coefficients]. seconds: float [N].
+        is_first_use: bool [N], True for a pass that was the first of its size."""
         prior = self._scale**2 * self._prior
         for of_pass, measured, is_first in zip(features, seconds.tolist(), is_first_use.tolist(), strict=True):
             self._observe_one(of_pass, measured, is_first, prior)
-        self._theta = self._possible()
+        self._theta = self._closest_possible()
         profiled = max(float(features[-1].dot(self._start)), self._floor)
         self._scale = min(max(float(features[-1].dot(self._theta)) / profiled, 0.05), 20.0)
         self._update_curve()
 
     def _observe_one(self, features: np.ndarray, seconds: float, is_first_use: bool, prior: np.ndarray) -> None:
-        """Move estimate and covariance by one measured pass. prior: the covariance without any."""
+        """Move estimate and covariance by one measured pass. prior: the covariance without observations."""
         self._covariance += self._settings.forgetting * (prior - self._covariance)
-        estimated = float(features.dot(self._estimate))  # may be negative; cut off, it would hardly be corrected
+        estimated = float(features.dot(self._estimate))  # may be negative; cut at 0, it would hardly be corrected
         predicted, innovation = max(estimated, self._floor), seconds - estimated
         noise = self._settings.noise * predicted  # relative
         if is_first_use:
@@ -149,12 +150,12 @@ class CostCorrection:
         self._covariance -= gain[:, None] * (gain / variance)
 
     def state(self) -> dict:
-        """Corrected coefficients in seconds, JSON-able, and the noise of measurements relative to their size."""
+        """Return the corrected coefficients in seconds, JSON-able."""
         scalars = dict(zip(NAMES, self._theta[: len(NAMES)].tolist(), strict=True))
         return {**scalars, "knots": self._knots.tolist(), "slopes": self._theta[SLOPES].tolist()}
 
     def _gain(self, features: np.ndarray) -> tuple[np.ndarray, float]:
-        """Kalman gain before division by the variance of the innovation, and that variance without noise."""
+        """Return the Kalman gain before division by the variance of the innovation, and that variance without noise."""
         gain = self._covariance.dot(features)
         variance = float(features.dot(gain))
         if variance < 0.0:  # rounding, after steps of very different sizes: begin again as uncertain as at the start
@@ -164,7 +165,7 @@ class CostCorrection:
         return gain, variance
 
     def _has_changed(self, innovation: float, variance: float) -> bool:
-        """Change detection: whether this innovation is the last of self._settings.change_run large ones of one sign."""
+        """True if this innovation is the last of change_run large ones of one sign (change detection)."""
         if abs(innovation) <= self._settings.max_deviations * variance**0.5:
             self._run = 0
             return False
@@ -172,9 +173,9 @@ class CostCorrection:
         self._run = self._run + sign if self._run * sign > 0 else sign
         return abs(self._run) >= self._settings.change_run
 
-    def _possible(self) -> np.ndarray:
-        """The estimate given that no coefficient but the prefill's deviations is negative: negative ones are put to
-        zero and the others where the covariance then expects them, so that what was measured is still explained."""
+    def _closest_possible(self) -> np.ndarray:
+        """Return the estimate given that no coefficient but the prefill's deviations is negative. Negative ones become
+        zero. The others become what the covariance then expects, so that the measurements are still explained."""
         theta, held = self._estimate, np.zeros(len(self._lowest), dtype=bool)
         for _ in range(MAX_CORRECTIONS):
             negative = theta < self._lowest
@@ -196,7 +197,7 @@ class CostCorrection:
 
 
 def _prior_covariance(theta: np.ndarray, profile: CostCurve, settings: LatencySettings) -> np.ndarray:
-    """How far the profile may be off: float [num_coefficients, num_coefficients]."""
+    """Return the covariance of the profile's errors: float [num_coefficients, num_coefficients]."""
     token = _mean_slope(profile)
     pass_seconds = profile.constant + token
     std = settings.single_std
@@ -212,6 +213,6 @@ def _prior_covariance(theta: np.ndarray, profile: CostCurve, settings: LatencySe
 
 
 def _mean_slope(profile: CostCurve) -> float:
-    """Seconds per token over the profiled sizes; a hopeful guess where they showed no cost."""
+    """Return the seconds per token over the profiled sizes; a low guess where they showed no cost."""
     last = max(profile.knots[-1], 64.0)
     return max(float(profile.seconds(last) - profile.seconds(1.0)) / last, profile.constant / 1024, 1e-12)

@@ -1,4 +1,4 @@
-"""The time of one model pass as a monotone function of its size, fitted to a profile.
+"""The time of one model pass: a monotone function of its size, fitted to a profile.
 
     seconds = constant + curve(fed tokens) + per_context_token * context tokens + per_row * rows + per_attended_token
     * attended tokens + per_scored_token * scored tokens
@@ -27,29 +27,26 @@ _SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "p
 
 @dataclass(frozen=True)
 class ProfileSample:
-    """One measured pass: fed_tokens spread evenly over rows sequences that hold context_tokens tokens together.
+    """One measured pass."""
 
-    scored_tokens: how many of the fed tokens got logits, None for all of them.
-    """
-
-    fed_tokens: int
-    context_tokens: int
-    rows: int
+    fed_tokens: int  # spread evenly over the sequences
+    context_tokens: int  # of all sequences together
+    rows: int  # the number of sequences
     seconds: float
-    scored_tokens: int | None = None
+    scored_tokens: int | None = None  # fed tokens that got logits, None: all of them
 
     @property
     def attended_tokens(self) -> float:
-        """Sum over fed tokens of the tokens each attends to, all sequences being equally long."""
+        """The sum, over fed tokens, of the tokens that each attends to, for equally long sequences."""
         return _attended(self.fed_tokens, self.context_tokens, self.rows)
 
 
 @dataclass(frozen=True)
 class CostCurve:
-    """Fitted pass time. knots: fed tokens where the slope may change; slopes: seconds per token from each knot on."""
+    """The fitted time of a pass, in seconds."""
 
-    knots: tuple[float, ...]
-    slopes: tuple[float, ...]
+    knots: tuple[float, ...]  # fed tokens where the slope may change
+    slopes: tuple[float, ...]  # seconds per token from each knot on
     constant: float
     per_context_token: float = 0.0
     per_row: float = 0.0
@@ -58,18 +55,19 @@ class CostCurve:
 
     @staticmethod
     def linear(constant: float, per_token: float) -> "CostCurve":
-        """A guess where there is no profile: constant + per_token * fed tokens, in seconds."""
+        """Return a guess where there is no profile: constant + per_token * fed tokens, in seconds."""
         return CostCurve(knots=(0.0,), slopes=(per_token,), constant=constant)
 
     @staticmethod
     def fit(samples: list[ProfileSample]) -> "CostCurve":
-        """Least squares of the relative error, all coefficients non-negative. ValueError on no or bad samples."""
+        """Return the curve of least squares of the relative error, all coefficients non-negative. ValueError on no or
+        bad samples."""
         return CostCurve.fit_beside(samples, np.zeros((len(samples), 0)))[0]
 
     @staticmethod
     def fit_beside(samples: list[ProfileSample], others: np.ndarray) -> tuple["CostCurve", np.ndarray]:
-        """The same where the seconds are also those of other things, whose sizes are others, float [samples, n], the
-        one that explains most first. Also returns the seconds of one of each: float [n], not negative either."""
+        """Return the same where n other causes also take part of the seconds, and the seconds of one unit of each:
+        float [n], not negative either. others: float [samples, n], their sizes, the one that explains most first."""
         for sample in samples:
             if not (np.isfinite(sample.seconds) and sample.seconds > 0 and sample.fed_tokens > 0 and sample.rows > 0):
                 raise ValueError(f"profile sample {sample} is unusable: seconds, fed_tokens and rows must be positive")
@@ -86,8 +84,9 @@ class CostCurve:
         design = np.column_stack([np.ones_like(fed), context, rows, attended, scored, pieces, others])
         design /= seconds[:, None]
         scale = np.maximum(design.max(axis=0), 1e-300)
-        # Samples of one batch size do not say what its rows cost. Then the constant is to explain them, as a pass that
-        # reads the weights takes hardly less time for fewer rows. So all others have a prior, but the first of others.
+        # Samples of one batch size do not show the cost of a row. Then the constant has to explain their time, as a
+        # pass that reads the weights takes hardly less time for fewer rows. So all other coefficients have a prior,
+        # except that of the first of others.
         ridge = LatencySettings().noise * np.delete(np.eye(len(scale)), [0, -others.shape[1]], axis=0)
         values = np.append(np.ones_like(seconds), np.zeros(len(ridge)))
         coefficients = solve_nnls(np.concatenate([design / scale, ridge]), values) / scale
@@ -103,9 +102,9 @@ class CostCurve:
         attended_tokens: np.ndarray | float | None = None,
         scored_tokens: np.ndarray | float | None = None,
     ) -> np.ndarray:
-        """Seconds of passes of these sizes (broadcast).
+        """Return the seconds of passes of these sizes (broadcast).
 
-        Default attended_tokens: rows equally long and equally fed; scored_tokens: all fed tokens.
+        Default of attended_tokens: that of rows equally long and equally fed. Default of scored_tokens: all fed tokens.
         """
         fed_tokens = np.asarray(fed_tokens, dtype=float)
         if attended_tokens is None:
@@ -120,20 +119,21 @@ class CostCurve:
         )
 
     def relative_errors(self, samples: list[ProfileSample]) -> np.ndarray:
-        """predicted / measured - 1 of every sample: float [len(samples)]."""
+        """Return predicted / measured - 1 of every sample: float [len(samples)]."""
         fed, context, rows, seconds = np.array(
             [(sample.fed_tokens, sample.context_tokens, sample.rows, sample.seconds) for sample in samples]
         ).T
         return self.seconds(fed, context, rows, scored_tokens=_scored(samples)) / seconds - 1.0
 
     def to_dict(self) -> dict:
-        """JSON-able form, for the cache on disk and for people."""
+        """Return the JSON-able form, for the cache on disk and for people."""
         scalars = {name: getattr(self, name) for name in _SCALARS}
         return {"knots": list(self.knots), "slopes": list(self.slopes), **scalars}
 
     @staticmethod
     def from_dict(data: object) -> "CostCurve":
-        """Inverse of to_dict. ValueError names the entry that is missing, not finite, negative, or out of order."""
+        """Return the inverse of to_dict. ValueError names the entry that is missing, not finite, negative, or out of
+        order."""
         if not isinstance(data, dict):
             raise ValueError(f"cost curve is corrupt: expected a mapping, found {type(data).__name__}; profile again")
         knots = tuple(_checked(data, "knots", list))
@@ -147,7 +147,7 @@ class CostCurve:
 
     @cached_property
     def _corners(self) -> tuple[np.ndarray, np.ndarray]:
-        """The knots and the curve's height at each."""
+        """The knots, and the curve's height at each."""
         return np.array(self.knots), np.concatenate([[0.0], np.cumsum(np.diff(self.knots) * self.slopes[:-1])])
 
     def _curve(self, fed_tokens: np.ndarray) -> np.ndarray:
@@ -156,7 +156,8 @@ class CostCurve:
 
 
 def _attended(fed_tokens, context_tokens, rows):
-    """Of sequences equally long and equally fed: the last fed token attends to all, those before it to fewer."""
+    """Return the attended tokens of sequences equally long and equally fed. The last fed token attends to all tokens,
+    those before it to fewer."""
     return fed_tokens * np.maximum(context_tokens / rows - (fed_tokens / rows - 1) / 2, 0)
 
 
@@ -165,7 +166,7 @@ def _scored(samples: list[ProfileSample]) -> np.ndarray:
 
 
 def _usable_knots(fed: np.ndarray) -> np.ndarray:
-    """Knots that have measurements on both sides: where nothing was measured, the slope of the neighbour goes on."""
+    """Return the knots with measurements on both sides. Where nothing was measured, the neighbour's slope continues."""
     knots = [0.0 if fed.min() == fed.max() else float(KNOTS[0])]
     for knot in KNOTS[1:]:
         if np.any((fed > knots[-1]) & (fed <= knot)) and np.any(fed > knot):
@@ -178,7 +179,7 @@ def _is_number(item: object) -> bool:
 
 
 def _checked(data: dict, name: str, kind: type):
-    """data[name] as a float or a list of floats, all finite and non-negative, or a ValueError that names it."""
+    """Return data[name] as a float or a list of floats, all finite and non-negative; else ValueError names it."""
     value = data.get(name)
     values = value if kind is list else [value]
     if not isinstance(values, list) or not all(_is_number(item) and 0 <= item < float("inf") for item in values):

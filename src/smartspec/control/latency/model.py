@@ -1,4 +1,4 @@
-"""How long a step takes: profiled cost curves, corrected by every measured step (see cost_correction)."""
+"""The time of a step: profiled cost curves, corrected by every measured step (see cost_correction)."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -20,13 +20,12 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class PredictedSeconds:
-    """Predicted time of the parts of one step, in seconds. off: of the whole step if it had no draft token. drafts: of
-    the drafters that have passes in it, by number."""
+    """The predicted time of the parts of one step, in seconds."""
 
-    drafts: dict[int, float]
+    drafts: dict[int, float]  # of the drafters that have passes in the step, by number
     target: float
     host: float
-    off: float
+    off: float  # of the whole step if it had no draft token
 
     @property
     def draft(self) -> float:
@@ -39,21 +38,21 @@ class PredictedSeconds:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """plan: what was drafted. verified: int [R]. measured: what it took."""
+    """A step whose times were measured."""
 
     view: BatchView
-    plan: Plan
-    verified: np.ndarray
+    plan: Plan  # as it was carried out
+    verified: np.ndarray  # int [R]
     measured: StepSeconds
 
     @property
     def num_fed_tokens(self) -> int:
-        """Tokens that the target was fed."""
+        """The number of tokens that the target was fed."""
         return self.view.ordinary_tokens + sum(self.verified.tolist())
 
 
 class LatencyModel:
-    """Predicts the parts of a step and learns from what they took.
+    """Predicts the times of the parts of a step and learns from measured ones.
 
     target: cost of one pass of the target. drafts: by drafter, cost of one of its passes, None where it has none; those
     at the end may be left out. Without a profile a guess is enough: LatencyModel(CostCurve.linear(0.04, 0.002)).
@@ -73,12 +72,14 @@ class LatencyModel:
 
     @staticmethod
     def fit(target_samples: list[ProfileSample], draft_samples: Sequence[list[ProfileSample]] = ()) -> "LatencyModel":
-        """From profiled passes of the target and, by drafter, of those that have passes (others: no samples)."""
+        """Return the model of profiled passes of the target and of each drafter. A drafter without passes has no
+        samples."""
         drafts = tuple(CostCurve.fit(samples) if samples else None for samples in draft_samples)
         return LatencyModel(CostCurve.fit(target_samples), drafts)
 
     def use_drafters(self, drafters: tuple[DrafterSpec, ...]) -> None:
-        """Take in how they draft. ValueError where those with passes are not exactly those that have a cost curve."""
+        """Keep the properties of the drafters that passes depend on. ValueError where those with passes are not exactly
+        those that have a cost curve."""
         with_passes = [number for number, drafter in enumerate(drafters) if drafter.has_passes]
         if with_passes != list(self._drafts):
             raise ValueError(
@@ -92,28 +93,30 @@ class LatencyModel:
 
     @property
     def host_seconds(self) -> float:
-        """Expected time of everything that is not a pass of a model, in seconds."""
+        """The expected time of everything that is not a pass of a model, in seconds."""
         return self._host.mean
 
     def target_seconds(self, view: BatchView, num_draft_tokens: np.ndarray) -> np.ndarray:
-        """Time of the target pass with that many draft tokens in the batch: float [N], never decreasing with them."""
+        """Return the seconds of the target pass with that many draft tokens in the batch: float [N], never decreasing
+        with them."""
         return self._target.seconds(_target_size(view, num_draft_tokens))
 
     def off_seconds(self, view: BatchView) -> float:
-        """Time of the target pass without draft tokens."""
+        """Return the seconds of the target pass without draft tokens."""
         return self._target.seconds_of_one(_target_size(view, 0))
 
     def profiled_seconds(self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float) -> np.ndarray:
-        """What the profile says of the target's pass with that many draft tokens beside so much prefill, of whichever
-        requests: float [N]."""
+        """Return the profile's seconds of the target's pass with that many draft tokens beside so much prefill, of
+        whichever requests: float [N]."""
         decoding = view.num_rows + num_draft_tokens
         context = view.total_context_tokens
         attended = decoding * (context / max(view.num_rows, 1) + 1.0)
         return self.target.seconds(decoding + prefill_tokens, context, view.num_rows, attended, decoding)
 
     def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray:
-        """Time of drafts that are 0..max_depth deep of each drafter over its rows (drafter, width: see Plan):
-        float [D, max_depth + 1], 0 at depth 0. That is a pass for each level, or one with so many entries a row.
+        """Return the seconds of drafts that are 0..max_depth deep, of each drafter over its rows (drafter, width: see
+        Plan): float [D, max_depth + 1], 0 at depth 0. A draft takes a pass for each level, or one pass with an entry
+        for each level.
 
         A row takes part as long as it may carry another draft token; the first pass is also the draft prefill. The
         time is exact if every row drafts as deep as it may.
@@ -129,7 +132,7 @@ class LatencyModel:
         return seconds
 
     def predict(self, view: BatchView, plan: Plan, verified: np.ndarray) -> PredictedSeconds:
-        """Time of a step that drafts plan and verifies verified (int [R]) draft tokens of each row."""
+        """Return the times of a step that carries out plan and verifies verified (int [R]) draft tokens of each row."""
         return self._predict(view, verified, self._draft_sizes(view, plan))
 
     def _predict(self, view: BatchView, verified: np.ndarray, draft_sizes: dict[int, PassSize]) -> PredictedSeconds:
@@ -141,8 +144,8 @@ class LatencyModel:
         return PredictedSeconds(drafts, target, self.host_seconds, off=off + self.host_seconds)
 
     def observe(self, view: BatchView, plan: Plan, verified: np.ndarray, measured: StepSeconds) -> PredictedSeconds:
-        """Correct the model by one measured step; returns what it predicted before. ValueError, and nothing is learned,
-        if its times cannot be true."""
+        """Correct the model by one measured step. Return its prediction before that. ValueError, and nothing is
+        learned, if a measured time cannot be true."""
         predicted = self.predict(view, plan, verified)
         self.observe_steps([MeasuredStep(view, plan, verified, measured)])
         return predicted
@@ -151,9 +154,9 @@ class LatencyModel:
         """Correct the model by measured steps, in their order. ValueError, and nothing is learned, if a time cannot be
         true.
 
-        Passes are learned from the step with the fewest and the step with the most tokens, the last of each: how far
-        their times are apart says most about what a token costs, and the first of a size may take longer. Where several
-        drafters ran, each is taken to have had the share of the measured time that was predicted for it.
+        Passes are learned from two steps only: the last of those with the fewest tokens, and the last of those with the
+        most. The difference of their times shows best the cost of a token, and the first pass of a size may take
+        longer. Where several drafters ran, the measured time is divided among them as predicted.
         """
         if not steps:
             return
@@ -172,7 +175,7 @@ class LatencyModel:
             self._relative_errors.append(abs(each.total / step.measured.total - 1.0))
         for step in steps:
             # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
-            of_host = step.measured.draft and not any([self._runs(number, step) for number in self._drafts])
+            of_host = step.measured.draft and not any([self._has_passes(number, step) for number in self._drafts])
             self._host.observe(step.measured.host + (step.measured.draft if of_host else 0.0))
 
     def _observe_target(self, steps: Sequence[MeasuredStep]) -> None:
@@ -180,15 +183,16 @@ class LatencyModel:
         self._sizes_seen.update(step.num_fed_tokens for step in steps)
         sizes = [_target_size(step.view, step.num_fed_tokens - step.view.ordinary_tokens) for step in steps]
         seconds = np.array([step.measured.target for step in steps])
-        self._target.observe(self._target.features(_stacked(sizes)), seconds, is_first_use)
+        self._target.observe(self._target.features(_stack(sizes)), seconds, is_first_use)
 
-    def _runs(self, number: int, step: MeasuredStep) -> bool:
-        """Whether that drafter had passes in the step."""
+    def _has_passes(self, number: int, step: MeasuredStep) -> bool:
+        """True if that drafter had passes in the step."""
         passes = np.where(step.plan.drafter == number, step.plan.passes, 0)
         return max(passes.tolist(), default=0) > self._kept_passes.get(number, 0)
 
     def _observe_drafts(self, number: int, correction: CostCorrection, steps: list) -> None:
-        """steps: each measured one, what was predicted for it, and the sizes of its draft passes."""
+        """Correct the cost of a drafter's passes. steps: each measured one, its prediction, and the sizes of its draft
+        passes."""
         features, seconds = [], []
         for step, predicted, sizes in steps:
             if number in sizes and step.measured.draft:
@@ -199,16 +203,17 @@ class LatencyModel:
 
     @property
     def median_relative_error(self) -> float | None:
-        """Median of |predicted / measured - 1| of step time over the last few hundred steps; None before the first."""
+        """The median of |predicted / measured - 1| of step time over the last NUM_ERRORS steps that the model learned
+        from; None before the first."""
         return float(np.median(self._relative_errors)) if self._relative_errors else None
 
     @property
     def drift(self) -> float:
-        """What passes of the target take now over what the profile says. Another thread may read it."""
+        """The present time of passes of the target over that of the profile. Another thread may read it."""
         return self._target.drift
 
     def to_dict(self) -> dict:
-        """The profiled curves, JSON-able, for the cache on disk. Corrections belong to the moment and are not in it."""
+        """Return the profiled curves, JSON-able, for the cache on disk. Corrections hold only now and are not in it."""
         return {
             "format": FORMAT,
             "target": self.target.to_dict(),
@@ -217,14 +222,14 @@ class LatencyModel:
 
     @staticmethod
     def from_dict(data: dict) -> "LatencyModel":
-        """Inverse of to_dict. ValueError says what is corrupt or from another version."""
+        """Return the inverse of to_dict. ValueError names the part that is corrupt or from another version."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ValueError(f"cost model is not of format {FORMAT}: delete the cached profile and profile again")
         drafts = tuple(curve and CostCurve.from_dict(curve) for curve in data.get("drafts") or ())
         return LatencyModel(CostCurve.from_dict(data.get("target")), drafts)
 
     def state(self) -> dict:
-        """Profiled and corrected curves, and the prediction error, JSON-able."""
+        """Return profiled and corrected curves, and the prediction error, JSON-able."""
         return {
             **self.to_dict(),
             "corrected_target": self._target.state(),
@@ -234,8 +239,8 @@ class LatencyModel:
         }
 
     def _draft_sizes(self, view: BatchView, plan: Plan, every_depth: bool = False) -> dict[int, PassSize]:
-        """The passes of each drafter that runs, by its number. every_depth: where it needs one pass, those for every
-        depth up to the plan's instead."""
+        """Return the passes of each drafter that runs, by its number. every_depth: where it needs one pass, the passes
+        for every depth up to the plan's instead."""
         sizes = {}
         for number in self._drafts:
             depths = np.where(plan.drafter == number, plan.passes, 0)
@@ -256,8 +261,8 @@ class LatencyModel:
 
 
 def _one_pass(context_tokens: np.ndarray, lag: np.ndarray, num_entries: np.ndarray, limits: np.ndarray) -> PassSize:
-    """The pass in which row i has num_entries[i] (int [R], not all 0) entries for its draft, no row more than a limit:
-    one for each of limits, int [L]. context_tokens: int [R], that the pass reads. lag: int [R]."""
+    """Return the pass in which row i has num_entries[i] (int [R], not all 0) entries for its draft, but no row more
+    than a limit: one pass for each of limits, int [L]. context_tokens: int [R], that the pass reads. lag: int [R]."""
     entries = np.minimum(num_entries[:, None], limits)
     takes_part = num_entries > 0
     scored, prefill = entries.sum(axis=0), lag * takes_part
@@ -268,9 +273,10 @@ def _one_pass(context_tokens: np.ndarray, lag: np.ndarray, num_entries: np.ndarr
 
 
 def _passes(context_tokens: np.ndarray, lag: np.ndarray, num_passes: np.ndarray, width: int) -> PassSize:
-    """The draft passes. Row i takes part in the first num_passes[i] (int [R], not all 0), with width nodes in all but
-    the first of them. context_tokens: int [R], that a pass reads. lag: int [R]."""
-    # Rows that take part at a depth are those of more passes: sums from the end over rows by their number of passes.
+    """Return the draft passes. Row i takes part in the first num_passes[i] passes (int [R], not all 0), with one node
+    in the first of them and width nodes in the others. context_tokens: int [R], that a pass reads. lag: int [R]."""
+    # The rows at a depth are those with more passes than that. So rows are counted by their number of passes, and the
+    # counts are summed from the end.
     rows, context = (np.bincount(num_passes, of_row)[:0:-1].cumsum()[::-1] for of_row in (None, context_tokens))
     depths = np.arange(len(rows))
     nodes = np.where(depths == 0, 1, width)
@@ -283,7 +289,7 @@ def _passes(context_tokens: np.ndarray, lag: np.ndarray, num_passes: np.ndarray,
 
 
 def _target_size(view: BatchView, num_draft_tokens: int | np.ndarray) -> PassSize:
-    """The target pass with that many draft tokens, which attend to the batch's mean context."""
+    """Return the target pass with that many draft tokens, which attend to the batch's mean context."""
     context = view.total_context_tokens
     decoding = view.num_rows + num_draft_tokens
     return PassSize(
@@ -296,8 +302,8 @@ def _target_size(view: BatchView, num_draft_tokens: int | np.ndarray) -> PassSiz
     )
 
 
-def _stacked(sizes: list[PassSize]) -> PassSize:
-    """Several passes as one: every field an array."""
+def _stack(sizes: list[PassSize]) -> PassSize:
+    """Return several passes as one: every field is an array."""
     return PassSize(*np.array(sizes, dtype=float).T)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 
 
 def solve_nnls(design: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The x >= 0 that minimises |design @ x - values|, by the active-set method of Lawson and Hanson (1974, chapter
-    23).
+    """Return the x >= 0, float [N], that minimises |design @ x - values|, by the active-set method of Lawson and Hanson
+    (1974, chapter 23).
 
-    design: float [M, N], values: float [M]; returns float [N]. Columns should be of similar size.
+    design: float [M, N]. values: float [M]. Columns should be of similar size.
     """
     num_columns = design.shape[1]
     solution = np.zeros(num_columns)

@@ -6,7 +6,7 @@ MIN_DEVIATION = 0.05  # of the mean
 
 
 class RobustMean:
-    """Mean of the recent values. A value counts as at most max_deviations mean absolute deviations from the mean
+    """The mean of the recent values. A value counts as at most max_deviations mean absolute deviations from the mean
     (Huber), as for passes (see cost_correction).
 
     The deviation follows the values, by bounded steps. It grows by a factor of 1.15 with every value of a lasting jump,
@@ -20,7 +20,7 @@ class RobustMean:
         self._num_observed = 0
 
     def observe(self, value: float) -> None:
-        """value: not negative."""
+        """Learn from a value, which is not negative."""
         self._num_observed += 1
         if self._num_observed == 1:
             self.mean, self._deviation = value, 0.25 * value

@@ -1,28 +1,26 @@
-"""Every value of the time model that was chosen and not derived."""
+"""Every value of the time model that was chosen, not derived."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class LatencySettings:
-    """How a profile goes wrong, and how fast a machine changes.
+    """The errors of a profile, and the speed at which a machine changes."""
 
-    common_std, single_std: of all profiled coefficients together (another clock rate, a busy machine) and of each by
-    itself, relative. attention_tokens: for a profile that measured no cost of context: so many tokens plausibly take as
-    long to read as the weights, and attention to them as long as the rest of a token's pass. forgetting: part of the
-    way back to that prior in every step; the speed as a whole may then wander by 0.35 % a step, a coefficient by itself
-    by 0.08 %. noise: standard deviation of a measurement, relative; first_use_noise: times that for a size that was
-    never run (code generation, allocation, cold caches). max_deviations: of an innovation, in standard deviations; its
-    influence is bounded there (Huber). change_run: so many beyond that in a row and of one sign are no outliers: the
-    machine has changed. host_rate: of learning the host's time, per step.
-    """
-
+    # The relative standard deviation of all profiled coefficients together (another clock rate, a busy machine).
     common_std: float = 0.7
-    single_std: float = 0.15
+    single_std: float = 0.15  # the same of each coefficient by itself
+    # For a profile that measured no cost of context: to read so many tokens plausibly takes as long as to read the
+    # weights, and attention to them as long as the rest of a token's pass.
     attention_tokens: float = 16_384.0
+    # The part of the way back to the prior in every step. The speed as a whole may then wander by 0.35 % a step, a
+    # coefficient by itself by 0.08 %.
     forgetting: float = 1 / 40_000
-    noise: float = 0.03
+    noise: float = 0.03  # the relative standard deviation of a measurement
+    # The factor of noise for a size that was never run (code generation, allocation, cold caches).
     first_use_noise: float = 3.0
+    # Standard deviations of an innovation. Beyond these its influence is bounded (Huber).
     max_deviations: float = 2.5
+    # So many innovations beyond that in a row and of one sign are no outliers: the machine has changed.
     change_run: int = 3
-    host_rate: float = 0.1
+    host_rate: float = 0.1  # the rate of learning the host's time, per step

@@ -1,7 +1,7 @@
-"""Decision records: the view a step was decided on, the alternatives, and the outcome.
+"""Decision records: the view of a step, the decision about it, its alternatives, and the outcome.
 
-One record explains a step to a person and is enough to replay the step with any policy (sim.replay). As text it
-is one line of JSON; a log of them begins with a header.
+One record explains a step to a person, and is enough to replay the step with any policy (sim.replay). As text it is one
+line of JSON; a log of them begins with a header.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.checks import problems
+from smartspec.control.checks import first_problem
 from smartspec.control.log.json_fields import Fields, matrix_or_null
 from smartspec.control.log.view_fields import columns_of, read_view, view_dict
 from smartspec.control.records import BatchView, DrafterSpec, FreeTests, Outcome, Plan, StepSeconds
@@ -24,40 +24,34 @@ _TREE_MATRICES = ("parents", "node_tests")
 
 @dataclass(frozen=True)
 class Alternative:
-    """A plan that was not chosen. goodput: predicted (weighted) tokens per second, if all its drafts are verified."""
+    """A plan that was not chosen."""
 
     label: str
     num_draft_tokens: int
-    goodput: float
+    goodput: float  # predicted (weighted) tokens per second, if all its drafts are verified
 
 
 @dataclass(frozen=True)
 class DecisionRecord:
-    """One step. outcome: the view it was decided on and all that happened (its plan: what was left of the chosen one).
+    """The record of one step."""
 
-    lengths, drafter: int [R], the draft plan the policy chose. goodput, off_goodput: predicted (weighted) tokens per
-    second of what was verified, and of no drafts at all. predicted_seconds: of the step. survival: float [R, K], the
-    estimates used, of the drafter of each row. alternatives: the best of those not chosen, by what the policy
-    maximises, best first. reason: why the planner's choice was not followed (exploration, a budget that is overdrawn),
-    None where it was.
-    """
-
-    outcome: Outcome
-    lengths: np.ndarray
-    drafter: np.ndarray
-    goodput: float
-    off_goodput: float
-    predicted_seconds: float
-    survival: np.ndarray
-    alternatives: tuple[Alternative, ...] = ()
-    reason: str | None = None
+    outcome: Outcome  # with the view of the step; its plan is the part of the chosen one that was carried out
+    lengths: np.ndarray  # int [R], of the plan that the policy chose
+    drafter: np.ndarray  # int [R], the same
+    goodput: float  # predicted (weighted) tokens per second of the tokens that were verified
+    off_goodput: float  # predicted (weighted) tokens per second of no drafts at all
+    predicted_seconds: float  # of the step
+    survival: np.ndarray  # float [R, K], the estimates used, of the drafter of each row
+    alternatives: tuple[Alternative, ...] = ()  # the best of those not chosen, by the policy's objective, best first
+    reason: str | None = None  # why the planner's choice was not followed, see Plan; None where it was
 
     @property
     def view(self) -> BatchView:
+        """The view of the step."""
         return self.outcome.view
 
     def summary(self) -> dict:
-        """JSON-able, short, for people."""
+        """Return the record for people: short, JSON-able."""
         outcome = self.outcome
         return {
             "num_rows": self.view.num_rows,
@@ -75,7 +69,7 @@ class DecisionRecord:
         }
 
     def to_json(self) -> str:
-        """One line, without its end. Values that all have their default are left out, estimates rounded."""
+        """Return one line, without its end. Values that all have their default are left out, estimates rounded."""
         outcome = self.outcome
         data = {"format": FORMAT, "now": self.view.now} | view_dict(self.view)
         data |= {"lengths": self.lengths.tolist(), "drafter": self.drafter.tolist()}
@@ -98,7 +92,7 @@ class DecisionRecord:
 
     @staticmethod
     def from_json(text: str, line: int | None = None) -> "DecisionRecord":
-        """Inverse of to_json. ValueError names the line (if given), the field, and what is wrong with it."""
+        """Return the inverse of to_json. ValueError names the line (if given), the field, and its problem."""
         fields = Fields.parse(text, FORMAT, line)
         view = read_view(fields)
         num_rows = view.num_rows
@@ -125,7 +119,7 @@ class DecisionRecord:
             **matrices,
         )
         lengths = fields.integers("lengths", num_rows)
-        if problem := problems(view) or problems(view, outcome):
+        if problem := first_problem(view) or first_problem(view, outcome):
             fields.fail(problem)
         if min(lengths.min(initial=0), outcome.plan.lengths.min(initial=0)) < 0:
             fields.fail(f"field 'lengths' or 'plan_lengths' holds a negative length: {lengths.tolist()}")
@@ -153,10 +147,10 @@ def decision_record(
     survival: np.ndarray,
     alternatives: tuple[Alternative, ...] = (),
 ) -> DecisionRecord:
-    """The record of a finished step: plan is what the policy chose for view, outcome what came of it.
+    """Return the record of a finished step. plan: the policy's for view. outcome: the result of it.
 
-    view is kept in place of outcome's own, which a host may have built from the same numbers, but for the prefill: a
-    host may only know what it is once the step has run.
+    view is kept in place of the outcome's own, which a host may have built from the same numbers. The prefill is taken
+    from the outcome: a host may know it only after the step.
 
     The rest as in DecisionRecord. AssertionError if the outcome is of another batch.
     """
@@ -179,23 +173,22 @@ def decision_record(
 
 @dataclass(frozen=True)
 class LogHeader:
-    """First line of a log. max_draft_tokens: K. drafters: in the order of their numbers. profile:
-    LatencyModel.to_dict() as it was when the log began."""
+    """The first line of a log."""
 
     model: str
     policy: str
-    max_draft_tokens: int
-    drafters: tuple[DrafterSpec, ...]
-    profile: dict
+    max_draft_tokens: int  # K
+    drafters: tuple[DrafterSpec, ...]  # in the order of their numbers
+    profile: dict  # LatencyModel.to_dict() as it was when the log began
 
     def to_json(self) -> str:
-        """One line, without its end."""
+        """Return one line, without its end."""
         data = {"format": FORMAT, "header": True} | vars(self) | {"drafters": [vars(d) for d in self.drafters]}
         return json.dumps(data, allow_nan=False)
 
     @staticmethod
     def from_json(text: str) -> "LogHeader":
-        """Inverse of to_json. ValueError says what is wrong."""
+        """Return the inverse of to_json. ValueError names the field and its problem."""
         fields = Fields.parse(text, FORMAT, line=1)
         if "header" not in fields.data:
             fields.fail("field 'header' is missing: a decision log begins with its header")

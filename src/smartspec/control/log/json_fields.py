@@ -14,27 +14,27 @@ MAX_INTEGER = 2**63
 
 
 def numbers_or_null(values: np.ndarray) -> list:
-    """float [N] as a list, None where not finite."""
+    """Return values, float [N], as a list, None where not finite."""
     return [
         value if finite else None for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
     ]
 
 
 def matrix_or_null(values: np.ndarray) -> list:
-    """float [R, K] as lists of numbers rounded to 4 digits, None where not finite."""
+    """Return values, float [R, K], as lists of numbers rounded to 4 digits, None where not finite."""
     return [numbers_or_null(row) for row in np.round(values, 4)]
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of one JSON object. line: its number in the file, None if unknown. All methods raise ValueError."""
+    """The fields of one JSON object. All methods raise ValueError where a field is not as described."""
 
     data: dict
-    line: int | None
+    line: int | None  # its number in the file, None if unknown
 
     @staticmethod
     def parse(text: str, version: int, line: int | None) -> "Fields":
-        """The object on a line, which must say it is of this format version."""
+        """Return the object on a line, which must name this format version."""
         fields = Fields({}, line)
         try:
             data = json.loads(text)
@@ -42,46 +42,47 @@ class Fields:
             fields.fail(f"not valid JSON ({error})")
         if not isinstance(data, dict) or data.get("format") != version:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
-            fields.fail(f"field 'format' is {_shown(found)}, this version reads {version}: record it anew")
+            fields.fail(f"field 'format' is {_shorten(found)}, this version reads {version}: record it anew")
         return Fields(data, line)
 
     def fail(self, problem: str) -> NoReturn:
+        """Raise ValueError with the line and the problem."""
         where = "decision record" if self.line is None else f"decision log, line {self.line}"
         raise ValueError(f"{where}: {problem}")
 
     def has(self, name: str) -> bool:
-        """Whether an optional field is there; null counts as left out."""
+        """True if an optional field is there; null counts as left out."""
         return self.data.get(name) is not None
 
     def integers(self, name: str, length: int | None = None) -> np.ndarray:
-        """int64 [length]."""
+        """Return a list field as int64 [length]."""
         return np.array(self._list(name, length, _is_integer, "integers"), dtype=np.int64)
 
     def numbers(self, name: str, length: int) -> np.ndarray:
-        """float [length], NaN for null."""
+        """Return a list field as float [length], NaN for null."""
         return np.array(self._list(name, length, _is_number_or_null, "numbers"), dtype=float)
 
     def matrix(self, name: str, num_rows: int) -> np.ndarray:
-        """float [num_rows, K], NaN for null. Without rows K is 0."""
+        """Return a field of lists as float [num_rows, K], NaN for null. Without rows K is 0."""
         rows = self._list(name, num_rows, lambda row: isinstance(row, list), "lists")
         if len({len(row) for row in rows}) > 1 or not all(_is_number_or_null(item) for row in rows for item in row):
-            self.fail(f"field {name!r} must be {num_rows} equally long lists of numbers, found {_shown(rows)}")
+            self.fail(f"field {name!r} must be {num_rows} equally long lists of numbers, found {_shorten(rows)}")
         return np.array(rows, dtype=float).reshape(num_rows, -1 if num_rows else 0)
 
     def parents(self, name: str, num_rows: int) -> np.ndarray:
-        """int64 [num_rows, K], the node that each node of a tree follows, -1 for the text."""
+        """Return int64 [num_rows, K], the node that each node of a tree follows, -1 for the text."""
         parents = self.matrix(name, num_rows)
         if not ((parents >= -1) & (parents < np.arange(parents.shape[1]))).all():
             self.fail(f"field {name!r} must name for every node one before it or -1, found {self._found(name)}")
         return parents.astype(np.int64)
 
     def tables(self, name: str, num_columns: int, length: int) -> list[np.ndarray]:
-        """int64 [num_columns, length] each; none where left out."""
+        """Return a field of tables as int64 [num_columns, length] each; none where left out."""
         tables = self._list(name, None, lambda table: isinstance(table, list), "lists") if self.has(name) else []
         for table in tables:
             is_sound = len(table) == num_columns and all(isinstance(c, list) and len(c) == length for c in table)
             if not is_sound or not all(_is_integer(item) for column in table for item in column):
-                self.fail(f"field {name!r} must hold {num_columns} x {length} integers each, found {_shown(table)}")
+                self.fail(f"field {name!r} must hold {num_columns} x {length} integers each, found {_shorten(table)}")
         return [np.array(table, dtype=np.int64).reshape(num_columns, length) for table in tables]
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -110,10 +111,10 @@ class Fields:
         return values
 
     def _found(self, name: str) -> str:
-        return _shown(self.data[name]) if name in self.data else "nothing"
+        return _shorten(self.data[name]) if name in self.data else "nothing"
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 

@@ -14,7 +14,7 @@ _FOUND_MATRICES = ("confidence", "parents")  # of drafts that are known before t
 
 
 def view_dict(view: BatchView) -> dict:
-    """JSON-able; what has its default is left out."""
+    """Return the view JSON-able. Fields that have their default are left out."""
     data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS}
     data |= {"drafters": columns_of(view.drafters, _DRAFTER_COLUMNS)}
     for number, drafter in enumerate(view.drafters):
@@ -37,7 +37,7 @@ def view_dict(view: BatchView) -> dict:
 
 
 def read_view(fields: Fields) -> BatchView:
-    """Inverse of view_dict. ValueError names the field and what is wrong with it."""
+    """Return the inverse of view_dict. ValueError names the field and its problem."""
     request_ids = fields.integers("request_ids")
     num_rows = len(request_ids)
     options: dict[str, Any] = {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
@@ -76,5 +76,5 @@ def _read_drafter(fields: Fields, number: int, columns: np.ndarray, num_rows: in
 
 
 def columns_of(records: tuple, names: tuple[str, ...]) -> list:
-    """Arrays of the same names, one list of lists for each record."""
+    """Return the arrays of these names, one list of lists for each record."""
     return [[getattr(record, name).tolist() for name in names] for record in records]

@@ -23,42 +23,35 @@ BOUND_ERROR = 1e-9  # of rounding, relative
 
 @dataclass(frozen=True)
 class LengthPlan:
-    """The best lengths, and what they are predicted to bring.
+    """The best lengths, and their predicted results."""
 
-    lengths: int [R]. depth: draft passes needed by the rows that need them. goodput: expected (weighted) tokens per
-    second. seconds: predicted step time. off_goodput, off_seconds: the same with no draft token at all. gain: how much
-    better than that the plan is, as a share of the tokens emitted without drafts. passes: int [R], those that the slots
-    of each row take; None where it is not needed.
-    """
-
-    lengths: np.ndarray
-    depth: int
-    goodput: float
-    seconds: float
-    off_goodput: float
-    off_seconds: float
-    gain: float
-    passes: np.ndarray | None = None
+    lengths: np.ndarray  # int [R]
+    depth: int  # draft passes, of the rows that need them
+    goodput: float  # expected (weighted) tokens per second
+    seconds: float  # predicted step time
+    off_goodput: float  # goodput without any draft token
+    off_seconds: float  # seconds without any draft token
+    gain: float  # of the plan over no drafts, as a share of the tokens emitted without drafts
+    passes: np.ndarray | None = None  # int [R], that the slots of each row take; None where it is not needed
 
     @property
     def num_draft_tokens(self) -> int:
+        """The number of draft tokens of all rows."""
         return int(self.lengths.sum())
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What the parts of a step take, in seconds.
+    """The times of the parts of a step, in seconds."""
 
-    draft: float [K + 1], of 0..K draft passes, never decreasing. target: float [N + 1], of the target pass with 0..N
-    draft tokens, positive and never decreasing; plans of more than N tokens are not considered. host: all the rest.
-    """
-
-    draft: np.ndarray
+    draft: np.ndarray  # float [K + 1], of 0..K draft passes, never decreasing
+    # float [N + 1], of the target pass with 0..N draft tokens, positive and never decreasing. Plans of more than N
+    # tokens are not considered.
     target: np.ndarray
-    host: float = 0.0
+    host: float = 0.0  # all the rest
 
 
-class _Found(NamedTuple):
+class _Candidate(NamedTuple):
     """A plan of the num_tokens most valuable slots that exist after depth draft passes."""
 
     value: float  # of the objective
@@ -77,14 +70,14 @@ def plan_lengths(
     value_of_time: float | None = None,
     passes: np.ndarray | None = None,
 ) -> LengthPlan:
-    """Maximise sum_i w_i * E_i / (draft[depth] + target[sum k_i] + host) with E_i = 1 + sum_{j<=k_i} S_i(j), and the
-    seconds those of times. value_of_time: where given, the numerator minus value_of_time times the denominator is
-    maximised instead.
+    """Return the plan that maximises sum_i w_i * E_i / (draft[depth] + target[sum k_i] + host) with
+    E_i = 1 + sum_{j<=k_i} S_i(j), and the seconds of times. value_of_time: where given, the numerator minus
+    value_of_time times the denominator is maximised instead.
 
     survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
     [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
-    already. passes: int [R, K], draft passes that each slot takes where it is not that number, as in trees, whose slots
-    are nodes; None: as needs_depth says.
+    already. passes: int [R, K], draft passes that each slot takes, for trees, whose slots are nodes; None for chains,
+    where needs_depth gives that number.
 
     The result is the exact optimum. Ties go to fewer draft tokens. The order of equal slots only decides which row gets
     them.
@@ -98,7 +91,7 @@ def plan_lengths(
     rows = slots // num_positions
     first_depth = _first_depth(slots, rows, num_positions, needs_depth, passes)
     off_seconds = float(times.target[0] + times.draft[0] + times.host)
-    off = _Found(objective(base, off_seconds, value_of_time), 0, 0, base, off_seconds)
+    off = _Candidate(objective(base, off_seconds, value_of_time), 0, 0, base, off_seconds)
     best = _best(off, gains, first_depth, times, value_of_time)
     chosen = slice(best.num_tokens) if first_depth is None else _slots_of(best, first_depth)
     rows = rows[chosen]
@@ -115,17 +108,19 @@ def plan_lengths(
 
 
 def _best(
-    off: _Found,
+    off: _Candidate,
     gains: np.ndarray,
     first_depth: np.ndarray | None,
     times: StepTimes,
     value_of_time: float | None,
-) -> _Found:
-    """The best plan. off: that without drafts. gains: float [slots], largest first; first_depth: int [slots]."""
+) -> _Candidate:
+    """Return the best plan. off: the plan without drafts. gains: float [slots], largest first. first_depth: int
+    [slots]."""
     best, base = off, off.emitted
     bounds, depths = np.full(1, np.inf), [0]
     if first_depth is not None:
-        # No plan of a depth is better than all slots that exist there at the price of none: most depths need no look.
+        # No plan of a depth is better than one of all slots of this depth in the time of no draft token. With this
+        # bound most depths are skipped.
         all_emitted = base + np.bincount(first_depth, gains).cumsum()
         least_seconds = times.draft[: len(all_emitted)] + (times.target[0] + times.host)
         bounds = objective(all_emitted, least_seconds, value_of_time)
@@ -141,38 +136,40 @@ def _best(
         values = objective(emitted, seconds, value_of_time)
         n = int(values.argmax())
         if (values[n], -n - 1, -depth) > (best.value, -best.num_tokens, -best.depth):
-            best = _Found(float(values[n]), n + 1, depth, float(emitted[n]), float(seconds[n]))
+            best = _Candidate(float(values[n]), n + 1, depth, float(emitted[n]), float(seconds[n]))
     return best
 
 
-def _slots_of(found: _Found, first_depth: np.ndarray) -> np.ndarray:
-    """Places of the plan's slots among all, most valuable first: int [num_tokens]."""
-    return np.flatnonzero(first_depth <= found.depth)[: found.num_tokens]
+def _slots_of(plan: _Candidate, first_depth: np.ndarray) -> np.ndarray:
+    """Return the places of the plan's slots among all, most valuable first: int [num_tokens]."""
+    return np.flatnonzero(first_depth <= plan.depth)[: plan.num_tokens]
 
 
 def _first_depth(
     slots: np.ndarray, rows: np.ndarray, num_positions: int, needs_depth: np.ndarray, passes: np.ndarray | None
 ) -> np.ndarray | None:
-    """The shallowest draft in which each slot exists: int [slots]; None where all drafts exist already."""
+    """Return the depth of the shallowest draft in which each slot exists: int [slots]; None where all drafts exist
+    already."""
     if passes is not None:
         return passes.ravel()[slots]
     return np.where(needs_depth[rows], slots - rows * num_positions + 1, 0) if needs_depth.any() else None
 
 
 def _most(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
-    """The largest value of each row, 0 where it has none: int [num_rows]."""
+    """Return the largest value of each row, 0 where it has none: int [num_rows]."""
     most = np.zeros(num_rows, dtype=np.int64)
     np.maximum.at(most, rows, values)
     return most
 
 
 def objective(emitted: np.ndarray | float, seconds: np.ndarray | float, value_of_time: float | None):
-    """What is maximised: goodput, or tokens less the tokens the time is worth."""
+    """Return the value that is maximised: goodput, or tokens less the tokens that the time is worth."""
     return emitted / seconds if value_of_time is None else emitted - value_of_time * seconds
 
 
 def relative_gain(best: float, off: float, base: float, value_of_time: float | None) -> float:
-    """How much better the best objective is than no drafts; 0 without decoding requests. base: sum of weights."""
+    """Return the gain of the best objective over no drafts, see LengthPlan; 0 without decoding requests. base: the sum
+    of weights."""
     if base == 0:
         return 0.0
     return best / off - 1.0 if value_of_time is None else (best - off) / base
