@@ -73,13 +73,17 @@ class Acceptance(AcceptanceEstimator):
         return {0: RANK_CHANCES}
 
 
-def planned(num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token=0.0004, draft=(0.004, 0.0)):
+def planned(
+    num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token=0.0004, draft=(0.004, 0.0), confidence=False
+):
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
     survival = np.broadcast_to(chain(rate), (1, num_rows, K))
     rank_chances = {0: RANK_CHANCES} if drafter.makes_trees else {}
-    settings = GoodputSettings(uses_confidence=False, budget=BudgetSettings(share=0.0))
-    estimates = Estimates((drafter,), survival, latency, Acceptance(drafter, rate), rank_chances=rank_chances)
+    settings = GoodputSettings(uses_confidence=confidence, budget=BudgetSettings(share=0.0))
+    acceptance = Acceptance(drafter, rate)
+    acceptance.has_confidence = lambda drafter: True
+    estimates = Estimates((drafter,), survival, latency, acceptance, rank_chances=rank_chances)
     policy = Goodput(settings=settings)
     plan = policy.plan(view, estimates)
     return plan, plan.settled.best.plan
@@ -100,6 +104,15 @@ def test_trees_shrink_to_chains_and_to_nothing_under_load():
     lengths, widths = zip(*shapes, strict=True)
     assert lengths == tuple(sorted(lengths, reverse=True)) and lengths[0] > 3 and lengths[-1] == 0
     assert widths[0] == 4 and 1 in widths
+
+
+def test_chains_end_by_confidence_and_trees_are_as_planned():
+    """A rule that took the next level of a tree for the next token of a chain ended trees too early."""
+    tree, as_planned = planned(1, confidence=True)
+    assert tree.width > 1 and tree.stop is None and tree.is_whole
+    assert np.array_equal(tree.lengths, as_planned.lengths) and np.array_equal(tree.passes, as_planned.passes)
+    chain_plan, _ = planned(1, CHAINS, confidence=True)
+    assert chain_plan.stop is not None and not chain_plan.is_whole
 
 
 def test_drafters_that_make_no_trees_are_planned_for_chains():

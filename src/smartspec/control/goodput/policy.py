@@ -141,8 +141,8 @@ class Goodput(Policy):
 
     def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
         """Return the plan of the best choice, with drafts that end by confidence."""
-        is_drafted, weights = any(plan.lengths.tolist()), None
-        if is_drafted and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
+        is_chain, weights = plan.width == 1 and any(plan.lengths.tolist()), None
+        if is_chain and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = view.weights
             plan = extend_by_confidence(view, estimates, best, weights)
         return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)

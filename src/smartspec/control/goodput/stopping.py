@@ -12,8 +12,8 @@ step's shadow price of time (see planner). That is one-step look-ahead. Survival
 its price now will not be later. Where tokens do not become cheaper either, no rule is better (Chow, Robbins and
 Siegmund 1971, the monotone case). A draft that ends after a token it keeps changes no distribution.
 
-Of a tree the rule treats the best nodes of a level as one token: the next pass goes on from all of them. a_i is then
-the expected acceptance of a chain's next token, a lower bound for the next level of a tree.
+Trees are drafted as planned: their shape follows confidence, and the next level of a tree is worth more than the next
+token of a chain, by which the rule would end it.
 """
 
 from math import isnan
@@ -23,13 +23,13 @@ import numpy as np
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.prices import Choice
 from smartspec.control.policy import Estimates, length_caps
-from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan, StopRule, with_fields
+from smartspec.control.records import BatchView, Plan, StopRule, with_fields
 
 LEAST_SURVIVAL = 1e-9
 
 
 def extend_by_confidence(view: BatchView, estimates: Estimates, best: Choice, weights: np.ndarray) -> Plan:
-    """Return the best plan with room for longer drafts that are made in passes, and a rule that ends them.
+    """Return the best plan, of chains, with room for longer drafts that are made in passes, and a rule that ends them.
 
     weights: float [R], worth of another token of each row. Drafts stay as planned where their drafter never reported
     confidence: a host without confidence would not end them.
@@ -44,14 +44,12 @@ def extend_by_confidence(view: BatchView, estimates: Estimates, best: Choice, we
     is_stopped = np.array([*confident, False])[plan.drafter]
     if not is_stopped.any():
         return plan
-    longest = estimates.max_draft_tokens if plan.width == 1 else min(estimates.max_draft_tokens, MAX_TREE_NODES)
-    caps = np.where(is_stopped, length_caps(view, plan.drafter, longest), plan.lengths)
+    caps = np.where(is_stopped, length_caps(view, plan.drafter, estimates.max_draft_tokens), plan.lengths)
     lengths = _lengthen(plan.lengths, caps, view.draft_token_budget)
     pass_price = best.prices.time * best.pass_seconds
     token_price = best.prices.time * (best.token_seconds + best.row_seconds)
     rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, pass_price, token_price)
-    depths = None if plan.depths is None else np.where(is_stopped, lengths, plan.depths)
-    return with_fields(plan, lengths=lengths, depths=depths, stop=rule)
+    return with_fields(plan, lengths=lengths, stop=rule)
 
 
 def stop_rule(
