@@ -13,7 +13,7 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 
-K, ROWS, LAG = 6, 8, 4
+K, ROWS, LAG = 6, 8, GoodputSettings().draft_prefill.ordinary_lag
 LATENCY = LatencyModel(
     CostCurve(knots=(1.0, 16.0), slopes=(2e-4, 1e-3), constant=0.02), (None, CostCurve.linear(1e-3, 1e-5))
 )

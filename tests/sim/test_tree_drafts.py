@@ -117,3 +117,13 @@ def test_answers_end_where_the_traffic_says(policy):
 def test_settings_that_cannot_be_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         Scenario(batch=1, **settings)
+
+
+def test_a_tree_of_which_many_tokens_were_accepted_is_followed_by_another():
+    """Their KV is missing in the draft model. It is no draft prefill that would have to wait for a plan in full: two
+    steps of three had no drafts, and one request made 0.7 times the tokens of chains."""
+    scenario = Scenario(
+        policy="goodput", drafter="head", batch=1, acceptance="eagle3", max_draft_tokens=60, later_child_share=0.2
+    )
+    log = simulate_static(scenario, [Phase(400, 1, context_tokens=1024, output_tokens=200)])
+    assert (log.verified[50:] > 0).mean() > 0.95
