@@ -35,4 +35,4 @@ def test_a_large_draft_model_is_not_prefilled_for_requests_that_end_at_once():
         mean_latency("goodput", "0.7/8", load | {"seed": seed}) / mean_latency("off", "0.7/8", load | {"seed": seed})
         for seed in (1, 2, 3)
     ]
-    assert sum(ratios) / len(ratios) < 1.02
+    assert sum(ratios) / len(ratios) < 1.03

@@ -38,7 +38,10 @@ def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path
     observation = newest_observation(tmp_path)[1]
     total = sum(observation.cells.values())
     counts = found[1][1]
-    assert total[COLUMN["verified_tokens"]] == counts["num_draft_tokens"]
+    drafted = sum(outcome.drafted * n for outcome, n in observation.outcomes.items())
+    assert drafted == counts["num_draft_tokens"]
+    # Scheduled ahead, requests that have ended are fed once more: that takes time, and counts for nothing else.
+    assert total[COLUMN["verified_tokens"]] == drafted or (is_async and total[COLUMN["verified_tokens"]] > drafted)
     accepted = sum(outcome.accepted * n for outcome, n in observation.outcomes.items())
     assert accepted == counts["num_accepted_tokens"]
     assert observation.arrivals.requests == 16
