@@ -13,7 +13,7 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 
-K, ROWS, LAG = 6, 8, GoodputSettings().draft_prefill.ordinary_lag
+K, ROWS = 6, 8
 LATENCY = LatencyModel(
     CostCurve(knots=(1.0, 16.0), slopes=(2e-4, 1e-3), constant=0.02), (None, CostCurve.linear(1e-3, 1e-5))
 )
@@ -31,7 +31,7 @@ def make_estimates(seed=0, num_learned=1):
 
 
 def held_and_full(view, estimates, later_view=None, later=None):
-    held, choice = HeldPrices(LAG), best_choice(view, estimates, GoodputSettings())
+    held, choice = HeldPrices(), best_choice(view, estimates, GoodputSettings())
     held.keep(view, estimates, choice)
     return held.choice(later_view or view, later or estimates, is_uniform=False), choice
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smartspec.control.goodput.budget import size_of
+from smartspec.control.goodput.draft_prefill import ordinary_lag
 from smartspec.control.goodput.prices import Choice
 from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
 from smartspec.control.policy import Estimates, model_free_first
@@ -36,11 +37,9 @@ class _Held:
 
 
 class HeldPrices:
-    """The plans in full that still hold, by batch size, separately for steps with prefill. ordinary_lag: tokens that
-    draft KV may lack."""
+    """The plans in full that still hold, by batch size, separately for steps with prefill."""
 
-    def __init__(self, ordinary_lag: int):
-        self._ordinary_lag = ordinary_lag
+    def __init__(self) -> None:
         self._held: dict[tuple[int, bool], _Held] = {}
 
     def rows(self, view: BatchView, estimates: Estimates) -> tuple | None:
@@ -48,7 +47,8 @@ class HeldPrices:
         learned, the plan is the same. None where a drafter is model-free: its drafts differ from step to step."""
         if estimates.num_learned is None or len(estimates.models) < len(estimates.drafters):
             return None
-        can_draft = [((each.lengths > 0) & (each.lag <= self._ordinary_lag)).tobytes() for each in view.drafters]
+        most_lag = ordinary_lag(estimates)
+        can_draft = [((each.lengths > 0) & (each.lag <= most_lag)).tobytes() for each in view.drafters]
         rows = view.request_ids.tobytes(), (view.max_draft_tokens > 0).tobytes(), *can_draft
         return estimates.num_learned, view.prefill_tokens > 0, *rows
 
@@ -57,16 +57,10 @@ class HeldPrices:
         held = self._held.get((size_of(view.num_rows), view.prefill_tokens > 0))
         if held is None or estimates.num_learned != held.num_learned:
             return None
-        if self._has_late_newcomer(view, estimates, held):
+        if _has_late_newcomer(view, estimates, held):
             return None
-        choice = _at_price(view, estimates, held, self._ordinary_lag, is_uniform)
+        choice = _at_price(view, estimates, held, is_uniform)
         return choice if choice.plan.num_draft_tokens <= view.draft_token_budget else None
-
-    def _has_late_newcomer(self, view: BatchView, estimates: Estimates, held: _Held) -> bool:
-        """True if a request that came since might begin with a draft prefill."""
-        is_new = view.request_ids > held.newest_id
-        late = [is_new & (view.drafters[number].lag > self._ordinary_lag) for number in estimates.models]
-        return any([any(each.tolist()) for each in late])
 
     def keep(self, view: BatchView, estimates: Estimates, choice: Choice) -> None:
         """Keep the plan in full of a step. Where a draft prefill begins, others may wait for their turn: the next step
@@ -79,6 +73,13 @@ class HeldPrices:
         least_gain, newest_id = _least_gain(view, estimates, choice), int(view.request_ids.max())
         used = set(choice.draft_plan.drafter.tolist())
         self._held[key] = _Held(choice, least_gain, free_first, used, newest_id, estimates.num_learned)
+
+
+def _has_late_newcomer(view: BatchView, estimates: Estimates, held: _Held) -> bool:
+    """True if a request that came since might begin with a draft prefill."""
+    is_new, most_lag = view.request_ids > held.newest_id, ordinary_lag(estimates)
+    late = [is_new & (view.drafters[number].lag > most_lag) for number in estimates.models]
+    return any([any(each.tolist()) for each in late])
 
 
 def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
@@ -95,10 +96,10 @@ def _least_gain(view: BatchView, estimates: Estimates, choice: Choice) -> float:
     return min(max(price, most), float(np.nextafter(least, 0.0)))  # the least one must add more than that
 
 
-def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: int, is_uniform: bool) -> Choice:
+def _at_price(view: BatchView, estimates: Estimates, held: _Held, is_uniform: bool) -> Choice:
     settled = held.choice
     shaped, depth = estimates.of_width(settled.width), settled.plan.depth
-    of_each = _caps(view, shaped, held.used, ordinary_lag)
+    of_each = _caps(view, shaped, held.used)
     drafter = _drafter(view, shaped, of_each, held.free_first)
     caps = of_drafter(of_each, drafter)
     survival, passes = shaped.survival_of(drafter), None
@@ -118,11 +119,11 @@ def _at_price(view: BatchView, estimates: Estimates, held: _Held, ordinary_lag: 
     return with_fields(settled, **changed, invested_seconds=0.0)
 
 
-def _caps(view: BatchView, estimates: Estimates, used: set[int], ordinary_lag: int) -> np.ndarray:
+def _caps(view: BatchView, estimates: Estimates, used: set[int]) -> np.ndarray:
     """Return the longest draft of each drafter in each row: int [D, R]. used: see _Held."""
     caps = np.minimum(view.draft_lengths, np.minimum(view.max_draft_tokens, estimates.max_draft_tokens))
     for number in estimates.models:
-        caps[number] *= view.drafters[number].lag <= ordinary_lag if number in used else 0
+        caps[number] *= view.drafters[number].lag <= ordinary_lag(estimates) if number in used else 0
     return caps
 
 

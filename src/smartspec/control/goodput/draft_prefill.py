@@ -48,6 +48,12 @@ class Lifetime:
             self._ended = self._ended * self._fade + 1.0
 
 
+def ordinary_lag(estimates: Estimates) -> int:
+    """Return the most tokens that draft KV lacks of a row that drafts in every step: those of the last step, where all
+    that it drafted was accepted (heads, paths of trees). They are no investment."""
+    return estimates.max_draft_tokens + 1
+
+
 def begin_draft_prefill(
     view: BatchView,
     drafter: np.ndarray,
@@ -72,10 +78,10 @@ def begin_draft_prefill(
         return drafter, np.zeros((len(estimates.drafters), max_draft_tokens + 1))
     # The lag is 0 for rows without a drafter, and for model-free drafters.
     lag = np.where(drafter >= 0, of_drafter(view.draft_lags, drafter), 0)
-    is_late = lag > settings.ordinary_lag
+    is_late = lag > ordinary_lag(estimates)
     if not settings.is_priced or not is_late.any():
         return drafter, latency.draft_seconds(view, drafter, max_draft_tokens, estimates.width)
-    up_to_date = view.with_lags_up_to(settings.ordinary_lag)
+    up_to_date = view.with_lags_up_to(ordinary_lag(estimates))
     seconds = latency.draft_seconds(up_to_date, drafter, max_draft_tokens, estimates.width)
     best = plan(drafter, seconds)
     accepted = expected_accepted(estimates.survival_of(drafter), best.lengths)
@@ -93,26 +99,24 @@ def begin_draft_prefill(
     return np.where(begins, drafter, without), seconds
 
 
-def invested_seconds(
-    plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates, ordinary_lag: int
-) -> float:
+def invested_seconds(plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates) -> float:
     """Return the seconds of the draft prefill that begins with this plan, besides those of its drafts."""
     lag = np.where(estimates.has_passes(drafter) & (plan.lengths > 0), of_drafter(view.draft_lags, drafter), 0)
-    if lag.max(initial=0) <= ordinary_lag:
+    if lag.max(initial=0) <= ordinary_lag(estimates):
         return 0.0
-    begins = np.where(lag > ordinary_lag, drafter, -1)
-    up_to_date = view.with_lags_up_to(ordinary_lag)
+    begins = np.where(lag > ordinary_lag(estimates), drafter, -1)
+    up_to_date = view.with_lags_up_to(ordinary_lag(estimates))
     late, usual = (estimates.latency.draft_seconds(each, begins, 1)[:, 1].sum() for each in (view, up_to_date))
     return float(late - usual)
 
 
 def drop_late_starters(
-    plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates, ordinary_lag: int
+    plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates
 ) -> LengthPlan:
     """Return the plan without drafts for rows that would make this step prefill drafters for longer than a
     non-speculative step takes. At least one row begins."""
     starters = estimates.has_passes(drafter) & (plan.lengths > 0)
-    if view.draft_lags.max(initial=0) <= ordinary_lag or not starters.any():
+    if view.draft_lags.max(initial=0) <= ordinary_lag(estimates) or not starters.any():
         return plan
     seconds = float(estimates.latency.draft_seconds(view, np.where(starters, drafter, -1), 1)[:, -1].sum())
     if seconds <= plan.off_seconds:
@@ -122,7 +126,7 @@ def drop_late_starters(
     rows = rows[np.argsort(lag[rows], kind="stable")]
     fed_tokens = np.cumsum(lag[rows] + 1)
     fits = fed_tokens <= fed_tokens[-1] * plan.off_seconds / seconds
-    first_late = int((lag[rows] > ordinary_lag).argmax())
+    first_late = int((lag[rows] > ordinary_lag(estimates)).argmax())
     fits[: first_late + 1] = True  # otherwise a long request could never begin
     lengths = plan.lengths.copy()
     lengths[rows[~fits]] = 0

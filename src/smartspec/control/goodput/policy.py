@@ -69,8 +69,7 @@ class Goodput(Policy):
         if uniform_lengths:  # a batch of many requests: a step teaches much, and takes long
             self.learn_steps = LEARN_STEPS // 2
         self.budget = Budget(self.settings.budget)
-        # An accepted path of a tree is missing in the draft KV, too: it does not wait for a plan in full.
-        self._held = HeldPrices(4 * self.settings.draft_prefill.ordinary_lag)
+        self._held = HeldPrices()
         self._times = LengthTimes(uniform_lengths) if uniform_lengths else None
         self._exploration = Exploration(self.settings.budget, self.budget, self._times)
         self._last: _Decided | None = None

@@ -94,8 +94,7 @@ def best_choice(
     if value_of_time is None or prices is None:
         prices = Prices(best.goodput, best.off_goodput)
     pass_seconds, row_seconds = _pass_seconds(view, estimates, drafter, draft_seconds)
-    ordinary_lag = settings.draft_prefill.ordinary_lag
-    best = drop_late_starters(best, drafter, view, estimates, ordinary_lag)
+    best = drop_late_starters(best, drafter, view, estimates)
     return Choice(
         plan=best,
         drafter=drafter,
@@ -108,7 +107,7 @@ def best_choice(
         survival=shaped.survival_of(drafter),
         width=shaped.width,
         is_found=not models,
-        invested_seconds=invested_seconds(best, drafter, view, estimates, ordinary_lag),
+        invested_seconds=invested_seconds(best, drafter, view, estimates),
     )
 
 

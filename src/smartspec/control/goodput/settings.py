@@ -40,7 +40,6 @@ class DraftPrefillSettings:
 
     is_priced: bool = True  # draft prefill has to pay; if False, each row that may draft begins
     max_steps: float = 160.0  # most steps that may pay it back, because loads change
-    ordinary_lag: int = 4  # tokens that the KV lacks of a row that drafts in every step; they are no investment
     prior_tokens: float = 160.0  # expected tokens of an answer before any has ended
     prior_requests: float = 4.0  # ended requests that this prior counts as
     memory: float = 128.0  # ended requests that count
