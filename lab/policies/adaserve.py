@@ -2,6 +2,7 @@
 be accepted (arXiv 2501.12162; constants from the paper's artifact)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -53,13 +54,13 @@ class AdaServe(Policy):
             plan = trees_of(view, estimates, min(depth * width, MAX_TREE_NODES), depth, width)
         return replace(plan, settled=(view, estimates.latency))
 
-    def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted, survival: Callable[[], np.ndarray]) -> np.ndarray:
         view, latency = plan.settled
         budget = self._budget(latency)
         slots = min(_num_slots(view, budget), int(plan.lengths.sum()))
         if slots <= 0:
             return np.zeros_like(drafted.lengths)
-        chances = path_probabilities(drafted, survival)
+        chances = path_probabilities(drafted, survival())
         depth = int(plan.passes.max())
         seconds = float(latency.target_seconds(view, np.array([slots]))[0]) + latency.host_seconds
         seconds += float(latency.draft_seconds(view, plan.drafter, depth, plan.width)[:, -1].sum())

@@ -170,7 +170,7 @@ def test_drafts_made_to_learn_from_are_verified_whole(note):
         else policy._settle_planned(Plan(lengths, 0 * lengths), view, estimates, best)
     )
     drafted = Drafted(lengths, confidence=survival)
-    kept = policy.cut(replace(plan, lengths=lengths), drafted, survival)
+    kept = policy.cut(replace(plan, lengths=lengths), drafted, lambda: survival)
     assert kept.tolist() == (lengths if note else 0 * lengths).tolist()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.stopping import extend_by_confidence, stop_rule
+from smartspec.control.goodput.stopping import ConfidenceStop, extend_by_confidence
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import Drafted
@@ -24,8 +24,10 @@ from smartspec.sim.static_load import Phase
 
 K = 6
 # A drafter whose confidence is the probability of acceptance.
+GRID = np.linspace(0.0, 1.0, 1025)
+ODDS = GRID / np.maximum(1.0 - GRID, 1e-12)
 CALIBRATED = SimpleNamespace(
-    has_confidence=lambda drafter: True, given_confidence=lambda drafter, confidence, history: confidence
+    has_confidence=lambda drafter: True, odds_given_confidence=lambda drafter, history: (ODDS, np.ones(history.shape))
 )
 LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), (None, CostCurve.linear(0.002, 0.0)))
 
@@ -69,11 +71,12 @@ def test_confident_drafts_go_on_and_doubtful_ones_end():
 )
 def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
     """Against dynamic programming over all rules; confidence is one of two levels, their mean is what was expected."""
-    levels = np.array(levels) * rate / np.mean(levels)
+    levels = np.round(np.array(levels) * rate / np.mean(levels) * 1024) / 1024  # confidence that is not rounded
     if levels.max() > 1:
         return
+    rate = np.mean(levels)
     estimates = make_estimates(1, rate)
-    rule = stop_rule(estimates, np.array([1]), np.ones(1), np.full((2, K), price), 0.0)
+    rule = ConfidenceStop(estimates, np.array([1]), np.ones(1), np.full((2, K), price), 0.0)
 
     def value_of_going_on(depth, survival):
         if depth == K:
@@ -98,8 +101,12 @@ def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
 def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
     rng = np.random.default_rng(seed)
     estimates, weights = make_estimates(num_rows, 0.7), rng.uniform(0.5, 2.0, num_rows)
-    token_price, pass_price, confidence = rng.uniform(0, 0.6), rng.uniform(0, 1.0), rng.uniform(0.1, 1.0, num_rows)
-    rule = stop_rule(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price)
+    token_price, pass_price, confidence = (
+        rng.uniform(0, 0.6),
+        rng.uniform(0, 1.0),
+        rng.integers(103, 1024, num_rows) / 1024,
+    )
+    rule = ConfidenceStop(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price)
     goes_on = np.flatnonzero(~rule(0, np.arange(num_rows), confidence, np.zeros(num_rows)))
 
     def surplus(rows):
@@ -116,7 +123,7 @@ def test_how_long_the_drafts_of_another_model_became_ends_no_draft(price):
     """It tells what was drawn in them, and a cut that weighs both would keep or drop a token for what it is."""
     estimates, ends = make_estimates(2, 0.6), set()
     for length_of_first in range(1, K):
-        rule = stop_rule(estimates, np.array([0, 1]), np.ones(2), np.full((2, K), 0.01), price)
+        rule = ConfidenceStop(estimates, np.array([0, 1]), np.ones(2), np.full((2, K), 0.01), price)
         for depth in range(length_of_first):
             rule(depth, np.array([0]), np.array([0.9]), np.zeros(1))
         stops = [rule(depth, np.array([1]), np.array([0.7]), np.zeros(1))[0] for depth in range(K)]
@@ -160,7 +167,7 @@ def test_alone_a_request_is_treated_alike_by_all_weights(fairness):
     decided = []
     for policy in (Goodput(settings=GoodputSettings(fairness=fairness)), Goodput()):
         lengths = [drafted_length(policy.plan(view, estimates), q) for q in (0.2, 0.5, 0.7, 0.9)]
-        kept = policy.cut(policy.plan(view, estimates), drafted, survival)
+        kept = policy.cut(policy.plan(view, estimates), drafted, lambda: survival)
         decided.append((lengths, kept.tolist()))
     assert decided[0] == decided[1]
 
@@ -173,7 +180,7 @@ def test_it_is_the_ratio_of_weights_that_counts(fairness):
     for unit in (1.0, 1e-12):
         view = make_view(3, weights=unit * np.array([1.0, 2.0, 4.0]))
         policy = Goodput(settings=GoodputSettings(fairness=fairness))
-        kept.append(policy.cut(policy.plan(view, estimates), drafted, survival))
+        kept.append(policy.cut(policy.plan(view, estimates), drafted, lambda: survival))
     assert kept[0].sum() and np.array_equal(*kept)
 
 

@@ -4,7 +4,7 @@ nothing."""
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -121,9 +121,8 @@ class Controller:
         keep = np.minimum(plan.lengths, drafted.lengths)
         if plan.is_whole:
             return keep
-        return np.minimum(
-            keep, self.policy.cut(plan, drafted, self._survival(plan, drafted.confidence, drafted.parents))
-        )
+        survival = partial(self._survival, plan, drafted.confidence, drafted.parents)
+        return np.minimum(keep, self.policy.cut(plan, drafted, survival))
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Learning takes several steps

@@ -3,7 +3,7 @@
 Every policy speculates without loss: lengths depend on load, history and confidence, never on tokens that were sampled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Protocol
@@ -34,7 +34,7 @@ class Acceptance(Protocol):
 
     def has_confidence(self, drafter: int) -> bool: ...
 
-    def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray: ...
+    def odds_given_confidence(self, drafter: int, history: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
     def survival(self, view: BatchView) -> np.ndarray: ...
 
@@ -174,10 +174,10 @@ class Policy:
         draft."""
         raise NotImplementedError
 
-    def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted, survival: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the number of drafted tokens to verify: int [R], at most drafted.lengths.
 
-        survival: float [R, K], as in Estimates, of the drafts as they were made, with their confidence.
+        survival: returns that of the drafts as they were made, with their confidence: float [R, K], as in Estimates.
 
         The decision to keep a token must not depend on anything that is known only after the token is drawn: the
         confidence of the tokens after it, the length of its draft and, if a StopRule couples rows, the same of other

@@ -61,7 +61,7 @@ def run_step(policy, view, estimates, acceptance, rng):
     lengths = draft(plan, confidence, entropy)
     is_known = (plan.drafter == 1)[:, None] & (np.arange(shape[1]) < lengths[:, None])
     drafted = Drafted(lengths, np.where(is_known, confidence, np.nan))
-    verified = policy.cut(plan, drafted, estimates.survival_of(plan.drafter))
+    verified = policy.cut(plan, drafted, lambda: estimates.survival_of(plan.drafter))
     is_accepted = rng.random(shape) < np.broadcast_to(acceptance, view.num_rows)[:, None]
     accepted = np.minimum(np.cumprod(is_accepted, axis=1).sum(axis=1), verified)
     is_verified = np.arange(shape[1]) < verified[:, None]

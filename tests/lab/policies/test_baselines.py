@@ -162,7 +162,7 @@ def adaserve_keep(policy, view, estimates, lengths, confidence=None):
     plan = policy.plan(view, estimates)
     drafted = Drafted(np.minimum(lengths, plan.lengths), confidence)
     survival = estimates.survival_of(plan.drafter)
-    return policy.cut(plan, drafted, survival)
+    return policy.cut(plan, drafted, lambda: survival)
 
 
 def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():

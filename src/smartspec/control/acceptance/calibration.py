@@ -20,6 +20,14 @@ NUM_BUCKETS = len(EDGES) + 1
 _BOUNDS = np.concatenate([[0.0], EDGES, [1.0]])
 MIDPOINTS = 0.5 * (_BOUNDS[:-1] + _BOUNDS[1:])
 _MIDPOINT_LOG_ODDS = log_odds_of(MIDPOINTS)
+# Interpolated values are looked up: a stop rule needs some after every draft pass.
+_LAST = 1024
+_GRID = np.linspace(0.0, 1.0, _LAST + 1)
+
+
+def grid_index(confidence: np.ndarray) -> np.ndarray:
+    """Return where the values of these confidences (float in 0..1) stand in ConfidenceCalibration.curve: int."""
+    return (confidence * _LAST).astype(np.intp)
 
 
 class ConfidenceCalibration:
@@ -31,7 +39,7 @@ class ConfidenceCalibration:
         self._information = np.zeros(NUM_BUCKETS)
         self._score = np.zeros(NUM_BUCKETS)
         self._centre = 0.0
-        self._values = self._estimate()
+        self._estimate()
 
     @property
     def acceptance(self) -> np.ndarray:
@@ -41,9 +49,12 @@ class ConfidenceCalibration:
     def log_odds(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
         """Return the log-odds of acceptance: float [N]. confidence: float [N] in 0..1. history: float [N], the log-odds
         predicted without it."""
-        slope = self._settings.history_slope
+        return self.curve[grid_index(confidence)] + self.shift(history)
+
+    def shift(self, history: np.ndarray) -> np.ndarray:
+        """Return what the rest of the knowledge of draft tokens adds to log-odds: float [N]. history: see log_odds."""
         centre = self._centre if self.has_learned or not len(history) else float(history.mean())
-        return np.interp(confidence, MIDPOINTS, self._values - slope * centre) + slope * history
+        return self._settings.history_slope * (history - centre)
 
     def learn(self, confidence: np.ndarray, history: np.ndarray, accepted: np.ndarray, num_steps: int = 1) -> None:
         """Learn from tested draft tokens of so many steps. accepted: float [N], 0 or 1. The rest as in log_odds()."""
@@ -58,7 +69,7 @@ class ConfidenceCalibration:
         added = np.bincount(buckets, information, NUM_BUCKETS)
         self._information = self._information * fade + added
         self._score = self._score * fade + np.bincount(buckets, residual, NUM_BUCKETS) + added * self._values
-        self._values = self._estimate()
+        self._estimate()
 
     def table(self) -> dict:
         """Return, JSON-able, acceptance by confidence, and the rough number of fading observations that it rests on."""
@@ -68,11 +79,12 @@ class ConfidenceCalibration:
             "observations": (self._information / 0.25).round(1).tolist(),
         }
 
-    def _estimate(self) -> np.ndarray:
+    def _estimate(self) -> None:
         trust, strength = self._settings.confidence_trust, self._settings.entry_strength
         prior = trust * _MIDPOINT_LOG_ODDS + (1.0 - trust) * self._centre
         weights = self._information + strength
-        return isotonic((self._score + strength * prior) / weights, weights)
+        self._values = isotonic((self._score + strength * prior) / weights, weights)
+        self.curve = np.interp(_GRID, MIDPOINTS, self._values)  # log-odds by confidence, where history is as usual
 
 
 def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -106,17 +106,19 @@ class AcceptanceEstimator:
         is_known = ~np.isnan(confidence)
         for number, calibration in enumerate(self._calibrations):
             known = is_known if len(self._calibrations) == 1 else is_known & (drafter == number)
-            log_odds = np.where(known, calibration.log_odds(confidence, log_odds), log_odds)
+            by_confidence = calibration.log_odds(np.where(known, confidence, 0.0), log_odds)
+            log_odds = np.where(known, by_confidence, log_odds)
         return _survival(log_odds) if parents is None else _tree_survival(log_odds, parents)
 
     def has_confidence(self, drafter: int) -> bool:
         """True if that drafter ever reported the confidence of a token that was then tested."""
         return self._calibrations[drafter].has_learned
 
-    def given_confidence(self, drafter: int, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
-        """Return the acceptance of tokens of that drafter: float [N]. confidence: float [N]. history: float [N], the
-        log-odds by all that was known before drafting."""
-        return sigmoid(self._calibrations[drafter].log_odds(confidence, history))
+    def odds_given_confidence(self, drafter: int, history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the odds of acceptance of tokens of that drafter in two factors: by confidence (see grid_index) and by
+        history. history: float [...], the log-odds by all that was known before drafting."""
+        calibration = self._calibrations[drafter]
+        return np.exp(calibration.curve), np.exp(calibration.shift(history))
 
     def expect(self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
         """Begin with acceptance of a drafter that was measured elsewhere. Nothing is done where the drafter has several

@@ -110,9 +110,7 @@ def invested_seconds(plan: LengthPlan, drafter: np.ndarray, view: BatchView, est
     return float(late - usual)
 
 
-def drop_late_starters(
-    plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates
-) -> LengthPlan:
+def drop_late_starters(plan: LengthPlan, drafter: np.ndarray, view: BatchView, estimates: Estimates) -> LengthPlan:
     """Return the plan without drafts for rows that would make this step prefill drafters for longer than a
     non-speculative step takes. At least one row begins."""
     starters = estimates.has_passes(drafter) & (plan.lengths > 0)

@@ -13,7 +13,7 @@ from smartspec.control.goodput.exploration import Exploration
 from smartspec.control.goodput.prefill_price import PrefillPrice
 from smartspec.control.goodput.prices import Choice, Prices, best_choice
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.stopping import extend_by_confidence
+from smartspec.control.goodput.stopping import ConfidenceStop, extend_by_confidence
 from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
 from smartspec.control.planner.verify_cut import lengths_to_verify
 from smartspec.control.policy import LEARN_STEPS, Estimates, Latency, Policy, no_drafts
@@ -28,6 +28,7 @@ class Settled:
     latency: Latency
     is_planned: bool  # the best choice was followed, not an exploration or a pause
     weights: np.ndarray | None = None  # float [R], worth of a token; None where drafts are not cut by confidence
+    rule: ConfidenceStop | None = None  # ends the drafts
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class _Decided:
         """Return the plan, with drafts no longer than they can be in this step."""
         found = of_drafter(view.draft_lengths, self.followed.drafter)
         lengths = np.minimum(np.minimum(found, view.max_draft_tokens), self.followed.lengths)
+        if (rule := self.followed.settled.rule) is not None:
+            rule.begin_step()
         return with_fields(self.followed, lengths=lengths)
 
 
@@ -92,14 +95,16 @@ class Goodput(Policy):
             return self._settle(explored, view, estimates, best)
         return last.plan_for(view)
 
-    def cut(self, plan: Plan, drafted: Drafted, survival: np.ndarray) -> np.ndarray:
+    def cut(self, plan: Plan, drafted: Drafted, survival: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the number of tokens of each draft that are worth verifying, now that drafting is paid and confidence
         is known (see verify_cut): int [R]. Drafts of explorations are verified whole."""
         settled = plan.settled
         if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
         price = settled.best.prices.time * settled.best.token_seconds
-        return lengths_to_verify(settled.weights[:, None] * survival, drafted.lengths, price)
+        seen = settled.rule and settled.rule.survival_of(drafted.lengths)
+        gains = settled.weights[:, None] * (survival() if seen is None else seen)
+        return lengths_to_verify(gains, drafted.lengths, price)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view, settled = outcome.view, plan.settled
@@ -145,10 +150,13 @@ class Goodput(Policy):
         if is_chain and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = view.weights
             plan = extend_by_confidence(view, estimates, best, weights)
-        return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)
+        rule = plan.stop if isinstance(plan.stop, ConfidenceStop) else None
+        return self._settle(plan, view, estimates, best, is_planned=True, weights=weights, rule=rule)
 
-    def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, weights=None) -> Plan:
-        settled = Settled(best, estimates.latency, is_planned, weights)
+    def _settle(
+        self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, weights=None, rule=None
+    ) -> Plan:
+        settled = Settled(best, estimates.latency, is_planned, weights, rule)
         followed = best.plan if is_planned and any(plan.lengths.tolist()) else plan
         others = self._alternatives(view, estimates, best, followed.lengths)
         survival = None if weights is None else best.survival

@@ -20,10 +20,11 @@ from math import isnan
 
 import numpy as np
 
+from smartspec.control.acceptance.calibration import grid_index
 from smartspec.control.acceptance.logistic import log_odds_of
 from smartspec.control.goodput.prices import Choice
 from smartspec.control.policy import Estimates, length_caps
-from smartspec.control.records import BatchView, Plan, StopRule, with_fields
+from smartspec.control.records import BatchView, Plan, with_fields
 
 LEAST_SURVIVAL = 1e-9
 
@@ -48,42 +49,68 @@ def extend_by_confidence(view: BatchView, estimates: Estimates, best: Choice, we
     lengths = _lengthen(plan.lengths, caps, view.draft_token_budget)
     pass_price = best.prices.time * best.pass_seconds
     token_price = best.prices.time * (best.token_seconds + best.row_seconds)
-    rule = stop_rule(estimates, np.where(is_stopped, plan.drafter, -1), weights, pass_price, token_price)
+    rule = ConfidenceStop(estimates, np.where(is_stopped, plan.drafter, -1), weights, pass_price, token_price)
     return with_fields(plan, lengths=lengths, stop=rule)
 
 
-def stop_rule(
-    estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: float
-) -> StopRule:
-    """Return the rule of steps with these rows. drafter: int [R], -1 where drafts are as long as planned.
+class ConfidenceStop:
+    """The rule of the steps of a plan. It keeps the survival of the drafts of the present step, for their cut.
 
+    drafter: int [R], -1 where drafts are as long as planned. weights: float [R], worth of another token of each row.
     Prices are in tokens. pass_price: float [D, K], of a pass of each drafter at each depth, whichever rows take part.
     token_price: of drafting and verifying a token, besides that."""
-    acceptance = estimates.acceptance
-    assert acceptance is not None, "without an estimator there is no confidence to stop by"
-    # Positions first: one is needed at a time.
-    survival = np.maximum(estimates.survival_of(drafter).T, LEAST_SURVIVAL)
-    expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
-    history = log_odds_of(np.minimum(expected, 1.0 - LEAST_SURVIVAL))
-    worth, so_far, deepest = weights * expected, np.ones(len(weights)), len(expected) - 1
-    prices, numbers = pass_price.tolist(), drafter.tolist()
 
-    def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-        if (number := numbers[rows[0]]) < 0:
+    def __init__(
+        self,
+        estimates: Estimates,
+        drafter: np.ndarray,
+        weights: np.ndarray,
+        pass_price: np.ndarray,
+        token_price: float,
+    ):
+        assert estimates.acceptance is not None, "without an estimator there is no confidence to stop by"
+        # Positions first: one is needed at a time.
+        survival = np.maximum(estimates.survival_of(drafter).T, LEAST_SURVIVAL)
+        self._expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
+        history = log_odds_of(np.minimum(self._expected, 1.0 - LEAST_SURVIVAL))
+        self._by_history, self._by_confidence = np.ones(history.shape), {}  # factors of the odds of acceptance
+        for number in sorted({*drafter.tolist()} - {-1}):
+            self._by_confidence[number], odds = estimates.acceptance.odds_given_confidence(number, history)
+            self._by_history = np.where(drafter == number, odds, self._by_history)
+        self._worth, self._numbers = weights * self._expected, drafter.tolist()
+        self._pass_price, self._token_price = pass_price.tolist(), token_price
+        self._survival = np.ones(survival.shape)  # of the drafts of this step
+        self._num_seen = np.zeros(len(weights), dtype=np.int64)  # tokens of each draft of this step
+
+    def begin_step(self) -> None:
+        """Forget the drafts of the step before."""
+        self._num_seen.fill(0)
+
+    def __call__(self, depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+        """Return True where a draft ends, see records.StopRule."""
+        if (number := self._numbers[rows[0]]) < 0:
             return np.zeros(len(rows), dtype=bool)
-        if depth >= deepest:
-            return np.ones(len(rows), dtype=bool)
-        survived = acceptance.given_confidence(number, confidence, history[depth].take(rows))
-        if isnan(confidence.dot(confidence)):
-            survived = np.where(np.isnan(confidence), expected[depth].take(rows), survived)
+        is_unknown = np.isnan(confidence) if isnan(confidence.dot(confidence)) else None
+        known = confidence if is_unknown is None else np.where(is_unknown, 0.0, confidence)
+        odds = self._by_confidence[number][grid_index(known)] * self._by_history[depth][rows]
+        survived = odds / (1.0 + odds)
+        if is_unknown is not None:
+            survived = np.where(is_unknown, self._expected[depth][rows], survived)
         if depth:
-            survived = so_far.take(rows) * survived
-        so_far[rows] = survived
-        surplus = survived * worth[depth + 1].take(rows) - token_price
+            survived *= self._survival[depth - 1][rows]
+        self._survival[depth][rows] = survived
+        self._num_seen[rows] = depth + 1
+        if depth + 1 == len(self._worth):
+            return np.ones(len(rows), dtype=bool)
+        surplus = survived * self._worth[depth + 1][rows] - self._token_price
         goes_on = surplus > 0.0
-        return ~goes_on if surplus.dot(goes_on) > prices[number][depth + 1] else np.ones(len(rows), dtype=bool)
+        pays = surplus.dot(goes_on) > self._pass_price[number][depth + 1]
+        return ~goes_on if pays else np.ones(len(rows), dtype=bool)
 
-    return stop
+    def survival_of(self, lengths: np.ndarray) -> np.ndarray | None:
+        """Return the survival of the drafts of this step: float [R, K], right for the first lengths[i] tokens. None
+        where the rule has not seen them all: others made them."""
+        return self._survival.T if (self._num_seen >= lengths).all() else None
 
 
 def _lengthen(lengths: np.ndarray, caps: np.ndarray, budget: int) -> np.ndarray:
