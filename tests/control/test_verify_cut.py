@@ -8,14 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control.controller import Controller
+from smartspec.control.goodput.stopping import ConfidenceStop
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planner.verify_cut import lengths_to_verify
+from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.policy_names import POLICIES, published_policies
-from smartspec.control.records import Drafted, StepSeconds
+from smartspec.control.records import Drafted, StepSeconds, with_fields
 
 K, R = 5, 4
-NUM_LEARNED = 12
+NUM_LEARNED = LEARN_STEPS
 NONE = np.zeros(R, dtype=np.int64)
 # Of these no draft ends, and none is cut, for what happens in another row's draft: drafts are as long as planned, so
 # the confidence of other rows may be used up to their ends.
@@ -76,6 +78,8 @@ def make_view(step):
 
 def drafted_lengths(plan, confidence):
     """As the draft model drafts: a pass for each position, until the plan or its stop rule ends a row."""
+    if isinstance(plan.stop, ConfidenceStop):
+        plan.stop.begin_step()  # a policy does it for each step
     lengths, active = NONE.copy(), np.flatnonzero(plan.lengths > 0)
     for depth in range(K):
         lengths[active] += 1
@@ -107,5 +111,27 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_comes_after_it(name, sl
         is_after = rows[:, None] & (np.arange(K) > position)
         others = np.where(is_after, rng.choice([0.05, 0.5, 1.0], (R, K)), confidence)
         redrawn = rng.integers(np.minimum(position + 1, plan.lengths), plan.lengths + 1)
-        now = kept(np.where(rows & (lengths > position), redrawn, lengths), others)
+        if isinstance(plan.stop, ConfidenceStop) and rng.integers(2):  # the rule sees what is redrawn, or it does not
+            now = kept(drafted_lengths(plan, others), others)
+        else:
+            now = kept(np.where(rows & (lengths > position), redrawn, lengths), others)
         assert np.array_equal(np.minimum(now, position + 1)[rows], np.minimum(first, position + 1)[rows])
+
+
+def test_what_the_stop_rule_has_seen_is_not_estimated_again():
+    """The same tokens are kept as where the rule has seen nothing. In later steps of the same plan, too."""
+    num_cut = 0
+    for seed in range(20):
+        controller, rng = learned_controller("goodput", (2e-3,) * 6, seed), np.random.default_rng(seed)
+        for _ in range(3):
+            plan, confidence = controller.plan(make_view(NUM_LEARNED)), rng.uniform(0.05, 1.0, (R, K))
+            if plan.stop is None:
+                continue
+            lengths = drafted_lengths(plan, confidence)
+            drafted = Drafted(lengths, np.where(np.arange(K) < lengths[:, None], confidence, np.nan))
+            keep = controller.cut(plan, drafted)
+            assert plan.settled.rule.survival_of(lengths) is not None
+            unseen = with_fields(plan, settled=with_fields(plan.settled, rule=None))
+            assert keep.tolist() == controller.cut(unseen, drafted).tolist()
+            num_cut += int((lengths - keep).sum())
+    assert num_cut > 20

@@ -49,7 +49,7 @@ class ConfidenceCalibration:
     def log_odds(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
         """Return the log-odds of acceptance: float [N]. confidence: float [N] in 0..1. history: float [N], the log-odds
         predicted without it."""
-        return self.curve[grid_index(confidence)] + self.shift(history)
+        return self.curve.take(grid_index(confidence), mode="clip") + self.shift(history)
 
     def shift(self, history: np.ndarray) -> np.ndarray:
         """Return what the rest of the knowledge of draft tokens adds to log-odds: float [N]. history: see log_odds."""

@@ -192,10 +192,13 @@ class Goodput(Policy):
             # long.
             self.budget.observe_plain(seconds.passes / self._off_seconds(view, settled.latency), has_prefill)
             return
-        num_tokens = sum(view.weights.tolist())
-        gained_steps = float(view.weights @ outcome.accepted) / num_tokens
-        alone_seconds = num_tokens / best.prices.off - settled.latency.host_seconds
-        off_seconds = self._off_seconds(view, settled.latency) + gained_steps * alone_seconds
+        num_tokens, host_seconds = sum(view.weights.tolist()), settled.latency.host_seconds
+        gained_steps = float(view.weights.dot(outcome.accepted)) / num_tokens
+        alone_seconds = num_tokens / best.prices.off - host_seconds
+        # Rows are those of the plan in full, prefill is not.
+        is_planned = not has_prefill and self._times is None
+        plain = best.plan.off_seconds - host_seconds if is_planned else self._off_seconds(view, settled.latency)
+        off_seconds = plain + gained_steps * alone_seconds
         saved_seconds = best.plan.gain * num_tokens / best.prices.off if settled.is_planned else 0.0
         took = self.budget.spread(seconds.passes, best.invested_seconds if settled.is_planned else 0.0)
         self.budget.compare(view.num_rows, took, off_seconds, gained_steps, saved_seconds, has_prefill)

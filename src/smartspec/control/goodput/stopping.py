@@ -79,11 +79,12 @@ class ConfidenceStop:
             self._by_history = np.where(drafter == number, odds, self._by_history)
         self._worth, self._numbers = weights * self._expected, drafter.tolist()
         self._pass_price, self._token_price = pass_price.tolist(), token_price
-        self._survival = np.ones(survival.shape)  # of the drafts of this step
+        self._survival = np.zeros(survival.shape)  # of the drafts of this step, 0 for tokens that were not made
         self._num_seen = np.zeros(len(weights), dtype=np.int64)  # tokens of each draft of this step
 
     def begin_step(self) -> None:
         """Forget the drafts of the step before."""
+        self._survival.fill(0.0)
         self._num_seen.fill(0)
 
     def __call__(self, depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
@@ -92,7 +93,7 @@ class ConfidenceStop:
             return np.zeros(len(rows), dtype=bool)
         is_unknown = np.isnan(confidence) if isnan(confidence.dot(confidence)) else None
         known = confidence if is_unknown is None else np.where(is_unknown, 0.0, confidence)
-        odds = self._by_confidence[number][grid_index(known)] * self._by_history[depth][rows]
+        odds = self._by_confidence[number].take(grid_index(known), mode="clip") * self._by_history[depth][rows]
         survived = odds / (1.0 + odds)
         if is_unknown is not None:
             survived = np.where(is_unknown, self._expected[depth][rows], survived)
@@ -108,8 +109,8 @@ class ConfidenceStop:
         return ~goes_on if pays else np.ones(len(rows), dtype=bool)
 
     def survival_of(self, lengths: np.ndarray) -> np.ndarray | None:
-        """Return the survival of the drafts of this step: float [R, K], right for the first lengths[i] tokens. None
-        where the rule has not seen them all: others made them."""
+        """Return the survival of the drafts of this step: float [R, K], 0 where there is no token. None where the rule
+        has not seen them all. lengths: int [R], of the drafts."""
         return self._survival.T if (self._num_seen >= lengths).all() else None
 
 
