@@ -21,7 +21,8 @@ def make_view(num_rows, *, context=100, lag=0, **prefill):
 def observe(model, view, num_draft_tokens, target, draft=0.0, host=0.002, drafter=0):
     lengths = np.full(view.num_rows, num_draft_tokens)
     plan = Plan(lengths, np.full(view.num_rows, drafter))
-    model.observe(view, plan, lengths, StepSeconds(draft=draft, target=target, host=host))
+    seconds = StepSeconds(draft=draft, target=target, host=host)
+    model.observe([factories.make_outcome(view, plan, seconds=seconds)])
 
 
 def off_seconds(model, view):
@@ -212,7 +213,8 @@ def test_passes_of_several_drafters_add_up_and_each_is_corrected():
     assert model.predict(view, plan, plan.lengths).draft == pytest.approx(first + second)
     for _ in range(40):  # both are half as slow again
         target = float(model.target_seconds(view, np.array([6]))[0])
-        model.observe(view, plan, plan.lengths, StepSeconds(1.5 * (first + second), target, 0.001))
+        seconds = StepSeconds(1.5 * (first + second), target, 0.001)
+        model.observe([factories.make_outcome(view, plan, seconds=seconds)])
     alone = Plan(plan.lengths, np.array([-1, -1, 1]))
     assert model.predict(view, alone, plan.lengths).draft == pytest.approx(1.5 * second, rel=0.1)
 
@@ -230,7 +232,8 @@ def test_of_a_draft_made_in_one_pass_another_token_is_another_entry_of_it():
     assert model.predict(view, plan, plan.lengths).draft == pytest.approx(drafting)
     for _ in range(40):  # passes are half as slow again
         target = float(model.target_seconds(view, np.array([7]))[0])
-        model.observe(view, plan, plan.lengths, StepSeconds(1.5 * drafting, target, 0.001))
+        seconds = StepSeconds(1.5 * drafting, target, 0.001)
+        model.observe([factories.make_outcome(view, plan, seconds=seconds)])
     assert model.predict(view, plan, plan.lengths).draft == pytest.approx(1.5 * drafting, rel=0.1)
 
 

@@ -3,6 +3,7 @@ choosing what one who knows the ground truth would choose."""
 
 from dataclasses import replace
 
+import factories
 import numpy as np
 import pytest
 from factories import make_view
@@ -95,7 +96,8 @@ class Loop:
         lengths = self.plan(survival, self.model.target_seconds(view, counts)).lengths
         self.num_draft_tokens = int(lengths.sum())
         measured = StepSeconds(0.0, self.noisy(true_seconds[self.num_draft_tokens]), self.noisy(HOST_SECONDS))
-        self.model.observe(view, Plan(lengths, np.zeros(self.num_rows, dtype=int)), lengths, measured)
+        plan = Plan(lengths, np.zeros(self.num_rows, dtype=int))
+        self.model.observe([factories.make_outcome(view, plan, seconds=measured)])
         self.go_on(lengths)
         emitted = self.num_rows + survival[np.arange(K) < lengths[:, None]].sum()
         return emitted / (true_seconds[self.num_draft_tokens] + HOST_SECONDS) / best.goodput

@@ -4,13 +4,13 @@ nothing."""
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
-from smartspec.control.latency.model import LatencyModel, MeasuredStep, PredictedSeconds
+from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
 from smartspec.control.policy import EstimatesOfView, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
@@ -28,16 +28,6 @@ class _Finished:
 
     plan: Plan
     outcome: Outcome
-
-    @cached_property
-    def drafted(self) -> Plan:
-        """The plan as it was carried out."""
-        return self.outcome.as_drafted()
-
-    @property
-    def measured(self) -> MeasuredStep:
-        """The step as the latency model learns from it."""
-        return MeasuredStep(self.outcome.view, self.drafted, self.outcome.verified, self.outcome.seconds)
 
 
 class Controller:
@@ -198,7 +188,9 @@ class Controller:
             view = _view_of(step.plan)
             if view.has_drafts:
                 estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
-                planned = planned_goodput(view, estimates, self._latency, step.drafted, step.outcome.verified)
+                planned = planned_goodput(
+                    view, estimates, self._latency, step.outcome.as_drafted(), step.outcome.verified
+                )
                 uniform = uniform_goodput(view, estimates, self._latency)
                 return {"steps_ago": steps_ago, "planned": planned, "uniform": uniform}
         return None
@@ -216,7 +208,7 @@ class Controller:
         return is_watched or self.policy.uses_estimates
 
     def _predict(self, step: _Finished) -> PredictedSeconds:
-        return self._latency.predict(step.outcome.view, step.drafted, step.outcome.verified)
+        return self._latency.predict(step.outcome.view, step.outcome.as_drafted(), step.outcome.verified)
 
     def _refuse(self, problem: str | None) -> bool:
         """Count the problem, and return True if there is one. ValueError in strict mode."""
@@ -266,7 +258,7 @@ class Controller:
         if steps:
             self._num_learned += 1
             self._predicted = self._predict(steps[-1])
-            self._latency.observe_steps([step.measured for step in steps])
+            self._latency.observe([step.outcome for step in steps])
         if chosen := [step.outcome for step in steps if step.outcome.view.has_drafts]:
             self._acceptance.observe(chosen)
         ended, self._ended = self._ended, []

@@ -285,6 +285,11 @@ class Outcome:
     node_tests: np.ndarray | None = None  # int [R, K], of trees: 1 an accepted node, 0 a rejected, -1 one not compared
     extras: Mapping[str, Any] = field(default_factory=dict)  # see the top of this file
 
+    @property
+    def num_fed_tokens(self) -> int:
+        """The number of tokens that the target was fed."""
+        return self.view.ordinary_tokens + sum(self.verified.tolist())
+
     @classmethod
     def of(
         cls,

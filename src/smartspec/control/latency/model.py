@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 
 import numpy as np
 
 from smartspec.control.latency.cost_correction import CostCorrection, PassSize
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.robust_mean import RobustMean
-from smartspec.control.records import BatchView, DrafterSpec, Plan, StepSeconds
+from smartspec.control.records import BatchView, DrafterSpec, Outcome, Plan, StepSeconds
 
 __all__ = ["CostCurve", "LatencyModel", "PredictedSeconds", "ProfileSample"]
 
@@ -36,21 +36,6 @@ class PredictedSeconds:
         return self.draft + self.target + self.host
 
 
-@dataclass(frozen=True)
-class MeasuredStep:
-    """A step whose times were measured."""
-
-    view: BatchView
-    plan: Plan  # as it was carried out
-    verified: np.ndarray  # int [R]
-    measured: StepSeconds
-
-    @property
-    def num_fed_tokens(self) -> int:
-        """The number of tokens that the target was fed."""
-        return self.view.ordinary_tokens + sum(self.verified.tolist())
-
-
 class LatencyModel:
     """Predicts the times of the parts of a step and learns from measured ones.
 
@@ -63,6 +48,7 @@ class LatencyModel:
         self.drafts = tuple(drafts)
         self._target = CostCorrection(target)
         self._drafts = {number: CostCorrection(curve) for number, curve in enumerate(drafts) if curve is not None}
+        self._has_model_free = not self._drafts  # some drafter needs no passes
         self._one_pass_depths: dict[int, int] = {}
         self._context_limits: dict[int, int] = {}
         self._kept_passes: dict[int, int] = {}
@@ -87,6 +73,7 @@ class LatencyModel:
                 f"and there are cost curves for {list(self._drafts)}: give LatencyModel a curve for each that has "
                 "passes, and None for the others"
             )
+        self._has_model_free = len(with_passes) < len(drafters)
         self._one_pass_depths = {n: each.one_pass_depth for n, each in enumerate(drafters) if each.one_pass_depth}
         self._context_limits = {n: each.context_limit for n, each in enumerate(drafters) if each.context_limit}
         self._kept_passes = {n: each.kept_passes for n, each in enumerate(drafters) if each.kept_passes}
@@ -143,16 +130,9 @@ class LatencyModel:
             target = self._target.seconds_of_one(_target_size(view, num_verified))
         return PredictedSeconds(drafts, target, self.host_seconds, off=off + self.host_seconds)
 
-    def observe(self, view: BatchView, plan: Plan, verified: np.ndarray, measured: StepSeconds) -> PredictedSeconds:
-        """Correct the model by one measured step. Return its prediction before that. ValueError, and nothing is
-        learned, if a measured time cannot be true."""
-        predicted = self.predict(view, plan, verified)
-        self.observe_steps([MeasuredStep(view, plan, verified, measured)])
-        return predicted
-
-    def observe_steps(self, steps: Sequence[MeasuredStep]) -> None:
-        """Correct the model by measured steps, in their order. ValueError, and nothing is learned, if a time cannot be
-        true.
+    def observe(self, steps: Sequence[Outcome]) -> None:
+        """Correct the model by finished steps, in their order. ValueError, and nothing is learned, if a measured time
+        cannot be true.
 
         Passes are learned from two steps only: the last of those with the fewest tokens, and the last of those with the
         most. The difference of their times shows best the cost of a token, and the first pass of a size may take
@@ -161,10 +141,10 @@ class LatencyModel:
         if not steps:
             return
         for step in steps:
-            _check(step.measured)
+            _check(step.seconds)
         last = {step.num_fed_tokens: index for index, step in enumerate(steps)}
         chosen = [steps[index] for index in sorted({last[min(last)], last[max(last)]})]
-        sizes = [self._draft_sizes(step.view, step.plan) for step in chosen]
+        sizes = [self._draft_sizes(step.view, step.as_drafted()) for step in chosen]
         predicted = [
             self._predict(step.view, step.verified, of_step) for step, of_step in zip(chosen, sizes, strict=True)
         ]
@@ -172,22 +152,23 @@ class LatencyModel:
         for number, correction in self._drafts.items():
             self._observe_drafts(number, correction, list(zip(chosen, predicted, sizes, strict=True)))
         for step, each in zip(chosen, predicted, strict=True):
-            self._relative_errors.append(abs(each.total / step.measured.total - 1.0))
+            self._relative_errors.append(abs(each.total / step.seconds.total - 1.0))
         for step in steps:
             # Where no draft pass ran, measured draft time is that of model-free drafters: the host's.
-            of_host = step.measured.draft and not any([self._has_passes(number, step) for number in self._drafts])
-            self._host.observe(step.measured.host + (step.measured.draft if of_host else 0.0))
+            of_host = self._has_model_free and not any([self._has_passes(number, step) for number in self._drafts])
+            self._host.observe(step.seconds.host + (step.seconds.draft if of_host else 0.0))
 
-    def _observe_target(self, steps: Sequence[MeasuredStep]) -> None:
+    def _observe_target(self, steps: Sequence[Outcome]) -> None:
         is_first_use = np.array([step.num_fed_tokens not in self._sizes_seen for step in steps])
         self._sizes_seen.update(step.num_fed_tokens for step in steps)
         sizes = [_target_size(step.view, step.num_fed_tokens - step.view.ordinary_tokens) for step in steps]
-        seconds = np.array([step.measured.target for step in steps])
+        seconds = np.array([step.seconds.target for step in steps])
         self._target.observe(self._target.features(_stack(sizes)), seconds, is_first_use)
 
-    def _has_passes(self, number: int, step: MeasuredStep) -> bool:
+    def _has_passes(self, number: int, step: Outcome) -> bool:
         """True if that drafter had passes in the step."""
-        passes = np.where(step.plan.drafter == number, step.plan.passes, 0)
+        plan = step.as_drafted()
+        passes = np.where(plan.drafter == number, plan.passes, 0)
         return max(passes.tolist(), default=0) > self._kept_passes.get(number, 0)
 
     def _observe_drafts(self, number: int, correction: CostCorrection, steps: list) -> None:
@@ -195,9 +176,9 @@ class LatencyModel:
         passes."""
         features, seconds = [], []
         for step, predicted, sizes in steps:
-            if number in sizes and step.measured.draft:
+            if number in sizes and step.seconds.draft:
                 features.append(correction.features(sizes[number]).sum(axis=0))
-                seconds.append(step.measured.draft * predicted.drafts[number] / predicted.draft)
+                seconds.append(step.seconds.draft * predicted.drafts[number] / predicted.draft)
         if features:
             correction.observe(np.array(features), np.array(seconds), np.zeros(len(features), dtype=bool))
 
@@ -308,7 +289,9 @@ def _stack(sizes: list[PassSize]) -> PassSize:
 
 
 def _check(measured: StepSeconds) -> None:
-    for name in ("draft", "target", "host"):
-        seconds = getattr(measured, name)
-        if not (isfinite(seconds) and seconds >= 0 and (seconds > 0 or name != "target")):
-            raise ValueError(f"measured {name} time is {seconds} s: the host's clock must yield a positive finite time")
+    draft, target, host = measured.draft, measured.target, measured.host
+    if 0 <= draft < inf and 0 < target < inf and 0 <= host < inf:
+        return
+    name = "draft" if not 0 <= draft < inf else "host" if not 0 <= host < inf else "target"
+    seconds = getattr(measured, name)
+    raise ValueError(f"measured {name} time is {seconds} s: the host's clock must yield a positive finite time")

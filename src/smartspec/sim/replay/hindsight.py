@@ -107,8 +107,7 @@ class HindsightSeconds:
 
     def add(self, record: DecisionRecord) -> None:
         """Correct the cost model by a recorded step."""
-        outcome = record.outcome
-        self._latency.observe(record.view, record.outcome.as_drafted(), outcome.verified, outcome.seconds)
+        self._latency.observe([record.outcome])
 
     def seconds(self, record: DecisionRecord, view: BatchView, plan: Plan, verified: np.ndarray) -> StepSeconds:
         """Time of the recorded step with another plan. view: the record's, as the plan finds it."""
