@@ -30,7 +30,8 @@ SLOW = (0.1, 0.005, 0.01)  # seconds of steps: few are enough for a window
 
 def window(part: Part, speed: float, tokens: int = 1000, requests: float = 4.0) -> Window:
     seconds = tokens / speed / requests
-    return Window(part, 0.0, 100, tokens, seconds, tokens / speed, part.seconds)
+    sums = {"tokens": tokens, "busy_seconds": seconds, "request_seconds": tokens / speed}
+    return Window(part, 0.0, 100, part.seconds, **sums)
 
 
 def pair(on: float, off: float, **options) -> Pair:

@@ -188,9 +188,8 @@ class Controller:
             view = _view_of(step.plan)
             if view.has_drafts:
                 estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
-                planned = planned_goodput(
-                    view, estimates, self._latency, step.outcome.as_drafted(), step.outcome.verified
-                )
+                plan = with_fields(step.outcome.as_drafted(), lengths=step.outcome.verified)
+                planned = planned_goodput(view, estimates, self._latency, plan)
                 uniform = uniform_goodput(view, estimates, self._latency)
                 return {"steps_ago": steps_ago, "planned": planned, "uniform": uniform}
         return None

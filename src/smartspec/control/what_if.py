@@ -1,9 +1,5 @@
 """The expected goodput of other draft lengths for the batch of a step, for people who watch the server."""
 
-from dataclasses import replace
-
-import numpy as np
-
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import Estimates, expected_accepted, plan_of_lengths
 from smartspec.control.records import BatchView, Plan
@@ -13,17 +9,11 @@ def uniform_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel
     """Return the predicted (weighted) tokens per second of the batch if every request had a draft of 0, 1, ..., K
     tokens, or its longest where that is shorter."""
     lengths = range(estimates.max_draft_tokens + 1)
-    return [_goodput(view, estimates, latency, plan_of_lengths(view, estimates, length)) for length in lengths]
+    return [planned_goodput(view, estimates, latency, plan_of_lengths(view, estimates, length)) for length in lengths]
 
 
-def planned_goodput(
-    view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan, verified: np.ndarray
-) -> float:
-    """Return the same for a plan of which verified draft tokens (int [R]) are kept."""
-    return _goodput(view, estimates, latency, replace(plan, lengths=verified))
-
-
-def _goodput(view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan) -> float:
+def planned_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan) -> float:
+    """Return the same of a plan."""
     survival = estimates.of_width(plan.width).survival_of(plan.drafter)
     tokens = view.weights @ (1.0 + expected_accepted(survival, plan.lengths))
     return float(tokens) / latency.predict(view, plan, plan.lengths).total

@@ -61,12 +61,7 @@ class ConfidenceStop:
     token_price: of drafting and verifying a token, besides that."""
 
     def __init__(
-        self,
-        estimates: Estimates,
-        drafter: np.ndarray,
-        weights: np.ndarray,
-        pass_price: np.ndarray,
-        token_price: float,
+        self, estimates: Estimates, drafter: np.ndarray, weights: np.ndarray, pass_price: np.ndarray, token_price: float
     ):
         assert estimates.acceptance is not None, "without an estimator there is no confidence to stop by"
         # Positions first: one is needed at a time.

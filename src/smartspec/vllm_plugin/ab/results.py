@@ -20,7 +20,7 @@ from statistics import NormalDist
 
 from smartspec.observation.files import write_json
 from smartspec.vllm_plugin.ab.comparison import Pair
-from smartspec.vllm_plugin.ab.windows import Window
+from smartspec.vllm_plugin.ab.windows import Side
 
 logger = logging.getLogger("vllm.smartspec")
 
@@ -29,29 +29,6 @@ LEAST_PAIRS = 5  # for an interval
 CONFIDENCE = 0.95
 FORMAT = 1
 MOST_FILES = 64  # of one set-up in a folder
-
-
-@dataclass
-class Side:
-    """Sums over the windows of one side; the fields are those of Window."""
-
-    tokens: float = 0.0
-    busy_seconds: float = 0.0
-    request_seconds: float = 0.0
-
-    def add(self, window: Window) -> None:
-        self.tokens += window.tokens
-        self.busy_seconds += window.busy_seconds
-        self.request_seconds += window.request_seconds
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second and request."""
-        return self.tokens / self.request_seconds if self.request_seconds else 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.busy_seconds if self.busy_seconds else 0.0
 
 
 @dataclass

@@ -24,17 +24,18 @@ class Part:
     is_measured: bool = True
 
 
-@dataclass
-class Window:
-    """The measurement of a part."""
+@dataclass(kw_only=True)
+class Side:
+    """Sums over the steps that count."""
 
-    part: Part
-    start: float  # seconds of the clock
-    steps: int = 0  # that count
-    tokens: int = 0  # of these steps
-    busy_seconds: float = 0.0  # of these steps
+    tokens: float = 0.0
+    busy_seconds: float = 0.0
     request_seconds: float = 0.0  # the same, times the requests of each step
-    length: float = 0.0  # of the whole window, in seconds, once it is over
+
+    def add(self, other: "Side") -> None:
+        self.tokens += other.tokens
+        self.busy_seconds += other.busy_seconds
+        self.request_seconds += other.request_seconds
 
     @property
     def speed(self) -> float:
@@ -44,6 +45,16 @@ class Window:
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.busy_seconds if self.busy_seconds else 0.0
+
+
+@dataclass
+class Window(Side):
+    """The measurement of a part."""
+
+    part: Part
+    start: float  # seconds of the clock
+    steps: int = 0  # that count
+    length: float = 0.0  # of the whole window, in seconds, once it is over
 
     @property
     def requests(self) -> float:
