@@ -35,12 +35,17 @@ def truncated_drafts(rng, conditional, lengths):
     return np.minimum(hits.sum(axis=1), lengths)
 
 
-def learn(estimator, rng, conditional, lengths, ids=None, match=3, class_ids=None, *, drafter=BY_LOOKUP, **more):
-    """One synthetic step; returns which positions were tested and which were accepted: bool [R, K] both."""
+def make_outcome(rng, conditional, lengths, ids=None, match=3, class_ids=None, *, drafter=BY_LOOKUP, **more):
+    """Of one synthetic step."""
     view = make_view(np.arange(len(conditional)) if ids is None else ids, match, class_ids)
     accepted = truncated_drafts(rng, conditional, lengths)
     plan = Plan(lengths, np.broadcast_to(drafter, view.num_rows))
-    outcome = factories.make_outcome(view, plan, accepted=accepted, **more)
+    return factories.make_outcome(view, plan, accepted=accepted, **more)
+
+
+def learn(estimator, *args, **more):
+    """Learns from one synthetic step; returns which positions were tested and which were accepted: bool [R, K] both."""
+    outcome = make_outcome(*args, **more)
     estimator.observe([outcome])
     tested, hits = Observations.of([outcome]).tests(K)
     return tested.any(axis=1).T, hits.any(axis=1).T
@@ -154,6 +159,33 @@ def test_a_request_that_changes_is_followed():
             learn(estimator, rng, conditional, np.full(8, K))
         assert low < predict(estimator, request_id=0)[0] < high
     assert predict(estimator, request_id=1)[0] == pytest.approx(0.6, abs=0.15)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.85, 0.3), (0.3, 0.85), (0.98, 0.6)])
+def test_a_change_of_all_requests_is_seen_in_one_group_of_steps(before, after):
+    """A Newton step from an extreme would go too far, and one from many observations not far enough. New requests show
+    it, of which nothing else is known."""
+    found = []
+    for seed in range(4):
+        rng, estimator = np.random.default_rng(seed), make_estimator()
+        for rate, num_groups in ((before, 20), (after, 1)):
+            for _ in range(num_groups):
+                steps = [make_outcome(rng, np.full((16, K), rate), np.full(16, K)) for _ in range(16)]
+                estimator.observe(steps)
+        found.append(predict(estimator)[0])
+    assert np.mean(found) == pytest.approx(after, abs=0.06) and np.std(found) < 0.1
+
+
+def test_chance_alone_is_no_change():
+    """What is known of a steady acceptance rests on many steps, whether requests are few or many."""
+    for rate, num_rows in ((0.6, 1), (0.95, 1), (0.8, 16)):
+        rng, estimator = np.random.default_rng(0), make_estimator()
+        for _ in range(60):
+            estimator.observe(
+                [make_outcome(rng, np.full((num_rows, K), rate), np.full(num_rows, K)) for _ in range(16)]
+            )
+        information = estimator.table()["lookup, match 3"]["observations"][0] * 0.25
+        assert information > 0.6 * num_rows * max(rate * (1 - rate), 0.02) * 500, (rate, num_rows)
 
 
 def test_match_lengths_are_told_apart_and_cold_ones_borrow_from_those_of_their_drafter():

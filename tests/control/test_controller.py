@@ -292,7 +292,7 @@ def test_estimates_that_no_policy_uses_are_learned_from_few_steps(policy, is_lea
             make_outcome(
                 view,
                 replace(controller.plan(view), lengths=np.full(2, 2), drafter=np.zeros(2, dtype=int)),
-                accepted=np.zeros(2, dtype=int),
+                accepted=np.ones(2, dtype=int),
             ),
         )
     assert (controller.acceptance.survival(view)[0, 0, 0] != before) == is_learned

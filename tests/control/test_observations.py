@@ -125,7 +125,8 @@ def test_the_order_of_the_steps_of_a_group_does_not_count():
 def test_groups_of_steps_teach_what_the_steps_would_have_one_by_one():
     """But for the second-order difference that a Newton step from an older estimate makes."""
     steps = list(random_steps(np.random.default_rng(3), 120))
-    one_by_one, in_groups = (AcceptanceEstimator(K, (LOOKUP, MODEL)) for _ in range(2))
+    settings = AcceptanceSettings(change_deviations=100.0)  # many steps together show a change that one does not
+    one_by_one, in_groups = (AcceptanceEstimator(K, (LOOKUP, MODEL), settings) for _ in range(2))
     for step in steps:
         one_by_one.observe([step])
     for begin in range(0, len(steps), 4):

@@ -76,7 +76,7 @@ class AcceptanceEffects:
     ) -> None:
         """Learn from the observations of num_steps steps. rows: int [R], table rows, each once for every step it was
         in. effects: those that the observations were predicted with. All others float [D, R]; 0 where none."""
-        settings, num_rows = self._settings, len(rows) / num_steps
+        settings = self._settings
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         added = np.array([information, residual + information * effects]) * is_tracked
         order = rows.argsort(kind="stable")
@@ -87,7 +87,7 @@ class AcceptanceEffects:
         now = known + added
         self._state[:, :, rows] = now
         moved = self._share_of(now) - self._share_of(known)
-        self._shares *= exp(-num_steps / settings.workload_steps(num_rows))
+        self._shares *= exp(-num_steps / settings.workload_memory)
         self._shares += moved.dot(self._columns.take(self._classes.take(rows), axis=0))
 
     def forget(self, request_id: int) -> None:

@@ -196,8 +196,8 @@ class AcceptanceEstimator:
         The table learns first, then the rows given the new table. Otherwise both would explain the whole residual.
         """
         information, residual = newton_terms(sigmoid(history.log_odds), tested, accepted)
-        moved = self._table.learn(history.pools, information, residual, num_steps)
-        residual -= information * moved.take(history.pools, axis=1)
+        moved = self._table.learn(history.pools, information, residual, num_steps).take(history.pools, axis=1)
+        information, residual = newton_terms(sigmoid(history.log_odds + moved), tested, accepted)
         return np.array([information.sum(axis=0), residual.sum(axis=0)])
 
     def _learn_trees(

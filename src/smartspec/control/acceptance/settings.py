@@ -21,10 +21,8 @@ class AcceptanceSettings:
     neighbour_decay: float = 0.6  # weight of a neighbouring position's observations, per position of distance
     # Steps after which the observations of one request count 1/e beside new ones: its text may turn from prose to code.
     request_memory: float = 80.0
-    # The same for everything that requests share, in steps of up to workload_requests. Of more requests at a time,
-    # fewer steps have as many observations, so a change is seen sooner, but no sooner than request_memory.
-    workload_memory: float = 500.0
-    workload_requests: float = 8.0
+    workload_memory: float = 500.0  # the same for everything that requests share
+    change_deviations: float = 3.0  # standard deviations from an entry of the table that mean a change
     # The part of a calibration's prior that is the confidence. The rest is the usual acceptance of the drafter.
     confidence_trust: float = 0.5
     # The part of the history of a request (see calibration) that shifts the acceptance at a confidence.
@@ -33,8 +31,3 @@ class AcceptanceSettings:
     rank_fall: float = 0.55  # the factor of this chance from each rank to the next
     rank_strength: float = 20.0  # the weight of this prior, in observations
     rank_memory: float = 2000.0  # observations of a rank that count
-
-    def workload_steps(self, num_rows: float) -> float:
-        """Return workload_memory in steps of so many rows."""
-        shorter = max(num_rows / self.workload_requests, 1.0)
-        return max(self.workload_memory / shorter, self.request_memory)

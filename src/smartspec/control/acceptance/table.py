@@ -8,7 +8,8 @@ observations borrow from those with many:
 
 An observation with outcome y that was predicted as p adds, by a Newton step, information w = p (1 - p) and score w *
 estimate + (y - p). Both fade. That is the extended Kalman (Laplace) update of logistic regression under a Gaussian
-prior of variance 1 / strength.
+prior of variance 1 / strength. Observations that contradict an entry by more than chance show a change of acceptance.
+Older ones then count less, as those of times do (see cost_correction).
 """
 
 from collections.abc import Sequence
@@ -76,11 +77,24 @@ class AcceptanceTable:
         lines = np.concatenate([information, residual]).reshape(2 * len(self.log_odds), -1)
         by_pool = lines.dot(self._columns.take(pools.ravel(), axis=0))
         added = by_pool.reshape(2, *self.log_odds.shape)
+        self._forget_before_change(*added)
         added[1] += added[0] * self.log_odds
-        fade = exp(-num_steps / self._settings.workload_steps(pools.shape[1] / num_steps))
-        self._state = self._state * fade + added
+        self._state = self._state * exp(-num_steps / self._settings.workload_memory) + added
         before, self.log_odds = self.log_odds, self._estimate()
         return self.log_odds - before
+
+    def _forget_before_change(self, information: np.ndarray, residual: np.ndarray) -> None:
+        """Let older observations of an entry count less where new ones contradict it. There, a Newton step would be too
+        long: residual becomes that of the step to their mean. information, residual: float [K, pools]."""
+        p, limit = sigmoid(self.log_odds), sigmoid(MAX_LOG_ODDS)
+        num = information / np.maximum(p * (1.0 - p), MIN_INFORMATION)
+        mean = np.minimum(np.maximum((num * p + residual + 0.5) / (num + 1.0), 1.0 - limit), limit)
+        # The larger of both variances: near 0 and 1 a few observations would contradict by chance.
+        variance = num * np.maximum(p * (1.0 - p), mean * (1.0 - mean))
+        change = residual**2 / np.maximum(self._settings.change_deviations**2 * variance, MIN_INFORMATION)
+        if change.max() > 1.0:
+            self._state /= np.maximum(change, 1.0) ** 2
+            residual[:] = np.where(change > 1.0, information * (log_odds_of(mean) - self.log_odds), residual)
 
     def expect(self, pool: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
         """Add the acceptance of a pool that was measured elsewhere, as observations. At a position these count at most
@@ -88,9 +102,8 @@ class AcceptanceTable:
         for position, (chance, count) in enumerate(zip(acceptance, tested, strict=True)):
             if position < len(self.log_odds) and count:
                 chance = min(max(chance, float(sigmoid(-MAX_LOG_ODDS))), float(sigmoid(MAX_LOG_ODDS)))
-                information = min(count, self._settings.workload_memory / 2) * max(
-                    chance * (1.0 - chance), MIN_INFORMATION
-                )
+                num = min(count, self._settings.workload_memory / 2)
+                information = num * max(chance * (1.0 - chance), MIN_INFORMATION)
                 self._state[:, position, pool] += information, information * float(log_odds_of(chance))
         self.log_odds = self._estimate()
 

@@ -160,6 +160,5 @@ class Budget:
 
 
 def size_of(num_requests: int) -> int:
-    """Return the class of a batch size: its log2, rounded. Servers often have a power of two of requests, or one
-    less."""
+    """Return the class of a batch size: its log2, rounded. Servers often have 2^n requests, or one less."""
     return max((2 * int(num_requests) ** 2).bit_length() - 1, 0) // 2  # round(log2(n)), in a third of the time

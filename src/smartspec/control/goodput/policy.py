@@ -150,12 +150,10 @@ class Goodput(Policy):
         if is_chain and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
             weights = view.weights
             plan = extend_by_confidence(view, estimates, best, weights)
-        rule = plan.stop if isinstance(plan.stop, ConfidenceStop) else None
-        return self._settle(plan, view, estimates, best, is_planned=True, weights=weights, rule=rule)
+        return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)
 
-    def _settle(
-        self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, weights=None, rule=None
-    ) -> Plan:
+    def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, weights=None) -> Plan:
+        rule = plan.stop if isinstance(plan.stop, ConfidenceStop) else None
         settled = Settled(best, estimates.latency, is_planned, weights, rule)
         followed = best.plan if is_planned and any(plan.lengths.tolist()) else plan
         others = self._alternatives(view, estimates, best, followed.lengths)
