@@ -193,9 +193,9 @@ class Goodput(Policy):
         num_tokens, host_seconds = sum(view.weights.tolist()), settled.latency.host_seconds
         gained_steps = float(view.weights.dot(outcome.accepted)) / num_tokens
         alone_seconds = num_tokens / best.prices.off - host_seconds
-        # Rows are those of the plan in full, prefill is not.
-        is_planned = not has_prefill and self._times is None
-        plain = best.plan.off_seconds - host_seconds if is_planned else self._off_seconds(view, settled.latency)
+        # The plan may be of an earlier step: of the same requests, but beside other prefill.
+        is_known = not has_prefill and self._times is None
+        plain = best.plan.off_seconds - host_seconds if is_known else self._off_seconds(view, settled.latency)
         off_seconds = plain + gained_steps * alone_seconds
         saved_seconds = best.plan.gain * num_tokens / best.prices.off if settled.is_planned else 0.0
         took = self.budget.spread(seconds.passes, best.invested_seconds if settled.is_planned else 0.0)
