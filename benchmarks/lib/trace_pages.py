@@ -11,7 +11,7 @@ it. *core* is the planner, estimates of acceptance and corrected times, without 
 90 % interval (bootstrap over windows and requests, paired).
 
 {setting}
-Two measurements of the same controller differ by up to 0.03 ms a step: a change below 0.3 % says nothing, whatever
+Two measurements of the same controller differ by up to 0.15 ms a step: a change below 1.5 % says little, whatever
 its interval. BurstGPT's windows overlap, as that recording is short; those of the closed loop differ in random numbers.
 
 ## All cases
