@@ -51,9 +51,9 @@ class Observations:
             num_steps=len(steps),
             **dict(zip(_COLUMNS, _join(map(_columns, steps)), strict=True)),
             match_lengths=_join([each.match_lengths for each in step.view.drafters] for step in steps),
-            confidence=_confidence(steps),
-            parents=_trees(steps, "parents", _chain),
-            node_tests=_trees(steps, "node_tests", _chain_tests),
+            confidence=_of_nodes(steps, "confidence", _unknown),
+            parents=_of_nodes(steps, "parents", _chain),
+            node_tests=_of_nodes(steps, "node_tests", _chain_tests),
             free_tests=_free_tests(steps),
         )
 
@@ -118,12 +118,8 @@ def _join(columns: Iterable[list[np.ndarray]]) -> np.ndarray:
     return np.concatenate([of_step for column in of_steps for of_step in column]).reshape(len(of_steps), -1)
 
 
-def _confidence(steps: Sequence[Outcome]) -> np.ndarray | None:
-    width = next((step.confidence.shape[1] for step in steps if step.confidence is not None), None)
-    if width is None:
-        return None
-    unknown = (np.full((step.view.num_rows, width), np.nan) for step in steps)
-    return np.concatenate([u if s.confidence is None else s.confidence for s, u in zip(steps, unknown, strict=True)])
+def _unknown(step: Outcome, num_nodes: int) -> np.ndarray:
+    return np.full((step.view.num_rows, num_nodes), np.nan)
 
 
 def _to_outcomes(tested: np.ndarray, accepted: np.ndarray) -> np.ndarray:
@@ -138,14 +134,14 @@ def _chain_tests(step: Outcome, num_nodes: int) -> np.ndarray:
     return _to_outcomes(*observed_positions(num_nodes, step.tested, step.accepted))
 
 
-def _trees(steps: Sequence[Outcome], name: str, of_chains: Callable[[Outcome, int], np.ndarray]) -> np.ndarray | None:
-    """Return a field of outcomes that only steps with trees have: int [R, K]; None where no step has it."""
+def _of_nodes(steps: Sequence[Outcome], name: str, default: Callable[[Outcome, int], np.ndarray]) -> np.ndarray | None:
+    """Return a field of outcomes that only some steps have: [R, K]; None where no step has it."""
     columns = [getattr(step, name) for step in steps]
     width = next((column.shape[1] for column in columns if column is not None), None)
     if width is None:
         return None
     pairs = zip(columns, steps, strict=True)
-    return np.concatenate([of_chains(step, width) if column is None else column for column, step in pairs])
+    return np.concatenate([default(step, width) if column is None else column for column, step in pairs])
 
 
 def _free_tests(steps: Sequence[Outcome]) -> np.ndarray:
