@@ -131,7 +131,7 @@ class Budget:
             fade * old + new for old, new in zip(self._sums, seen, strict=True)
         ]
         if saved_seconds and (single := num_rows == 1) in self.for_queries:
-            self.for_queries[single] += saved_seconds - missed / max(num, settings.least_steps)
+            self.for_queries[single] += max(saved_seconds - missed / max(num, settings.least_steps), 0.0)
         spread = max(squares - lost * lost / num, 0.0) ** 0.5
         is_known = num >= settings.least_steps and any(known.mean for known in self._off_ratio.values())
         least = max(settings.tolerance * total, settings.significance * spread)
