@@ -188,6 +188,15 @@ def test_chance_alone_is_no_change():
         assert information > 0.6 * num_rows * max(rate * (1 - rate), 0.02) * 500, (rate, num_rows)
 
 
+def test_few_observations_do_not_contradict_few():
+    """An entry is an estimate, too. Taken for certain, it would be forgotten for the chance of a few tokens."""
+    rng, estimator, ids = np.random.default_rng(0), make_estimator(), np.arange(96).reshape(2, 16, 3)
+    for num_accepted, of_group in zip((26, 13), ids, strict=True):  # of 48 in a group of 16 steps
+        is_accepted = rng.permutation(np.arange(48) < num_accepted).astype(float).reshape(16, 3, 1)
+        estimator.observe([make_outcome(rng, *each) for each in zip(is_accepted, np.ones((16, 3), int), of_group)])
+    assert estimator.table()["lookup, match 3"]["acceptance"][0] == pytest.approx(39 / 96, abs=0.03)
+
+
 def test_match_lengths_are_told_apart_and_cold_ones_borrow_from_those_of_their_drafter():
     rng, estimator = np.random.default_rng(5), make_estimator()
     match = np.repeat([2, 12], 4)

@@ -117,6 +117,16 @@ def test_savings_that_do_not_come_pay_for_nothing():
     assert np.mean(queried[-2000:]) < 0.1
 
 
+def test_a_bad_start_does_not_end_queries_that_pay_later():
+    """The first drafts are longer than acceptance is worth. Losses are for the comparison to judge. As debts of the
+    account of queries, they ended drafts for hundreds of steps."""
+    budget = Budget(SETTINGS)
+    for _ in range(16):
+        compare(budget, 2 * TARGET, 1.6 * TARGET, 1.0, saved=TARGET / 2)
+        budget.settle(4, StepSeconds(draft=0.0, target=TARGET, host=PLAIN), queried=True, has_prefill=False)
+    assert run(budget, 40, saved=TARGET / 4).mean() > 0.9
+
+
 def test_after_a_stall_of_the_machine_queries_go_on():
     budget = Budget(SETTINGS)
     run(budget, 300, saved=TARGET)

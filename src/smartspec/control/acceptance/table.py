@@ -91,10 +91,11 @@ class AcceptanceTable:
         mean = np.minimum(np.maximum((num * p + residual + 0.5) / (num + 1.0), 1.0 - limit), limit)
         # The larger of both variances: near 0 and 1 a few observations would contradict by chance.
         variance = num * np.maximum(p * (1.0 - p), mean * (1.0 - mean))
-        change = residual**2 / np.maximum(self._settings.change_deviations**2 * variance, MIN_INFORMATION)
-        if change.max() > 1.0:
-            self._state /= np.maximum(change, 1.0) ** 2
-            residual[:] = np.where(change > 1.0, information * (log_odds_of(mean) - self.log_odds), residual)
+        surprise = residual**2 / np.maximum(self._settings.change_deviations**2 * variance, MIN_INFORMATION)
+        if surprise.max() > 1.0:
+            change = surprise / (1.0 + information / (self._state[0] + self._settings.entry_strength))
+            self._state /= np.maximum(change, 1.0) ** 2  # an entry of few observations is contradicted by chance
+            residual[:] = np.where(surprise > 1.0, information * (log_odds_of(mean) - self.log_odds), residual)
 
     def expect(self, pool: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
         """Add the acceptance of a pool that was measured elsewhere, as observations. At a position these count at most
