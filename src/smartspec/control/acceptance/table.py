@@ -84,8 +84,9 @@ class AcceptanceTable:
         return self.log_odds - before
 
     def _forget_before_change(self, information: np.ndarray, residual: np.ndarray) -> None:
-        """Let older observations of an entry count less where new ones contradict it. There, a Newton step would be too
-        long: residual becomes that of the step to their mean. information, residual: float [K, pools]."""
+        """Let older observations of an entry count less where new ones contradict it, by both deviations. Where new
+        ones lie far from it by their own, a Newton step would be too long: residual becomes that of the step
+        to their mean. information, residual: float [K, pools]."""
         p, limit = sigmoid(self.log_odds), sigmoid(MAX_LOG_ODDS)
         num = information / np.maximum(p * (1.0 - p), MIN_INFORMATION)
         mean = np.minimum(np.maximum((num * p + residual + 0.5) / (num + 1.0), 1.0 - limit), limit)

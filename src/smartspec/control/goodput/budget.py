@@ -5,9 +5,9 @@ hold seconds:
 
 * Queries. To search for drafts and to plan takes time of the host, even if no draft is worth verifying. A step that
   queries the drafters pays the measured price of a query. It earns the time that its drafts are expected to save, less
-  the error that such expectations had lately. Where drafts pay, almost every step queries; a few do not, to measure the
-  price. Where drafts do not pay, the account is soon empty. Then drafters are queried only when the share has paid for
-  it.
+  the error that such expectations had lately, and never less than nothing: losses are judged by distrust. Where drafts
+  pay, almost every step queries; a few do not, to measure the price. Where they do not, the account is soon empty. Then
+  drafters are queried only when the share has paid for it.
 * Explorations. A step that is not believed to be the best pays its expected loss. This account is separate, because
   queries that do not pay would leave nothing for explorations.
 * Distrust. Expectations may be wrong. For example, a cost model may understate the time of a draft token, and explain
