@@ -193,7 +193,9 @@ def test_few_observations_do_not_contradict_few():
     rng, estimator, ids = np.random.default_rng(0), make_estimator(), np.arange(96).reshape(2, 16, 3)
     for num_accepted, of_group in zip((26, 13), ids, strict=True):  # of 48 in a group of 16 steps
         is_accepted = rng.permutation(np.arange(48) < num_accepted).astype(float).reshape(16, 3, 1)
-        estimator.observe([make_outcome(rng, *each) for each in zip(is_accepted, np.ones((16, 3), int), of_group)])
+        lengths = np.ones(3, dtype=int)
+        steps = zip(is_accepted, of_group, strict=True)
+        estimator.observe([make_outcome(rng, each, lengths, row_ids) for each, row_ids in steps])
     assert estimator.table()["lookup, match 3"]["acceptance"][0] == pytest.approx(39 / 96, abs=0.03)
 
 
