@@ -50,8 +50,8 @@ serve: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	$(VENV)/bin/mypy & types=$$!; \
+		OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n 2 --dist loadfile && wait $$types
 
 test-files: $(VENV)/installed-files
 	$(VENV)/bin/python -m pytest -m files $(ARGS) tests/engine
