@@ -110,8 +110,7 @@ def check_settings(settings: Settings) -> None:
     if settings.card is not None:
         Card.read(settings.card)
     if settings.policy != OBSERVE:
-        latency = LatencyModel(CostCurve.linear(1, 1))
-        Controller(settings.policy, LONGEST, latency, drafters=(DrafterSpec("any"),))
+        Controller(settings.policy, LONGEST, LatencyModel(CostCurve.linear(1, 1)), drafters=(DrafterSpec("any"),))
 
 
 def plain_command(
@@ -221,10 +220,7 @@ def check_package() -> Path:
 
 
 def _is_installed(distribution: str) -> bool:
-    try:
-        return bool(metadata.version(distribution))
-    except metadata.PackageNotFoundError:
-        return False
+    return any(True for _ in metadata.distributions(name=distribution))
 
 
 def make_command(options: argparse.Namespace, vllm_words: list[str]) -> ServeCommand:
