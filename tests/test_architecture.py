@@ -53,7 +53,7 @@ LIBRARIES = {
 # Within a layer: what a folder (or file) may import from its own level is what stands before it. The rest is on top.
 ORDER = {
     "control": (
-        "records", "checks", "log", "planner", "acceptance", "latency", "policy", "goodput", "baselines",
+        "records", "checks", "log", "acceptance", "expected_tree", "latency", "policy", "guard", "goodput", "baselines",
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
@@ -248,7 +248,7 @@ def test_a_plugin_needs_no_more_of_the_controller_than_it_exports(plugin):
 
 def test_an_upward_import_is_seen():
     line = "from smartspec.control.goodput.policy import Goodput"
-    assert upward_imports(Path("control/planner/x.py"), ast.parse(line))
+    assert upward_imports(Path("control/acceptance/x.py"), ast.parse(line))
     assert not upward_imports(Path("control/controller.py"), ast.parse(line))
 
 
@@ -309,7 +309,7 @@ def test_torch_free_layers_import_without_torch():
     assert result.stdout.strip() == "[]"
 
 
-CHOSEN_VALUES = 71  # no more than there are; the goal is 40
+CHOSEN_VALUES = 68  # no more than there are; the goal is 50
 # Not chosen: bounds of memory, of rounding and of what is faster, versions of formats, what people are shown.
 NOT_CHOSEN = {
     "MAX_TREE_NODES", "NUM_CLASSES", "MAX_RANK", "MAX_TRACKED_REQUESTS", "NUM_ERRORS", "UNLIMITED", "BEYOND", "FORMAT",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smartspec.control.goodput.settings import BudgetSettings, DraftPrefillSettings, GoodputSettings
+from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.policy_names import TOLD, all_policies
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.arrivals import TRACE_COLUMNS, read_trace
@@ -20,23 +20,17 @@ TRACES = (CONVERSATION, CODE, MOONCAKE, BURST)
 SPREAD = (5**0.5 - 1) / 2  # windows begin at multiples of it, modulo 1: evenly spread, however many there are
 
 WHOLE, CORE = "whole", "core"
-_OFF = {
-    "fair weights": GoodputSettings(fairness=0.0),
-    "confidence": GoodputSettings(uses_confidence=False),
-    "price of time in mixed steps": GoodputSettings(prices_mixed_steps=False),
-    "price of draft prefill": GoodputSettings(draft_prefill=DraftPrefillSettings(is_priced=False)),
-    "budget": GoodputSettings(budget=BudgetSettings(share=0.0)),
+_OFF: dict[str, dict] = {
+    "fair weights": {"fairness": 0.0},
+    "confidence": {"uses_confidence": False},
+    "price of time beside prefill": {"prices_prefill": False},
+    "price of draft prefill": {"prices_draft_prefill": False},
+    "guard, trials and paid queries": {"share": 0.0},
 }
 VARIANTS: dict[str, GoodputSettings] = {
     WHOLE: GoodputSettings(),
-    **{f"without {mechanism}": settings for mechanism, settings in _OFF.items()},
-    CORE: GoodputSettings(
-        fairness=0.0,
-        uses_confidence=False,
-        prices_mixed_steps=False,
-        draft_prefill=DraftPrefillSettings(is_priced=False),
-        budget=BudgetSettings(share=0.0),
-    ),
+    **{f"without {mechanism}": GoodputSettings(**values) for mechanism, values in _OFF.items()},
+    CORE: GoodputSettings(**{name: value for values in _OFF.values() for name, value in values.items()}),
 }
 OURS = ("goodput",)
 BASELINES = tuple(name for name in all_policies(max_draft_tokens=8) if name not in OURS)

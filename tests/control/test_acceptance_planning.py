@@ -3,10 +3,10 @@
 import factories
 import numpy as np
 import pytest
+from best_lengths import StepTimes, plan_lengths
 from drafter_cases import LOOKUP, found, free_test
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Plan
 
 K = 8

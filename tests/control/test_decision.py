@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.control.log.decision import Alternative, DecisionRecord, LogHeader, decision_record
+from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
 from smartspec.control.records import (
     BatchView,
     DrafterSpec,
@@ -81,7 +81,6 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         off_goodput=101.25,
         predicted_seconds=0.031,
         survival=np.cumprod(np.full((num_rows, K), 0.5), axis=1).round(4),
-        alternatives=(Alternative("one token less", 5, 208.0), Alternative("off", 0, 101.25)),
     )
 
 
@@ -147,7 +146,6 @@ def test_prefill_is_what_ran_and_not_what_was_planned():
 def test_summary_is_short_and_json_able():
     summary = make_record().summary()
     assert json.loads(json.dumps(summary)) == summary
-    assert summary["alternatives"][0] == vars(Alternative("one token less", 5, 208.0))
     assert summary["measured_seconds"] == pytest.approx(0.0315)
 
 
@@ -177,7 +175,6 @@ MISSING = object()
         ("num_emitted", 1.5, ["'num_emitted'", "1.5"]),
         ("goodput", "fast", ["'goodput'", "fast"]),
         ("goodput", 10**400, ["'goodput'"]),
-        ("alternatives", [[1]], ["'alternatives'"]),
         ("reason", 5, ["'reason'", "5"]),
         ("now", None, ["'now'"]),
     ],

@@ -5,7 +5,8 @@ import pytest
 from drafter_cases import estimates_of
 from factories import make_view
 
-from smartspec.control.goodput.policy import Goodput, fair_weights
+from smartspec.control.goodput.candidates import fair_weights
+from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
@@ -23,7 +24,7 @@ def nothing_found(found_lengths=0, **columns):
 @pytest.mark.parametrize("fairness", [0.0, 0.5, 1.0])
 def test_a_weight_falls_with_the_tokens_of_a_step_and_the_sum_stays(fairness):
     own = np.arange(1.0, ROWS + 1)
-    weights = fair_weights(nothing_found(weights=own), OF_MODEL, fairness)
+    weights = fair_weights(nothing_found(weights=own), OF_MODEL, fairness).weights
     emitted = 1.0 + SURVIVAL.sum(axis=1)
     assert weights.sum() == pytest.approx(own.sum())
     assert weights / own * emitted**fairness == pytest.approx(weights[0] * emitted[0] ** fairness)
@@ -31,14 +32,14 @@ def test_a_weight_falls_with_the_tokens_of_a_step_and_the_sum_stays(fairness):
 
 @pytest.mark.parametrize("own", [0.0, 1e-12])
 def test_weights_of_nothing_or_next_to_nothing_are_finite(own):
-    weights = fair_weights(nothing_found(weights=np.full(ROWS, own)), OF_MODEL, 0.5)
+    weights = fair_weights(nothing_found(weights=np.full(ROWS, own)), OF_MODEL, 0.5).weights
     assert weights.sum() == pytest.approx(ROWS * own) and (weights >= 0.0).all()
 
 
 def test_without_a_draft_model_tokens_count_alike():
     """A request without a found draft in this step is not a slow one."""
     view = make_view(ROWS, found_lengths=K, max_draft_tokens=K)
-    assert fair_weights(view, OF_LOOKUP, 0.5) is view.weights
+    assert fair_weights(view, OF_LOOKUP, 0.5) is view
 
 
 def test_one_model_free_draft_does_not_change_whose_tokens_count():

@@ -6,10 +6,10 @@ from dataclasses import replace
 import factories
 import numpy as np
 import pytest
+from best_lengths import StepTimes, plan_lengths
 from factories import make_view
 
 from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.planner.lengths import StepTimes, plan_lengths
 from smartspec.control.records import Plan, StepSeconds
 
 K = 8

@@ -6,8 +6,8 @@ import pytest
 from drafter_cases import LOOKUP, found
 
 from smartspec.control import Controller, CostCurve, Drafted, DrafterSpec, DrafterView, LatencyModel, StepSeconds
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.uniform import LengthTimes
+from smartspec.control.goodput.uniform import Uniform
+from smartspec.control.latency.measured import MeasuredSeconds
 
 TARGET = CostCurve.linear(0.02, 0.001)
 AHEAD = DrafterSpec("eagle3", has_passes=True, kept_passes=1)
@@ -18,7 +18,7 @@ def play(seconds_of, *, rows=lambda step: 16, acceptance=0.6, num_steps=1200, dr
     requests, its length, the length of the step before, and its prefill tokens."""
     rng = np.random.default_rng(0)
     costs = (CostCurve.linear(0.0001, 0.0),) if drafter.has_passes else ()
-    controller = Controller(Goodput((1, 4)), 4, LatencyModel(TARGET, costs), drafters=(drafter,), strict=True)
+    controller = Controller(Uniform((1, 4)), 4, LatencyModel(TARGET, costs), drafters=(drafter,), strict=True)
     tokens = seconds = 0.0
     lengths = [0]
     for step in range(num_steps):
@@ -63,49 +63,36 @@ def test_drafts_for_the_next_step_are_as_long_as_pays_beside_the_usual_prefill()
     assert shortest_share(lambda step: 100 if step % 8 else 0) > 0.9
 
 
-def test_a_slower_machine_makes_all_lengths_slower():
-    latency, view = LatencyModel(TARGET), factories.make_view(8)
-    times = LengthTimes((2,))
-    times.use(latency)
-
-    def observe(factor, length, count):
-        verified = np.full(8, length)
-        took = StepSeconds(0.0, factor * float(TARGET.seconds(8 * (1 + length))), 0.0)
-        for _ in range(count):
-            times.observe(factories.make_outcome(view, None, verified, verified, drafted=verified, seconds=took))
-
-    for length in (0, 2):
-        observe(1.0, length, 20)
-    before = times.seconds(view, [0, 2], np.zeros(2))
-    assert before == pytest.approx(TARGET.seconds(np.array([8, 24])))
-    observe(1.5, 2, 200)
-    off, drafted = times.seconds(view, [0, 2], np.zeros(2)) / before
-    assert drafted == pytest.approx(1.5, rel=0.01)
-    assert 1.2 < off < 1.3, "half of it is taken for the machine's doing"
-
-
 def test_another_profile_changes_no_measured_time():
-    view, times = factories.make_view(8), LengthTimes((2,))
+    view, times = factories.make_view(8), MeasuredSeconds()
     times.use(LatencyModel(TARGET))
-    verified = np.full(8, 2)
-    took = StepSeconds(0.0, 0.07, 0.0)
-    times.observe(factories.make_outcome(view, None, verified, verified, drafted=verified, seconds=took))
+    times.observe(3, 2, view, 0.07)
     times.use(LatencyModel(CostCurve.linear(0.001, 0.03)))
-    assert times.seconds(view, [2], np.zeros(1)) == pytest.approx([0.07])
+    assert times.seconds(3, [2], view, 0.0) == pytest.approx([0.07])
 
 
-def test_shorter_lengths_are_tried_where_more_requests_come_than_ever_before():
-    times = LengthTimes((1, 3, 5))
+def test_a_length_that_was_not_timed_takes_the_change_of_its_nearest():
+    view, times = factories.make_view(8), MeasuredSeconds()
     times.use(LatencyModel(TARGET))
-    view, verified = factories.make_view(16), np.full(16, 3)
-    times.observe(factories.make_outcome(view, None, verified, verified, drafted=verified))
-    assert times.try_unknown(15, 3) == 1, "sizes are powers of two, rounded"
-    assert times.try_unknown(32, 5) == 3
-    assert times.others(16, 5)[-1] == 3, "the one that was used longest ago first"
+    profiled = times.seconds(3, [0, 2, 4], view, 0.0)
+    times.observe(3, 2, view, 1.5 * profiled[1])
+    assert times.seconds(3, [0, 2, 4], view, 0.0) == pytest.approx(1.5 * profiled)
+    assert times.seconds(4, [4], view, 0.0) == pytest.approx(1.5 * profiled[2:]), "of the nearest size"
 
 
-def test_a_shorter_length_is_tried_once_whether_or_not_the_host_carries_it_out():
-    times = LengthTimes((1, 3, 5))
-    assert [times.try_unknown(16, 5) for _ in range(5)] == [3, 1, 0, None, None]
-    assert times.try_unknown(16, 3) is None
-    assert times.try_unknown(64, 1) == 0
+def test_each_length_is_tried_once_where_more_requests_come_than_ever_before():
+    """Larger drafts may be believed to cost little because no step was so large yet."""
+    costs = {0: 0.030, 1: 0.032, 4: 0.036}
+    _, lengths = play(lambda num, length, before, fed: costs[length], rows=lambda step: 64 if step >= 600 else 4)
+    assert {*lengths[:40]} == {0, 1, 4}
+
+
+@pytest.mark.parametrize("acceptance", [0.1, 0.9])
+def test_trials_cost_little(acceptance):
+    """Whatever is best, of 16 steps at most one is another length, and those that lose much are rare."""
+    costs = {0: 0.030, 1: 0.045, 4: 0.090}
+    _, lengths = play(lambda num, length, before, fed: costs[length], acceptance=acceptance)
+    usual = max({*lengths}, key=lengths.count)
+    assert sum(length != usual for length in lengths) <= len(lengths) / 16 + 1
+    speed = {k: (1 + sum(acceptance**j for j in range(1, k + 1))) / costs[k] for k in costs}
+    assert speed[usual] == max(speed.values())

@@ -2,10 +2,9 @@ from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
+from best_lengths import StepTimes, plan_lengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from smartspec.control.planner.lengths import StepTimes, plan_lengths
 
 
 @st.composite

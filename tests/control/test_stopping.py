@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.prices import best_choice
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.stopping import ConfidenceStop, extend_by_confidence
+from smartspec.control.goodput.worth import ConfidenceStop
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import Drafted
@@ -43,8 +42,10 @@ def make_estimates(num_rows, rate, acceptance=CALIBRATED):
 
 def planned(view, estimates):
     """As planned, and with the rule that ends it; a rule is good for one step."""
-    best = best_choice(view, estimates, GoodputSettings())
-    return best.draft_plan, extend_by_confidence(view, estimates, best, view.weights)
+    return tuple(
+        Goodput(settings=GoodputSettings(fairness=0.0, uses_confidence=uses)).plan(view, estimates)
+        for uses in (False, True)
+    )
 
 
 def drafted_length(plan, confidence):
@@ -76,7 +77,7 @@ def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
         return
     rate = np.mean(levels)
     estimates = make_estimates(1, rate)
-    rule = ConfidenceStop(estimates, np.array([1]), np.ones(1), np.full((2, K), price), 0.0)
+    rule = ConfidenceStop(estimates, np.array([1]), np.ones(1), np.full(K, price), 0.0)
 
     def value_of_going_on(depth, survival):
         if depth == K:
@@ -106,7 +107,7 @@ def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
         rng.uniform(0, 1.0),
         rng.integers(103, 1024, num_rows) / 1024,
     )
-    rule = ConfidenceStop(estimates, np.ones(num_rows, int), weights, np.full((2, K), pass_price), token_price)
+    rule = ConfidenceStop(estimates, np.ones(num_rows, int), weights, np.full(K, pass_price), token_price)
     goes_on = np.flatnonzero(~rule(0, np.arange(num_rows), confidence, np.zeros(num_rows)))
 
     def surplus(rows):
@@ -123,7 +124,7 @@ def test_how_long_the_drafts_of_another_model_became_ends_no_draft(price):
     """It tells what was drawn in them, and a cut that weighs both would keep or drop a token for what it is."""
     estimates, ends = make_estimates(2, 0.6), set()
     for length_of_first in range(1, K):
-        rule = ConfidenceStop(estimates, np.array([0, 1]), np.ones(2), np.full((2, K), 0.01), price)
+        rule = ConfidenceStop(estimates, np.array([0, 1]), np.ones(2), np.full(K, 0.01), price)
         for depth in range(length_of_first):
             rule(depth, np.array([0]), np.array([0.9]), np.zeros(1))
         stops = [rule(depth, np.array([1]), np.array([0.7]), np.zeros(1))[0] for depth in range(K)]
@@ -140,10 +141,10 @@ def test_room_for_longer_drafts_is_what_the_step_has():
 
 
 def test_model_free_drafts_and_rows_without_drafts_stay_as_planned():
-    view = replace(make_view(3), drafters=(found([2, 0, 0], [4, 0, 0]), lagging(3)))
+    view = replace(make_view(3), drafters=(found([K, 0, 0], [K, 0, 0]), lagging(3)))
     view = replace(view, max_draft_tokens=np.array([K, K, 0]))
     before, plan = planned(view, make_estimates(3, 0.6))
-    assert before.lengths[0] == plan.lengths[0] == 2 and plan.lengths[2] == 0
+    assert plan.drafter[0] == 0 and before.lengths[0] == plan.lengths[0] and plan.lengths[2] == 0
     assert plan.lengths[1] > before.lengths[1]
 
 

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control.controller import Controller
-from smartspec.control.goodput.stopping import ConfidenceStop
+from smartspec.control.goodput.worth import ConfidenceStop, lengths_to_verify
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.planner.verify_cut import lengths_to_verify
 from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.policy_names import POLICIES, published_policies
-from smartspec.control.records import Drafted, StepSeconds, with_fields
+from smartspec.control.records import Drafted, StepSeconds
 
 K, R = 5, 4
 NUM_LEARNED = LEARN_STEPS
@@ -79,7 +78,7 @@ def make_view(step):
 def drafted_lengths(plan, confidence):
     """As the draft model drafts: a pass for each position, until the plan or its stop rule ends a row."""
     if isinstance(plan.stop, ConfidenceStop):
-        plan.stop.begin_step()  # a policy does it for each step
+        plan.stop.survival.begin_step()  # a policy does it for each step
     lengths, active = NONE.copy(), np.flatnonzero(plan.lengths > 0)
     for depth in range(K):
         lengths[active] += 1
@@ -130,8 +129,8 @@ def test_what_the_stop_rule_has_seen_is_not_estimated_again():
             lengths = drafted_lengths(plan, confidence)
             drafted = Drafted(lengths, np.where(np.arange(K) < lengths[:, None], confidence, np.nan))
             keep = controller.cut(plan, drafted)
-            assert plan.settled.rule.survival_of(lengths) is not None
-            unseen = with_fields(plan, settled=with_fields(plan.settled, rule=None))
-            assert keep.tolist() == controller.cut(unseen, drafted).tolist()
+            assert plan.stop.survival.of(lengths) is not None
+            plan.stop.survival.begin_step()
+            assert keep.tolist() == controller.cut(plan, drafted).tolist(), "as if nothing had been seen"
             num_cut += int((lengths - keep).sum())
     assert num_cut > 20

@@ -63,8 +63,6 @@ def test_every_step_yields_a_sound_record(policy):
     for record in records:
         again = DecisionRecord.from_json(record.to_json())
         assert again.to_json() == record.to_json()
-        assert len(record.alternatives) <= 3
-    assert any(record.alternatives for record in records) == (policy == "goodput"), "others compare no plans"
     assert any((record.view.weights > 1).any() and record.view.class_ids.any() for record in records)
     assert any(np.isfinite(record.view.extras.get("tpot_targets", np.inf)).any() for record in records)
 

@@ -27,7 +27,7 @@ def test_a_server_without_requests_says_so(tokenizer, capsys):
 
 def test_what_is_wrong_is_named_with_the_remedy():
     state = {
-        "policy_state": {"budget": {"reason": "slower than plain decoding"}},
+        "policy_state": {"pause": "slower than plain decoding"},
         "cost_model": {"median_relative_error": 0.35},
         "controller_errors": {"plan": 2},
     }

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from smartspec.control.planner.expected_tree import child_chances
+from smartspec.control.expected_tree import child_chances
 from smartspec.engine.drafting.trees.expansion import TreeExpansion
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import simulate, simulate_static

@@ -32,7 +32,7 @@ def totals(metrics: str) -> dict[str, float]:
 
 def advice_on_state(state: dict[str, Any], counts: dict[str, float]) -> Iterator[str]:
     """The faults of a running server, each with its remedy. state: its /v1/speculation."""
-    if reason := state.get("policy_state", {}).get("budget", {}).get("reason"):
+    if reason := state.get("policy_state", {}).get("pause"):
         yield f"drafts are paused ({reason}): the policy tries again by itself; if this comes back, use --policy off"
     error = state.get("cost_model", {}).get("median_relative_error") or 0.0
     if error > LARGE_ERROR:

@@ -11,7 +11,7 @@ import numpy as np
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
 from smartspec.control.latency.model import LatencyModel, PredictedSeconds
-from smartspec.control.log.decision import Alternative, DecisionRecord, decision_record
+from smartspec.control.log.decision import DecisionRecord, decision_record
 from smartspec.control.policy import EstimatesOfView, Policy, expected_accepted, no_drafts
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, Plan, of_drafter, with_fields
@@ -124,7 +124,7 @@ class Controller:
         self._history.append(step)
         self._predicted = None
         if self.on_record is not None:
-            self.on_record(self._record(step, self._alternatives(plan)))
+            self.on_record(self._record(step))
         if self._can_learn:
             self._unlearned.append(step)
         if len(self._unlearned) >= self.policy.learn_steps:
@@ -227,7 +227,7 @@ class Controller:
             return plan.survival
         return of_drafter(self._acceptance.survival(_view_of(plan)), plan.drafter)
 
-    def _record(self, step: _Finished, alternatives: tuple[Alternative, ...] = ()) -> DecisionRecord:
+    def _record(self, step: _Finished) -> DecisionRecord:
         """Return the record of a step, for people, logs and replays. Survival and time are by the present estimates."""
         plan, view, outcome = step.plan, _view_of(step.plan), step.outcome
         survival, predicted = self._survival(plan, outcome.confidence, outcome.parents), self._predict(step)
@@ -239,18 +239,7 @@ class Controller:
             off_goodput=float(view.weights.sum()) / predicted.off,
             predicted_seconds=predicted.total,
             survival=survival,
-            alternatives=alternatives,
         )
-
-    def _alternatives(self, plan: Plan) -> tuple[Alternative, ...]:
-        """Return the alternatives of the policy, each with its goodput if all its drafts are verified."""
-        others, view = [], _view_of(plan)
-        for label, other in plan.alternatives():
-            assert other.survival is not None, "a policy says how likely the drafts of its alternatives are"
-            tokens = _expected_tokens(view, other.survival, other.lengths)
-            seconds = self._latency.predict(view, other, other.lengths).total
-            others.append(Alternative(label, int(other.lengths.sum()), tokens / seconds))
-        return tuple(others)
 
     def _learn(self) -> None:
         steps, self._unlearned = self._unlearned, []

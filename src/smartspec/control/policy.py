@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.planner.expected_tree import expected_trees
+from smartspec.control.expected_tree import expected_trees
 from smartspec.control.records import (
     MAX_TREE_NODES,
     BatchView,

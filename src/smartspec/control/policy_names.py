@@ -7,6 +7,7 @@ from typing import Any
 from smartspec.control.baselines.batch_table import BatchTable
 from smartspec.control.baselines.static import Fixed, Off
 from smartspec.control.goodput.policy import Goodput
+from smartspec.control.goodput.uniform import Uniform
 from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.control.own_class import is_own_class, load_class, make_own
 from smartspec.control.policy import Policy
@@ -48,7 +49,7 @@ def parse_policy(name: str, max_draft_tokens: int | None = None) -> Policy:
     if kind == "fixed" and text.isascii() and text.isdigit():
         return _fixed(name, int(text), max_draft_tokens)
     if kind == "uniform":
-        return Goodput(_lengths(name, text, max_draft_tokens))
+        return Uniform(_lengths(name, text, max_draft_tokens))
     is_ours = kind in (*POLICIES, "fixed")
     policies = POLICIES if is_ours else published_policies()
     if is_own_class(name) and not is_ours and kind not in policies:

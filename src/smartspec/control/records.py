@@ -187,8 +187,6 @@ class Plan:
     # Values that the policy needs again to cut the drafts and to learn, such as prices. All are known before drafting.
     settled: Any = None
     is_whole: bool = False  # drafts are verified as far as they are planned: there is nothing to cut
-    # Returns the best plans that were considered and not chosen, best first, each with a label.
-    alternatives: "Callable[[], list[tuple[str, Plan]]]" = list
     # The controller adds the rest.
     view: BatchView | None = None  # the step that the decision is about, None where it was refused
     queried: bool = True  # drafters were queried for drafts

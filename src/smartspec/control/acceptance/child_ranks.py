@@ -2,7 +2,7 @@
 
 It is learned online. A drafter that makes trees proposes the likeliest children of a node first. These chances, and
 those of the top-1 child by depth (table), predict what a tree would bring before it exists (see
-planner.expected_tree). Nothing is learned from nodes that are cut after drafting: most of them were unlikely.
+expected_tree). Nothing is learned from nodes that are cut after drafting: most of them were unlikely.
 """
 
 import numpy as np

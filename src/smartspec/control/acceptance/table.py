@@ -95,7 +95,10 @@ class AcceptanceTable:
         surprise = residual**2 / np.maximum(self._settings.change_deviations**2 * variance, MIN_INFORMATION)
         if surprise.max() > 1.0:
             change = surprise / (1.0 + information / (self._state[0] + self._settings.entry_strength))
-            self._state /= np.maximum(change, 1.0) ** 2  # an entry of few observations is contradicted by chance
+            change = np.maximum(change, 1.0)  # an entry of few observations is contradicted by chance
+            # What changed at one position has probably changed at later ones that were not tested since.
+            change = np.where(information > 0.0, change, np.maximum.accumulate(change, axis=0))
+            self._state /= change**2
             residual[:] = np.where(surprise > 1.0, information * (log_odds_of(mean) - self.log_odds), residual)
 
     def expect(self, pool: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:

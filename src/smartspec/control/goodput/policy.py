@@ -1,245 +1,276 @@
-"""The draft lengths of largest predicted goodput for all requests of a step, within a budget of losses."""
+"""The policy `goodput`: the draft tokens that are worth their time, for every request of a step."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.goodput.at_price import HeldPrices
-from smartspec.control.goodput.budget import Budget
-from smartspec.control.goodput.draft_prefill import Lifetime
-from smartspec.control.goodput.exploration import Exploration
-from smartspec.control.goodput.prefill_price import PrefillPrice
-from smartspec.control.goodput.prices import Choice, Prices, best_choice
+from smartspec.control.goodput.candidates import Candidate, candidates, fair_weights
+from smartspec.control.goodput.price import DraftPrefill, PrefillPrice, best_price, costs_of
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.stopping import ConfidenceStop, extend_by_confidence
-from smartspec.control.goodput.uniform import LengthTimes, plan_uniform
-from smartspec.control.planner.verify_cut import lengths_to_verify
-from smartspec.control.policy import LEARN_STEPS, Estimates, Latency, Policy, no_drafts
+from smartspec.control.goodput.worth import (
+    ConfidenceStop,
+    Costs,
+    kept_tokens,
+    lengths_to_verify,
+    within_budget,
+)
+from smartspec.control.guard import MEMORY, Account, Guard, Queries, size_of
+from smartspec.control.policy import Estimates, Latency, Policy, length_caps, no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
+
+GOOD_ACCEPTANCE = 0.8  # that a trial hopes for
+NON_SPECULATIVE = "non-speculative step, to know what one costs"
+LONGER = "longer drafts, to know what they are worth"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tokens of one assignment of drafters that are kept at a price."""
+
+    candidate: Candidate
+    kept: np.ndarray  # bool [R, K]
+    costs: Costs
+    price: float  # tokens per second
+    invested: float = 0.0  # seconds of draft prefills that begin
+
+    @property
+    def saved_seconds(self) -> float:
+        """What the drafts bring, as seconds at the price, less the seconds they take."""
+        worth = float(self.candidate.worth.sum(where=self.kept))
+        return worth / self.price - self.costs.of_drafts(self.kept, self.candidate.depths)
+
+    def to_plan(self, **more) -> Plan:
+        """Return the plan of the kept tokens, verified as far as they are drafted."""
+        lengths, estimates = self.kept.sum(axis=1), self.candidate.estimates
+        drafter, depths = np.where(lengths > 0, self.candidate.drafter, -1), None
+        if estimates.depths is not None:
+            depths = (self.candidate.depths * self.kept).max(axis=1, initial=0)
+        return Plan(lengths, drafter, depths=depths, width=estimates.width, is_whole=True, **more)
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The basis of a plan, for its cut and for the comparison with its outcome."""
+    """What a plan was made by, for its cut and for the guard."""
 
-    best: Choice
-    latency: Latency
-    is_planned: bool  # the best choice was followed, not an exploration or a pause
-    weights: np.ndarray | None = None  # float [R], worth of a token; None where drafts are not cut by confidence
-    rule: ConfidenceStop | None = None  # ends the drafts
+    invested: float = 0.0  # seconds of draft prefills that begin
+    weights: np.ndarray | None = None  # float [R], where drafts are cut by confidence
+    token_price: float = 0.0
+    rule: ConfidenceStop | None = None
 
 
 @dataclass(frozen=True)
-class _Decided:
-    """A decision that also holds for the next steps of the same rows (see HeldPrices.rows)."""
+class _Held:
+    """The last plan in full. Its price and costs hold until something is learned, and the plan
+    itself for the same rows."""
 
-    rows: tuple | None  # None: for this step only
-    weights: np.ndarray  # float [R], worth of a token of each row, see fair_weights
+    key: tuple
+    rows: bytes  # empty where drafts are found anew in each step, or a row that is late may begin
     best: Choice
-    planned: Plan  # of the best choice
-    followed: Plan  # the same, with drafts that end by confidence
-
-    def is_valid(self, rows: tuple | None, view: BatchView) -> bool:
-        """True if the decision holds for this step. rows: see HeldPrices.rows."""
-        return rows is not None and rows == self.rows and sum(self.followed.lengths.tolist()) <= view.draft_token_budget
-
-    def plan_for(self, view: BatchView) -> Plan:
-        """Return the plan, with drafts no longer than they can be in this step."""
-        found = of_drafter(view.draft_lengths, self.followed.drafter)
-        lengths = np.minimum(np.minimum(found, view.max_draft_tokens), self.followed.lengths)
-        if (rule := self.followed.settled.rule) is not None:
-            rule.begin_step()
-        return with_fields(self.followed, lengths=lengths)
+    plan: Plan
 
 
 class Goodput(Policy):
-    """Maximises expected (weighted) tokens per second of step time.
+    """Maximises expected (weighted) tokens per second of step time."""
 
-    uniform_lengths: where given, all drafts of a step share one of these lengths (or 0), as engines with captured
-    graphs need. The engine pads a row whose draft is shorter.
-    """
-
-    def __init__(
-        self,
-        uniform_lengths: tuple[int, ...] | None = None,
-        *,
-        settings: GoodputSettings | None = None,
-    ):
+    def __init__(self, *, settings: GoodputSettings | None = None):
         self.settings = settings or GoodputSettings()
-        self.uniform_lengths = uniform_lengths
-        if uniform_lengths:  # a batch of many requests: a step teaches much, and takes long
-            self.learn_steps = LEARN_STEPS // 2
-        self.budget = Budget(self.settings.budget)
-        self._held = HeldPrices()
-        self._times = LengthTimes(uniform_lengths) if uniform_lengths else None
-        self._exploration = Exploration(self.settings.budget, self.budget, self._times)
-        self._last: _Decided | None = None
-        self._lifetime = Lifetime(self.settings.draft_prefill)
-        self._prefill_price = PrefillPrice(self.settings.prefill_price)
+        self._guard, self._queries = Guard(), Queries(self.settings.share)
+        self._draft_prefill, self._prefill_price = DraftPrefill(), PrefillPrice()
+        self._trials = Account(self.settings.share)
+        self._since_trial: Counter[int] = Counter()  # steps, by size of the batch
+        self._num_trials: Counter[int] = Counter()
+        self._held: _Held | None = None
+        self._price, self._num_kept = 0.0, 0  # of the last plan in full
+        self._latency: Latency | None = None
 
     def queries(self, num_rows: int) -> bool:
-        return self.budget.can_query(num_rows)
+        is_paused = self._guard.reason(num_rows) is not None
+        return not self.settings.share or (not is_paused and self._queries.can_query(num_rows))
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        rows, last = self._held.rows(view, estimates), self._last
-        if last is None or not last.is_valid(rows, view):
-            last = self._last = self._decide(rows, view, estimates)
-        best, planned, view = last.best, last.planned, with_fields(view, weights=last.weights)
-        if self.budget.reason is not None:
-            paused = with_fields(no_drafts(view.num_rows), reason=self.budget.reason)
-            return self._settle(paused, view, estimates, best)
-        explored = self._exploration.plan(view, estimates, best, planned, partial(self._choose, view))
-        if explored is not None:
-            return self._settle(explored, view, estimates, best)
-        return last.plan_for(view)
+        size = size_of(view.num_rows)
+        if estimates.num_learned != 0:  # a profile that nothing has corrected yet is not judged by
+            self._latency = estimates.latency
+        reason = self._guard.reason(view.num_rows)
+        if reason is not None or not view.weights.any():
+            return with_fields(no_drafts(view.num_rows), reason=reason)
+        is_due = self._since_trial[size] >= MEMORY and self.settings.share > 0
+        key, held = (estimates.num_learned, size), self._held
+        if is_due or view.prefill_tokens or held is None or held.key != key:
+            held = None
+        elif held.rows == view.request_ids.tobytes():
+            repeated = self._again(held.plan, view)
+            if repeated.lengths.sum() <= view.draft_token_budget:
+                return repeated
+        view = fair_weights(view, estimates, self.settings.fairness)
+        best = self._best(view, estimates, held and held.best)
+        plan = self._to_plan(view, best)
+        if held is None:
+            self._price, self._num_kept = best.price, int(best.kept.sum())
+        self._held = None
+        if not view.prefill_tokens and estimates.num_learned is not None:
+            repeats = len(estimates.models) == len(estimates.drafters) and best.kept.any()
+            repeats = repeats and not best.candidate.is_late.any()
+            rows = view.request_ids.tobytes() if repeats else b""
+            self._held = _Held(key, rows, best, plan)
+        return (self._trial(view, best) if is_due else None) or plan
 
     def cut(self, plan: Plan, drafted: Drafted, survival: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the number of tokens of each draft that are worth verifying, now that drafting is paid and confidence
-        is known (see verify_cut): int [R]. Drafts of explorations are verified whole."""
         settled = plan.settled
-        if not isinstance(settled, Settled) or settled.weights is None or drafted.confidence is None:
+        if settled is None or settled.weights is None or drafted.confidence is None:
             return drafted.lengths
-        price = settled.best.prices.time * settled.best.token_seconds
-        seen = settled.rule and settled.rule.survival_of(drafted.lengths)
+        seen = settled.rule.survival.of(drafted.lengths)
         gains = settled.weights[:, None] * (survival() if seen is None else seen)
-        return lengths_to_verify(gains, drafted.lengths, price)
+        return lengths_to_verify(gains, drafted.lengths, settled.token_price)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        view, settled = outcome.view, plan.settled
-        self._lifetime.observe(outcome)
+        view, seconds = outcome.view, outcome.seconds
+        self._draft_prefill.observe(outcome)
         self._prefill_price.observe(outcome)
-        if isinstance(settled, Settled) and view.num_rows:
-            self._compare(settled, outcome)
-        if self._times and view.num_rows:
-            self._times.observe(outcome)
-        if view.num_rows:
-            self._exploration.step(view.num_rows)
-            has_prefill = view.prefill_tokens > 0
-            self.budget.settle(view.num_rows, outcome.seconds, queried=plan.queried, has_prefill=has_prefill)
+        if view.num_rows and self._latency is not None and self.settings.share:
+            saved = self._judge(plan, outcome, self._latency)
+            self._trials.earn(seconds.total)
+            self._since_trial[size_of(view.num_rows)] += 1
+            # Prompts keep the host busy, too.
+            queried = plan.queried or view.prefill_tokens > 0
+            self._queries.settle(view.num_rows, seconds, saved, queried)
 
     def end(self, request_id: int) -> None:
-        self._lifetime.request_ended(request_id)
-        self._prefill_price.request_ended()
+        self._draft_prefill.end(request_id)
+        self._prefill_price.end()
 
     def state(self) -> dict:
         return {
-            "budget": {
-                "seconds_for_queries": self.budget.for_queries.get(False, 0.0),
-                "seconds_for_queries_of_one_request": self.budget.for_queries.get(True, 0.0),
-                "seconds_for_explorations": self.budget.for_explorations,
-                "reason": self.budget.reason,
-                "trips": self.budget.num_trips,
-            },
-            "tokens_of_a_request": self._lifetime.remaining_tokens,
-            "arrivals_are_open": self._prefill_price.has_open_arrivals,
+            "price": self._price,
+            "seconds_for_queries": self._queries.account.seconds,
+            "seconds_for_trials": self._trials.seconds,
+            "pauses": self._guard.num_trips,
+            "pause": self._guard.pause,
         }
 
-    def _decide(self, rows: tuple | None, view: BatchView, estimates: Estimates) -> _Decided:
-        weights = fair_weights(view, estimates, self.settings.fairness)
-        view = with_fields(view, weights=weights)
-        best = self._best(view, estimates)
-        planned = best.draft_plan if best.plan.gain > 0 else no_drafts(view.num_rows)
-        followed = self._settle_planned(planned, view, estimates, best)
-        return _Decided(None if best.invested_seconds else rows, weights, best, planned, followed)
+    @staticmethod
+    def _again(plan: Plan, view: BatchView) -> Plan:
+        if plan.stop is not None:
+            plan.settled.rule.survival.begin_step()
+        caps = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.max_draft_tokens)
+        lengths = np.minimum(caps, plan.lengths)
+        return with_fields(plan, lengths=lengths)
 
-    def _settle_planned(self, plan: Plan, view: BatchView, estimates: Estimates, best: Choice) -> Plan:
-        """Return the plan of the best choice, with drafts that end by confidence."""
-        is_chain, weights = plan.width == 1 and any(plan.lengths.tolist()), None
-        if is_chain and self.settings.uses_confidence and not self.uniform_lengths and not best.is_found:
-            weights = view.weights
-            plan = extend_by_confidence(view, estimates, best, weights)
-        return self._settle(plan, view, estimates, best, is_planned=True, weights=weights)
+    def _best(self, view: BatchView, estimates: Estimates, held: Choice | None) -> Choice:
+        widths = self.settings.widths
+        if held is None:
+            choices = (self._choose(view, each) for each in candidates(view, estimates, widths))
+            return max(choices, key=lambda choice: choice.saved_seconds)
+        # At a price that holds. Rows that are late wait for a plan in full.
+        (candidate,) = candidates(view, estimates, widths, held.candidate)
+        worth = candidate.worth * ~candidate.is_late[:, None]
+        kept = kept_tokens(held.price, worth, candidate.depths, held.costs)
+        kept = within_budget(kept, worth, view.draft_token_budget)
+        return Choice(candidate, kept, held.costs, held.price)
 
-    def _settle(self, plan: Plan, view, estimates: Estimates, best: Choice, *, is_planned=False, weights=None) -> Plan:
-        rule = plan.stop if isinstance(plan.stop, ConfidenceStop) else None
-        settled = Settled(best, estimates.latency, is_planned, weights, rule)
-        followed = best.plan if is_planned and any(plan.lengths.tolist()) else plan
-        others = self._alternatives(view, estimates, best, followed.lengths)
-        survival = None if weights is None else best.survival
-        return with_fields(plan, settled=settled, alternatives=others, is_whole=weights is None, survival=survival)
+    def _choose(self, view: BatchView, candidate: Candidate) -> Choice:
+        """Return the tokens of a candidate that are worth their time."""
+        latency, total = candidate.estimates.latency, float(view.weights.sum())
+        alone = view.without_prefill() if view.prefill_tokens else view
+        costs = costs_of(alone, candidate, latency, self._num_kept)
+        price, kept = best_price(self._price, total, candidate, costs)
+        invested = np.zeros(view.num_rows)
+        if candidate.is_late.any() and self.settings.prices_draft_prefill:
+            of_time = self._prefill_price.of(price, view, latency, costs.token)
+            invested = self._draft_prefill.seconds(view, candidate, latency)
+            pays = self._draft_prefill.pays(candidate, kept, of_time, costs, invested)
+            candidate = with_fields(candidate, worth=candidate.worth * pays[:, None])
+            price, kept = best_price(price, total, candidate, costs)
+        if view.prefill_tokens:
+            costs = costs_of(view, candidate, latency, self._num_kept)
+            if self.settings.prices_prefill:
+                price = self._prefill_price.of(price, view, latency, costs.token)
+                kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
+            else:
+                price, kept = best_price(0.0, total, candidate, costs)
+        kept = within_budget(kept, candidate.worth, view.draft_token_budget)
+        begins = candidate.is_late & kept.any(axis=1)
+        found = Choice(candidate, kept, costs, price, float(invested[begins].sum()))
+        if found.saved_seconds > 0:
+            return found
+        return with_fields(found, kept=np.zeros(kept.shape, dtype=bool), invested=0.0)
 
-    def _alternatives(
-        self, view: BatchView, estimates: Estimates, best: Choice, planned: np.ndarray
-    ) -> Callable[[], list[tuple[str, Plan]]]:
-        """Return a function that finds the three best other plans with a limit on the length of a draft, by the same
-        prices. Two plans differ if their numbers of draft tokens do. planned: int [R], the lengths that were chosen."""
+    def _to_plan(self, view: BatchView, best: Choice) -> Plan:
+        """Return the plan of a choice, with drafts that end by confidence where they are chains of
+        a drafter that reports it."""
+        if not best.kept.any():
+            return no_drafts(view.num_rows)
+        settled = Settled(best.invested)
+        plan, estimates = best.to_plan(settled=settled), best.candidate.estimates
+        acceptance = estimates.acceptance if self.settings.uses_confidence else None
+        if plan.width > 1 or acceptance is None:
+            return plan
+        confident = [number for number in best.candidate.group if acceptance.has_confidence(number)]
+        ends = np.isin(plan.drafter, confident)
+        if not ends.any():
+            return plan
+        longest = length_caps(view, plan.drafter, estimates.max_draft_tokens)
+        lengths = np.where(ends, longest, plan.lengths)
+        if lengths.sum() > view.draft_token_budget:
+            lengths = plan.lengths
+        drafter, token_price = np.where(ends, plan.drafter, -1), best.price * best.costs.token
+        pass_price = best.price * best.costs.passes
+        rule = ConfidenceStop(estimates, drafter, view.weights, pass_price, token_price)
+        settled = with_fields(settled, weights=view.weights, token_price=token_price, rule=rule)
+        return with_fields(plan, lengths=lengths, stop=rule, is_whole=False, settled=settled)
 
-        def others() -> list[tuple[str, Plan]]:
-            longest = int(best.plan.lengths.max(initial=0))  # a higher limit changes nothing
-            found = {best.plan.num_draft_tokens: (f"at most {longest}" if longest else "off", best)}
-            limits = {0, *(self.uniform_lengths or range(longest))}
-            for limit in sorted((limit for limit in limits if limit < longest), reverse=True):
-                limited = replace(view, max_draft_tokens=np.minimum(view.max_draft_tokens, limit))
-                choice = self._choose(limited, estimates, best.prices)
-                found[choice.plan.num_draft_tokens] = (f"at most {limit}" if limit else "off", choice)
-            found.pop(int(planned.sum()), None)
-            first = sorted(found.values(), key=lambda other: -other[1].plan.gain)[:3]
-            return [
-                (label, with_fields(choice.draft_plan, survival=_survival(estimates, choice)))
-                for label, choice in first
-            ]
+    def _trial(self, view: BatchView, best: Choice) -> Plan | None:
+        """Return a plan to learn from, if one is useful and paid: every second one is a step
+        without drafts, the others have longer drafts than are believed to be worth their time."""
+        size, plan = size_of(view.num_rows), None
+        self._since_trial[size] = MEMORY // 2  # if nothing is tried now: soon again
+        if best.kept.any() and not view.prefill_tokens and self._num_trials[size] % 2 == 0:
+            if self._trials.pay(best.saved_seconds):
+                plan = with_fields(no_drafts(view.num_rows), reason=NON_SPECULATIVE)
+        elif best.candidate.estimates.width == 1:
+            plan = self._longer(view, best)
+        if plan is not None:
+            self._since_trial[size] = 0
+            self._num_trials[size] += 1
+        return plan
 
-        return others
+    def _longer(self, view: BatchView, best: Choice) -> Plan | None:
+        """Return drafts as long as good acceptance would make them; where no row drafts, for fewer
+        rows if the loss for all cannot be paid."""
+        candidate, num = best.candidate, view.num_rows
+        positions = np.arange(best.kept.shape[1])
+        hope = view.weights[:, None] * GOOD_ACCEPTANCE ** (positions + 1)
+        hope = np.maximum(candidate.worth, hope * (positions < candidate.caps[:, None]))
+        hopeful = with_fields(candidate, worth=hope)
+        _, kept = best_price(best.price, float(view.weights.sum()), hopeful, best.costs)
+        kept = within_budget(kept, hope, view.draft_token_budget)
+        if kept.sum() <= best.kept.sum():
+            return None
+        lag = np.where(kept.any(axis=1), candidate.lag, np.iinfo(np.int64).max)
+        place = lag.argsort(kind="stable").argsort()
+        prefill = self._draft_prefill.seconds(view, candidate, candidate.estimates.latency)
+        for num_tried in (num,) if best.kept.any() else (num, 1):
+            other = Choice(candidate, kept & (place < num_tried)[:, None], best.costs, best.price)
+            invested = float(prefill[other.kept.any(axis=1)].sum())
+            if self._trials.pay(best.saved_seconds - other.saved_seconds + invested):
+                return other.to_plan(reason=LONGER, settled=Settled(invested))
+        return None
 
-    def _compare(self, settled: Settled, outcome: Outcome) -> None:
-        view, best, seconds, has_prefill = outcome.view, settled.best, outcome.seconds, outcome.view.prefill_tokens > 0
-        if not any(outcome.drafted.tolist()):
-            # Predicted by all that is known now. Else a first step that corrects a wrong profile counts as an error for
-            # long.
-            self.budget.observe_plain(seconds.passes / self._off_seconds(view, settled.latency), has_prefill)
-            return
-        num_tokens, host_seconds = sum(view.weights.tolist()), settled.latency.host_seconds
-        gained_steps = float(view.weights.dot(outcome.accepted)) / num_tokens
-        alone_seconds = num_tokens / best.prices.off - host_seconds
-        # The plan may be of an earlier step: of the same requests, but beside other prefill.
-        is_known = not has_prefill and self._times is None
-        plain = best.plan.off_seconds - host_seconds if is_known else self._off_seconds(view, settled.latency)
-        off_seconds = plain + gained_steps * alone_seconds
-        saved_seconds = best.plan.gain * num_tokens / best.prices.off if settled.is_planned else 0.0
-        took = self.budget.spread(seconds.passes, best.invested_seconds if settled.is_planned else 0.0)
-        self.budget.compare(view.num_rows, took, off_seconds, gained_steps, saved_seconds, has_prefill)
-
-    def _off_seconds(self, view: BatchView, latency: Latency) -> float:
-        """Return the seconds of the target's pass without draft tokens."""
-        modelled = latency.off_seconds(view)
-        return float(self._times.seconds(view, [0], np.array([modelled]))[0]) if self._times else modelled
-
-    def _best(self, view: BatchView, estimates: Estimates) -> Choice:
-        held = self._held.choice(view, estimates, is_uniform=bool(self.uniform_lengths))
-        if held is not None:
-            return held
-        choice = self._choose(view, estimates)
-        self._held.keep(view, estimates, choice)
-        return choice
-
-    def _choose(self, view: BatchView, estimates: Estimates, prices: Prices | None = None) -> Choice:
-        return best_choice(
-            view,
-            estimates,
-            self.settings,
-            plan_uniform=partial(plan_uniform, self._times) if self._times else None,
-            remaining_tokens=self._lifetime.remaining_tokens,
-            prefill_price=self._prefill_price,
-            prices=prices,
+    def _judge(self, plan: Plan, outcome: Outcome, latency: Latency) -> float:
+        """Compare a step with plain decoding. Return the seconds that such drafts saved lately."""
+        view, seconds = outcome.view, outcome.seconds.total
+        plain, has_prefill = (
+            latency.off_seconds(view) + latency.host_seconds,
+            view.prefill_tokens > 0,
         )
-
-
-def _survival(estimates: Estimates, choice: Choice) -> np.ndarray:
-    return estimates.of_width(choice.width).survival_of(choice.drafter)
-
-
-def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> np.ndarray:
-    """Return the worth of a token of each row: float [R], of the same sum as view.weights.
-
-    It falls with the tokens that a step of the request is expected to emit, to the power of fairness: a request that
-    drafts badly takes longer, and waits for each token of its own. Without a draft model it is the row's weight:
-    model-free drafts are rare, and a row without one in this step is not a slow request."""
-    models = [number for number in estimates.models if any(view.drafters[number].lengths.tolist())]
-    if not fairness or not models or view.num_rows < 2:
-        return view.weights
-    emitted = 1.0 + estimates.survival.sum(axis=2)[models].max(axis=0)
-    weights = view.weights * emitted**-fairness
-    total = float(weights.sum())
-    return weights * (float(view.weights.sum()) / total) if total else view.weights
+        if not any(outcome.drafted.tolist()):
+            self._guard.observe_plain(seconds, plain, has_prefill)
+            return 0.0
+        alone, settled = plain, plan.settled or Settled()
+        if has_prefill:
+            alone = latency.off_seconds(view.without_prefill()) + latency.host_seconds
+        plain += float(view.weights @ outcome.accepted) / float(view.weights.sum()) * alone
+        self._guard.compare(view.num_rows, seconds, plain, settled.invested, has_prefill)
+        return self._guard.saved_seconds

@@ -1,191 +1,141 @@
-"""One draft length for the whole step, out of a given set, for engines with captured graphs.
+"""The policy `uniform:1,3,5`: one draft length for all rows of a step, as captured graphs need.
 
-The time of a step is no smooth function of its tokens there. A step of decoding requests alone runs as one graph, a
-step with prefill does not, and the next captured size may take much longer. So steps of each length are timed, by the
-size of the batch, with and without prefill. Measured times are kept relative to the profile's, in two factors. One is
-common to all lengths: a slower machine makes them all slower. The other is of each length. The time of a length that
-was not tried is the profile's, times the common factor.
+It takes the length (or 0) of most expected tokens per second:
+
+    tokens(k) / seconds(k)
+
+Tokens follow from the survival of drafts, seconds are measured for each length (see latency.measured). Where a host
+drafts after the target's pass, a length is for the next step, which may have prefill: as often as lately, and the more
+often the more a length emits, since every answer comes with a prompt. All that is uncertain is tried: each length once
+at each size, later the neighbours of the best one.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field
-from math import exp, log
 
 import numpy as np
 
-from smartspec.control.goodput.budget import size_of
-from smartspec.control.planner.lengths import LengthPlan, objective, relative_gain
-from smartspec.control.policy import Estimates, Latency, length_caps
-from smartspec.control.records import BatchView, Outcome
+from smartspec.control.guard import Account, size_of
+from smartspec.control.latency.measured import MeasuredSeconds
+from smartspec.control.policy import LEARN_STEPS, Estimates, Policy, length_caps, model_free_first
+from smartspec.control.records import BatchView, Outcome, Plan
 
-MEMORY = 16  # steps of a length that its time is learned over, and those of a batch size for its prefill
-MOST = log(2.0)  # a step that takes twice as long as before does not do so because of its length
-
-
-@dataclass
-class _Steps:
-    """The times of the steps of one batch size, with prefill or without it. Dicts are by length."""
-
-    factor: float = 0.0  # log of measured over profiled seconds, common to all lengths
-    of_length: dict[int, float] = field(default_factory=dict)  # log of each length's own factor, beside the common one
-    counts: dict[int, int] = field(default_factory=dict)  # steps
-    # The size of the last step: the arguments of Latency.profiled_seconds.
-    last: dict[int, tuple[BatchView, np.ndarray, float]] = field(default_factory=dict)
-
-    def observe(self, length: int, size: tuple[BatchView, np.ndarray, float], ratio: float) -> None:
-        """Learn from a step. size: see last. ratio: measured by profiled seconds."""
-        self.last[length] = size
-        if not self.counts:
-            self.factor = log(ratio)
-        self.of_length.setdefault(length, log(ratio) - self.factor)
-        count = self.counts[length] = self.counts.get(length, 0) + 1
-        error = log(ratio) - self.factor - self.of_length[length]
-        step = min(max(error, -MOST), MOST) / min(count, MEMORY)
-        self.factor += step / 2
-        self.of_length[length] += step / 2
-
-    def change_profile(self, old: Latency, new: Latency) -> None:
-        """Make the factors relative to a new profile. The times of the last size of each length stay the same."""
-        for length, size in self.last.items():
-            self.of_length[length] += log(float(old.profiled_seconds(*size)[0] / new.profiled_seconds(*size)[0]))
-
-    def ratios(self, lengths: list[int]) -> list[float]:
-        """Return measured over profiled seconds of each length, once at least one length was measured."""
-        return [exp(self.factor + self.of_length.get(length, 0.0)) for length in lengths]
+SHARE = 0.005  # of step time that trials may lose
+GAP = 16  # steps between two trials at a size
+RATE = 1 / 16  # of learning what steps of a size are like
+OTHER = "another length for all, to know what it takes and brings"
 
 
 @dataclass
-class _Batch:
-    """The steps of one batch size."""
+class _Size:
+    """What steps of one batch size are like, and their trials."""
 
-    plain: _Steps = field(default_factory=_Steps)
-    with_prefill: _Steps = field(default_factory=_Steps)
-    mixed: float = 0.0  # share of its steps that have prefill
-    prefill_tokens: float = 0.0  # of a step that has prefill
-    emitted: float = 0.0  # tokens of a request in a step
-    num_steps: int = 0
-    last_used: dict[int, int] = field(default_factory=dict)  # by length, the number of its last step
+    mixed: float = 0.0  # share with prefill
+    emitted: float = 1.0  # tokens of a row in a step
+    prefill_tokens: float = 0.0  # of a step with prefill
+    num_steps: int = 0  # since the last trial
+    tried: set[int] = field(
+        default_factory=set
+    )  # lengths that were tried as nothing was known of them
 
 
-class LengthTimes:
-    """The allowed lengths, and the seconds of the target's pass with each."""
+class Uniform(Policy):
+    """lengths: those of the host's captured graphs, besides 0. A row whose draft is shorter is padded by the host."""
 
-    def __init__(self, allowed_lengths: tuple[int, ...]):
-        self.allowed_lengths = allowed_lengths
-        self._latency: Latency | None = None
-        self._batches: dict[int, _Batch] = {}
+    learn_steps = LEARN_STEPS // 4  # a batch of many requests: a step teaches much, and takes long
 
-    def use(self, latency: Latency) -> None:
-        """Make measured times relative to this profile."""
-        if self._latency is not None and latency is not self._latency:
-            for batch in self._batches.values():
-                batch.plain.change_profile(self._latency, latency)
-                batch.with_prefill.change_profile(self._latency, latency)
-        self._latency = latency
+    def __init__(self, lengths: tuple[int, ...]):
+        self.lengths = (0, *sorted({*lengths} - {0}))
+        self._times, self._account = MeasuredSeconds(), Account(SHARE)
+        self._sizes: dict[int, _Size] = defaultdict(_Size)
 
-    def others(self, num_requests: int, length: int) -> list[int]:
-        """Return the other lengths, the one that was used longest ago with so many requests first."""
-        used = self._batches.get(size_of(num_requests), _Batch()).last_used
-        return sorted({0, *self.allowed_lengths} - {length}, key=lambda each: used.get(each, 0))
+    def plan(self, view: BatchView, estimates: Estimates) -> Plan:
+        size = size_of(view.num_rows + view.num_prefills)
+        drafter = model_free_first(view, estimates)
+        caps = length_caps(view, drafter, estimates.max_draft_tokens)
+        fits = [k for k in self.lengths if k * view.num_rows <= view.draft_token_budget]
+        tokens = self._tokens(view, estimates, drafter, caps)[fits]
+        seconds = self._seconds(view, estimates, size, fits, tokens / max(tokens[0], 1e-9))
+        depths = np.minimum(fits, int(caps[estimates.has_passes(drafter)].max(initial=0)))
+        passes = estimates.latency.draft_seconds(view, drafter, estimates.max_draft_tokens)
+        seconds += passes.sum(axis=0)[depths] + estimates.latency.host_seconds
+        best = int((tokens / seconds).argmax())
+        tried = (
+            self._trial(self._sizes[size], size, fits, tokens, seconds, best) if tokens[0] else None
+        )
+        lengths = np.minimum(caps, fits[best if tried is None else tried])
+        reason = None if tried is None else OTHER
+        return Plan(lengths, np.where(lengths > 0, drafter, -1), is_whole=True, reason=reason)
 
-    def try_unknown(self, num_requests: int, length: int) -> int | None:
-        """Return the longest of the shorter lengths that was never used with so many requests. It is returned once: a
-        host may not carry it out, for example where vLLM's workers choose the tokens that they verify."""
-        batch = self._batches.setdefault(size_of(num_requests), _Batch())
-        shorter = {each for each in (0, *self.allowed_lengths) if each < length}
-        unknown = max(shorter - batch.last_used.keys(), default=None)
-        if unknown is not None:
-            batch.last_used[unknown] = batch.num_steps
-        return unknown
-
-    def observe(self, outcome: Outcome) -> None:
-        """Learn from a step in which requests decoded."""
-        view, latency = outcome.view, self._latency
-        if latency is None:
+    def learn(self, plan: Plan, outcome: Outcome) -> None:
+        view = outcome.view
+        if not view.num_rows:
             return
-        batch = self._batches.setdefault(size_of(view.num_rows + view.num_prefills), _Batch())
-        steps, length = batch.with_prefill if view.prefill_tokens else batch.plain, int(outcome.verified.max())
-        size = view, outcome.verified.sum(keepdims=True), view.prefill_tokens
-        batch.num_steps += 1
-        batch.last_used[length] = batch.num_steps
-        steps.observe(length, size, outcome.seconds.target / float(latency.profiled_seconds(*size)[0]))
-        rate = 1.0 / MEMORY if batch.emitted else 1.0
-        emitted = 1.0 + float(outcome.accepted.mean())
-        batch.emitted += rate * (emitted - batch.emitted)
-        batch.mixed += rate * (bool(view.prefill_tokens) - batch.mixed)
-        if view.prefill_tokens:
-            rate = rate if batch.prefill_tokens else 1.0
-            batch.prefill_tokens += rate * (view.prefill_tokens - batch.prefill_tokens)
+        size = size_of(view.num_rows + view.num_prefills)
+        now, is_mixed = self._sizes[size], view.prefill_tokens > 0
+        now.mixed += RATE * (is_mixed - now.mixed)
+        now.emitted += RATE * (1.0 + float(outcome.accepted.mean()) - now.emitted)
+        self._account.earn(outcome.seconds.total)
+        if is_mixed and view.num_prefills > 2 + view.num_rows**0.5:
+            return  # a burst of prompts says nothing about lengths
+        if is_mixed:
+            rate = RATE if now.prefill_tokens else 1.0
+            now.prefill_tokens += rate * (view.prefill_tokens - now.prefill_tokens)
+        self._times.observe(size, int(outcome.verified.max()), view, outcome.seconds.target)
 
-    def seconds(self, view: BatchView, lengths: list[int], modelled: np.ndarray) -> np.ndarray:
-        """Return the seconds of this step's pass with each of these lengths: float [n]. modelled: the same by the cost
-        model."""
-        batch = self._batches.get(size_of(view.num_rows + view.num_prefills), _Batch())
-        steps = batch.with_prefill if view.prefill_tokens else batch.plain
-        return self._measured(steps, view, lengths, view.prefill_tokens) if steps.counts else modelled
+    def state(self) -> dict:
+        return {"seconds_for_trials": self._account.seconds, "lengths": list(self.lengths)}
 
-    def seconds_of_next(
-        self, view: BatchView, lengths: list[int], modelled: np.ndarray, emitted: np.ndarray
+    def _tokens(
+        self, view: BatchView, estimates: Estimates, drafter: np.ndarray, caps: np.ndarray
     ) -> np.ndarray:
-        """Return the expected seconds of the next step's pass, which may have prefill or not: float [n].
+        """Return the expected (weighted) tokens of a step by length: float [K + 1]."""
+        is_drafted = np.arange(estimates.max_draft_tokens) < caps[:, None]
+        gained = view.weights @ (estimates.survival_of(drafter) * is_drafted)
+        return float(view.weights.sum()) + np.append(0.0, gained.cumsum())
 
-        view has none. emitted: float [n], tokens of a request in a step of each length. Every answer comes with a
-        prompt: requests that emit more in a step have more prefill in it."""
-        plain = self.seconds(view, lengths, modelled)
-        batch = self._batches.get(size_of(view.num_rows + view.num_prefills))
-        if batch is None or not batch.with_prefill.counts:
+    def _seconds(
+        self,
+        view: BatchView,
+        estimates: Estimates,
+        size: int,
+        lengths: list[int],
+        emitted: np.ndarray,
+    ) -> np.ndarray:
+        """Return the seconds of the target's pass with each length: float [n]. emitted: float [n], tokens of a row."""
+        now, alone = self._sizes[size], view.without_prefill()
+        self._times.use(estimates.latency)
+        if not any(each.kept_passes for each in estimates.drafters):
+            return self._times.seconds(size, lengths, alone, view.prefill_tokens)
+        plain = self._times.seconds(size, lengths, alone, 0.0)
+        if not now.prefill_tokens:
             return plain
-        mixed = self._measured(batch.with_prefill, view, lengths, batch.prefill_tokens)
-        return plain + batch.mixed * emitted / batch.emitted * (mixed - plain)
+        beside = self._times.seconds(size, lengths, alone, now.prefill_tokens)
+        share = np.minimum(now.mixed * emitted / now.emitted, 1.0)
+        return plain + share * np.maximum(beside - plain, 0.0)
 
-    def _measured(self, steps: _Steps, view: BatchView, lengths: list[int], prefill_tokens: float) -> np.ndarray:
-        assert self._latency is not None
-        numbers = view.num_rows * np.array(lengths)
-        return self._latency.profiled_seconds(view, numbers, prefill_tokens) * steps.ratios(lengths)
-
-
-def plan_uniform(
-    times: LengthTimes,
-    view: BatchView,
-    estimates: Estimates,
-    target_seconds: np.ndarray,
-    value_of_time: float | None,
-    drafter: np.ndarray,
-    draft_seconds: np.ndarray,
-) -> LengthPlan:
-    """Return the plan of the allowed length (or 0) of largest predicted goodput. Every row is charged the whole length:
-    a row whose draft is shorter is padded, so that the pass keeps its shape.
-
-    drafter: int [R]. target_seconds, value_of_time: see planner. draft_seconds: float [D, K + 1], by drafter."""
-    caps = length_caps(view, drafter, estimates.max_draft_tokens)
-    fits = [k for k in sorted(times.allowed_lengths) if k * view.num_rows <= view.draft_token_budget]
-    candidates = np.array([0, *fits])
-    emitted = _emitted(estimates.survival_of(drafter), caps, view.weights)[candidates]
-    depths = np.minimum(candidates, int(caps[estimates.has_passes(drafter)].max(initial=0)))
-    times.use(estimates.latency)
-    modelled = target_seconds[candidates * view.num_rows]
-    if any(each.kept_passes for each in estimates.drafters):
-        of_each = emitted / max(float(view.weights.sum()), 1e-9)
-        seconds = times.seconds_of_next(view, candidates.tolist(), modelled, of_each)
-    else:
-        seconds = times.seconds(view, candidates.tolist(), modelled)
-    seconds = seconds + draft_seconds.sum(axis=0)[depths] + estimates.latency.host_seconds
-    goodput = emitted / seconds
-    values = objective(emitted, seconds, value_of_time)
-    best = int(values.argmax())
-    return LengthPlan(
-        lengths=np.minimum(caps, candidates[best]),
-        depth=int(depths[best]),
-        goodput=float(goodput[best]),
-        seconds=float(seconds[best]),
-        off_goodput=float(goodput[0]),
-        off_seconds=float(seconds[0]),
-        gain=relative_gain(float(values[best]), float(values[0]), float(view.weights.sum()), value_of_time),
-    )
-
-
-def _emitted(survival: np.ndarray, caps: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the expected (weighted) tokens by the common length: float [K + 1]. survival: float [R, K]. caps: int
-    [R]."""
-    is_drafted = np.arange(survival.shape[1]) < caps[:, None]
-    gained = (weights @ (survival * is_drafted)).cumsum()
-    return float(weights.sum()) + np.append(0.0, gained)
+    def _trial(
+        self,
+        now: _Size,
+        size: int,
+        lengths: list[int],
+        tokens: np.ndarray,
+        seconds: np.ndarray,
+        best: int,
+    ) -> int | None:
+        """Return the place of a length to try in this step; None for the best one."""
+        now.num_steps += 1
+        others = sorted((j for j in range(len(lengths)) if j != best), key=lambda j: abs(j - best))
+        last = {j: self._times.last_seen(size, lengths[j], now.mixed > 0.5) for j in others}
+        unknown = [j for j in others if not last[j] and lengths[j] not in now.tried]
+        if unknown and now.num_steps >= GAP // 2:
+            now.num_steps = 0
+            now.tried.add(lengths[unknown[0]])
+            return unknown[0]
+        if now.num_steps < GAP:
+            return None
+        for j in sorted(others, key=lambda j: last[j]):
+            if self._account.pay(float(seconds[j] - tokens[j] * seconds[best] / tokens[best])):
+                now.num_steps = 0
+                return j
+        return None

@@ -1,4 +1,4 @@
-"""Decision records: the view of a step, the decision about it, its alternatives, and the outcome.
+"""Decision records: the view of a step, the decision about it, and the outcome.
 
 One record explains a step to a person, and is enough to replay the step with any policy (sim.replay). As text it is one
 line of JSON; a log of them begins with a header.
@@ -23,15 +23,6 @@ _TREE_MATRICES = ("parents", "node_tests")
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """A plan that was not chosen."""
-
-    label: str
-    num_draft_tokens: int
-    goodput: float  # predicted (weighted) tokens per second, if all its drafts are verified
-
-
-@dataclass(frozen=True)
 class DecisionRecord:
     """The record of one step."""
 
@@ -42,7 +33,6 @@ class DecisionRecord:
     off_goodput: float  # predicted (weighted) tokens per second of no drafts at all
     predicted_seconds: float  # of the step
     survival: np.ndarray  # float [R, K], the estimates used, of the drafter of each row
-    alternatives: tuple[Alternative, ...] = ()  # the best of those not chosen, by the policy's objective, best first
     reason: str | None = None  # why the planner's choice was not followed, see Plan; None where it was
 
     @property
@@ -60,7 +50,6 @@ class DecisionRecord:
             "predicted_goodput": self.goodput,
             "predicted_goodput_off": self.off_goodput,
             "predicted_seconds": self.predicted_seconds,
-            "alternatives": [vars(alternative) for alternative in self.alternatives],
             "reason": self.reason,
             "verified": outcome.verified.tolist(),
             "accepted": outcome.accepted.tolist(),
@@ -78,7 +67,6 @@ class DecisionRecord:
             data |= {"width": int(outcome.plan.width), "depths": outcome.plan.depths.tolist()}
         data |= {"goodput": self.goodput, "off_goodput": self.off_goodput, "predicted_seconds": self.predicted_seconds}
         data |= {"survival": np.round(self.survival, 4).tolist(), "reason": self.reason}
-        data |= {"alternatives": [[a.label, int(a.num_draft_tokens), float(a.goodput)] for a in self.alternatives]}
         data |= {name: getattr(outcome, name).tolist() for name in _OUTCOME_COLUMNS}
         data |= {"num_emitted": int(outcome.num_emitted)}
         data |= {"seconds": [getattr(outcome.seconds, name) for name in _SECONDS]}
@@ -131,7 +119,6 @@ class DecisionRecord:
             off_goodput=fields.number("off_goodput"),
             predicted_seconds=fields.number("predicted_seconds"),
             survival=fields.matrix("survival", num_rows),
-            alternatives=_read_alternatives(fields),
             reason=fields.text("reason") if fields.has("reason") else None,
         )
 
@@ -145,7 +132,6 @@ def decision_record(
     off_goodput: float,
     predicted_seconds: float,
     survival: np.ndarray,
-    alternatives: tuple[Alternative, ...] = (),
 ) -> DecisionRecord:
     """Return the record of a finished step. plan: the policy's for view. outcome: the result of it.
 
@@ -166,7 +152,6 @@ def decision_record(
         off_goodput=float(off_goodput),
         predicted_seconds=float(predicted_seconds),
         survival=survival,
-        alternatives=alternatives,
         reason=plan.reason,
     )
 
@@ -202,14 +187,6 @@ class LogHeader:
             drafters=_read_drafters(fields),
             profile=fields.mapping("profile"),
         )
-
-
-def _read_alternatives(fields: Fields) -> tuple[Alternative, ...]:
-    entries = fields.data.get("alternatives", [])
-    try:
-        return tuple(Alternative(str(label), int(tokens), float(goodput)) for label, tokens, goodput in entries)
-    except (TypeError, ValueError):
-        return fields.fail("field 'alternatives' must be a list of [label, number of draft tokens, goodput]")
 
 
 def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.planner.expected_tree import child_chances
+from smartspec.control.expected_tree import child_chances
 from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, Plan, StopRule
 from smartspec.core.batch import NO_DRAFT, Draft
 from smartspec.sim.world.acceptance import GroundTruthAcceptance

@@ -46,7 +46,7 @@ class Decision:
         if plan is not None and plan.view is not None:
             survival = None if plan.survival is None else plan.survival[rows]
             columns = {"lengths": plan.lengths[rows], "drafter": plan.drafter[rows], "survival": survival}
-            plan = replace(plan, view=view, alternatives=list, **columns)
+            plan = replace(plan, view=view, **columns)
         some = tuple([self.names[row] for row in rows])
         return replace(self, names=some, view=view, lengths=self.lengths[rows], plan=plan)
 
