@@ -98,21 +98,21 @@ class Goodput(Policy):
             return with_fields(no_drafts(view.num_rows), reason=reason)
         is_due = self._since_trial[size] >= MEMORY and self.settings.share > 0
         key, held = (estimates.num_learned, size), self._held
-        if is_due or view.prefill_tokens or held is None or held.key != key:
+        if is_due or view.prefill_tokens or (held is not None and held.key != key):
             held = None
-        elif held.rows == view.request_ids.tobytes():
+        if held is not None and held.rows == view.request_ids.tobytes():
             repeated = self._again(held.plan, view)
             if repeated.lengths.sum() <= view.draft_token_budget:
                 return repeated
         view = fair_weights(view, estimates, self.settings.fairness)
-        best = self._best(view, estimates, held and held.best)
+        best = self._best(view, estimates, None if held is None else held.best)
         plan = self._to_plan(view, best)
         if held is None:
             self._price, self._num_kept = best.price, int(best.kept.sum())
         self._held = None
         if not view.prefill_tokens and estimates.num_learned is not None:
-            repeats = len(estimates.models) == len(estimates.drafters) and best.kept.any()
-            repeats = repeats and not best.candidate.is_late.any()
+            is_late, has_free = best.candidate.is_late, len(estimates.models) < len(estimates.drafters)
+            repeats = best.kept.any() and not has_free and not is_late.any()
             rows = view.request_ids.tobytes() if repeats else b""
             self._held = _Held(key, rows, best, plan)
         return (self._trial(view, best) if is_due else None) or plan

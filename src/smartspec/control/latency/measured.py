@@ -7,16 +7,24 @@ is timed by itself. Times are kept relative to the profile's, since batches of o
 
 from collections import Counter
 from math import exp, log
+from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import BatchView
 
 MEMORY = 12  # steps that a time is learned over
 MOST = 0.5  # a step that takes 1.6 times as long does not do so because of its length
 
 Key = tuple[int, int, bool]  # size of the batch, draft length, beside prefill
+
+
+class Profile(Protocol):
+    """The profiled time of passes: see latency.model.LatencyModel."""
+
+    def profiled_seconds(
+        self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float
+    ) -> np.ndarray: ...
 
 
 class MeasuredSeconds:
@@ -30,9 +38,9 @@ class MeasuredSeconds:
         ] = {}  # arguments of profiled_seconds
         self._seen: dict[Key, int] = {}
         self._num_passes = 0
-        self._latency: LatencyModel | None = None
+        self._latency: Profile | None = None
 
-    def use(self, latency: LatencyModel) -> None:
+    def use(self, latency: Profile) -> None:
         """Make times relative to this profile. What was measured stays the same."""
         if self._latency is not None and latency is not self._latency:
             for key, size in self._last.items():
