@@ -4,10 +4,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from best_lengths import StepTimes, plan_lengths
 from hypothesis import given
 from hypothesis import strategies as st
 
-from best_lengths import StepTimes, plan_lengths
 from smartspec.core.batch import NO_DRAFT, Draft, chain, shorten
 
 # For each node, which earlier node (or -1) it follows and how likely it is accepted after that.

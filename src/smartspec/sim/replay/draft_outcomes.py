@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.expected_tree import child_chances
+from smartspec.control.log.decision import DecisionRecord
 from smartspec.control.records import DrafterSpec, DrafterView
 from smartspec.core.batch import Draft
 from smartspec.sim.world.acceptance import count_leading
