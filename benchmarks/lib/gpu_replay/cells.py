@@ -95,17 +95,16 @@ def play_cells(
     seeds: int,
     processes: int,
 ) -> list[Row]:
-    """A row for each cell and policy, the worst first."""
+    """A row for each cell and policy."""
     runs = list(product(cells, dict.fromkeys([*FIXED.values(), *policies]), range(seeds)))
     with ProcessPoolExecutor(processes) as pool:
         played = dict(zip(runs, pool.map(partial(_play, card), runs, chunksize=4), strict=True))
-    rows = [
+    return [
         _row(cell, policy, {k: _of(played, cell, FIXED[k]) for k in LENGTHS}, found)
         for cell in cells
         for policy in policies
         for found in [_of(played, cell, policy)]
     ]
-    return sorted(rows, key=lambda row: row.of_best)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
