@@ -6,6 +6,8 @@ a live engine too.
     python benchmarks/policies.py ablation --traces FOLDER --results docs/results
     python benchmarks/policies.py traces --traces FOLDER --results docs/results
     python benchmarks/policies.py profile --acceptance 0.7/8 --output profile.json
+    python benchmarks/policies.py gpu --policies uniform:1,3,5,fixed:3
+    python benchmarks/policies.py insurance --cases changes,search --policies goodput,sglang-ema
     python benchmarks/policies.py trees --models 8b --batches 1,8,64 --later-child-share 0.1
 """
 
@@ -17,9 +19,14 @@ from lib import hosts as host_lengths
 from lib import mixtures as mixture_lengths
 from lib import profiling_run, simulated_trees, trace_pages, trace_tables
 from lib.commands import application, run
+from lib.gpu_replay.cells import cells_of, play_cells
+from lib.gpu_replay.page import cells_table, page, summary_table
+from lib.gpu_replay.step_times import CARDS
+from lib.insurance import cases_of, insurance_page, play_cases, rows_table
 from lib.trace_scenarios import TRACES, ablation_jobs, trace_cases, trace_jobs
 
 from smartspec.bench.report import write_json
+from smartspec.cli.policy_list import policy_list
 from smartspec.sim.executor import LATER_CHILD_SHARE
 from smartspec.sim.scenario import Scenario
 
@@ -132,6 +139,59 @@ def hosts(
         for name, row in zip(names, rows, strict=True)
     ]
     typer.echo("\n" + trace_pages.table(["model", "machine", "host", *map(str, sizes), "prefill"], times))
+
+
+@app.command()
+def gpu(
+    policies: Annotated[str, typer.Option(help="As for `smartspec simulate`; uniform:1,3,5 is vLLM's goodput.")] = (
+        "uniform:1,3,5"
+    ),
+    card: Annotated[str, typer.Option(help="Whose step times: h100, h200 or both.")] = ",".join(CARDS),
+    cells: Annotated[
+        str, typer.Option(help="mixed, low, high, falls, rises, burst, or some of them: rises,burst 128.")
+    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Of each cell.")] = 2,
+    processes: Processes = 2,
+    results: Annotated[Path | None, typer.Option(help="Folder in which gpu-replay.md is written.")] = None,
+) -> None:
+    """One draft length for all, with the step times of an H100 and an H200: docs/results/gpu-replay.md.
+
+    Each policy beside the best fixed length and no drafts, the worst cell first. Virtual time, a minute; the
+    controller's own time is not charged.
+    """
+    names, chosen = policy_list(policies), cells_of(cells)
+    rows = {each: play_cells(each, names, chosen, seeds, processes) for each in card.split(",")}
+    typer.echo(f"{summary_table(rows)}\n\n{cells_table(rows)}")
+    if results is not None:
+        options = f' --cells "{cells}"' if cells else ""
+        command = f"python benchmarks/policies.py gpu --policies {policies} --card {card} --seeds {seeds}{options}"
+        (results / "gpu-replay.md").write_text(page(rows, command, seeds), encoding="utf-8")
+
+
+@app.command()
+def insurance(
+    policies: Annotated[str, typer.Option(help="As for `smartspec simulate`, or variants of `ablation`.")] = "goodput",
+    cases: Annotated[str, typer.Option(help="Some of them: changes,drafts x3.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Of each case.")] = 2,
+    charged: Annotated[bool, typer.Option("--charged", help="Charge the controller's own time, as measured here.")] = (
+        False
+    ),
+    processes: Processes = 2,
+    results: Annotated[Path | None, typer.Option(help="Folder in which insurance.md is written.")] = None,
+) -> None:
+    """Mean latency where estimates alone go wrong, relative to off, fixed:1, fixed:3 and goodput:
+    docs/results/insurance.md.
+
+    Acceptance falls and returns, profiles are wrong, the machine gets slower, prefill dominates, all prompts come at
+    once, a search costs more than it brings. The worst case first. Minutes.
+    """
+    names, chosen = policy_list(policies), cases_of(cases)
+    rows = play_cases(chosen, names, seeds, processes, charged)
+    typer.echo(rows_table(rows))
+    if results is not None:
+        options = (f' --cases "{cases}"' if cases else "") + (" --charged" if charged else "")
+        command = f"python benchmarks/policies.py insurance --policies {policies} --seeds {seeds}{options}"
+        (results / "insurance.md").write_text(insurance_page(rows, chosen, command, charged), encoding="utf-8")
 
 
 @app.command()

@@ -42,7 +42,7 @@ class Runs:
     """Finished runs and measured controller times, one JSON line each: appended at once, found again by key."""
 
     def __init__(self, path: Path, half: str):
-        self._path, self._half, self._commit = path, half, _commit()
+        self._path, self._half, self._commit = path, half, commit()
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self._found = {entry["key"]: entry for entry in map(json.loads, lines)}
 
@@ -187,8 +187,8 @@ def _time_key(drafter: str, player: str) -> str:
     return f"controller time | {drafter} | {player}"
 
 
-def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+def commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
 
 

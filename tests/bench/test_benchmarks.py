@@ -18,7 +18,7 @@ COMMANDS = {
     "gpu_check": {""},
     "models": {"architectures", "gguf", "perplexity"},
     "peers": {"first-token", "throughput", "neighbours"},
-    "policies": {"ablation", "hosts", "mixtures", "profile", "traces", "trees"},
+    "policies": {"ablation", "gpu", "hosts", "insurance", "mixtures", "profile", "traces", "trees"},
     "reliability": {"abuse", "page", "seeds", "stress"},
     "sglang_steps": {""},
     "simulator": {""},

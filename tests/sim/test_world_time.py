@@ -154,6 +154,11 @@ def test_distorted_profiles_are_wrong_as_stated():
     honest = H100.profile().target_seconds(view, lengths)
     for factor in (0.5, 2.0):
         assert H100.profile(distortion=factor).target_seconds(view, lengths) == pytest.approx(factor * honest)
+    view, drafter = make_view([600] * 16), np.zeros(16, dtype=int)
+    of_drafts = H100.profile(distortion="drafts:3")
+    assert of_drafts.target_seconds(view, lengths) == pytest.approx(honest, rel=0.02)
+    expected = 3 * H100.profile().draft_seconds(view, drafter, K)
+    assert of_drafts.draft_seconds(view, drafter, K) == pytest.approx(expected, rel=0.02)
     blind = H100.profile(distortion="no-context")
     long_view = make_view([6000] * 16)
     assert blind.target_seconds(long_view, lengths) == pytest.approx(blind.target_seconds(view, lengths))

@@ -42,7 +42,7 @@ def _read_ttft_target(text: str) -> float:
 
 
 def _read_profile(text: str) -> float | str:
-    return text if text == "no-context" else _number("--profile", text)
+    return text if text == "no-context" or text.startswith("drafts:") else _number("--profile", text)
 
 
 def _read_throttle(text: str) -> tuple[tuple[float, float], ...]:
@@ -154,7 +154,7 @@ class ScenarioSettings:
     jitter: Annotated[float, Setting("Noise of times: standard deviation of their logarithm.", 0, 10)] = 0.02
     profile: Annotated[
         float | str,
-        Setting("Error of the controller's start-up profile: a factor, or no-context.", read=_read_profile, shown="1"),
+        Setting("Error of the start-up profile: a factor, drafts:FACTOR or no-context.", read=_read_profile, shown="1"),
     ] = 1.0
     throttle: Annotated[
         tuple[tuple[float, float], ...],
@@ -169,7 +169,7 @@ class ScenarioSettings:
             if setting.least is not None:
                 _check(field.name, getattr(self, field.name), setting.least, setting.largest)
         if self.profile != "no-context":
-            _check("profile", self.profile, *_FACTORS)
+            _check("profile", _number("--profile", str(self.profile).removeprefix("drafts:")), *_FACTORS)
         for second, factor in self.throttle:
             _check("the second of throttle", second, 0, 10**9)
             _check("the factor of throttle", factor, *_FACTORS)

@@ -6,7 +6,7 @@ machine, it gets a start-up profile, which is noisy and maybe wrong, and then me
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -136,16 +136,20 @@ class GroundTruthTime:
         seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, host)
         return self.noise.apply(seconds, rng)
 
-    def profile(self, distortion: float | Literal["no-context"] = 1.0, seed: int = 0) -> LatencyModel:
+    def profile(self, distortion: float | str = 1.0, seed: int = 0) -> LatencyModel:
         """The start-up profile that the controller would get on the unthrottled machine.
 
-        distortion: 1 for a correct profile. Another number: all times are too long by this factor. "no-context": the
-        profile ignores the length of contexts.
+        distortion: 1 for a correct profile. Another number: all times are too long by this factor. "drafts:3": those
+        of draft passes alone are, by this one. "no-context": the profile ignores the length of contexts.
         """
         rng = np.random.default_rng(seed)
-        factor = 1.0 if distortion == "no-context" else float(distortion)
+        of_drafts, _, number = str(distortion).rpartition(":")
+        factor = 1.0 if distortion == "no-context" else float(number)
+        factors = (1.0 if of_drafts else factor, factor)
         profiled = (self.target, *(self.later_drafts or self.drafts))
-        target, *drafts = [cost and CostCurve.fit(self._profile_samples(cost, factor, rng)) for cost in profiled]
+        target, *drafts = [
+            cost and CostCurve.fit(self._profile_samples(cost, factors[n > 0], rng)) for n, cost in enumerate(profiled)
+        ]
         if self.is_parallel:  # what hides beside the target's pass costs nothing
             drafts = [curve and CostCurve.linear(0.0, 0.0) for curve in drafts]
         if distortion == "no-context":
@@ -165,11 +169,7 @@ class GroundTruthTime:
         return self.host_seconds + float(np.interp(view.num_rows, *zip(*self.controller_seconds, strict=True)))
 
     def _throttle_factor(self, now: float) -> float:
-        factor = 1.0
-        for second, value in self.throttle:
-            if now >= second:
-                factor = value
-        return factor
+        return next((value for second, value in reversed(self.throttle) if now >= second), 1.0)
 
     def _target_pass(
         self, view: BatchView, num_draft_tokens: np.ndarray | float, attended: np.ndarray | float
