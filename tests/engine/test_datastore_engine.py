@@ -42,9 +42,8 @@ def answer(engine: Engine, request_id: int = 0, salt: str = "") -> tuple[list[in
     return request.output_token_ids.tolist(), num_steps
 
 
-@pytest.mark.parametrize("drafter", ["datastore", "ngram-tree"])
-def test_a_repeated_request_is_drafted_if_its_salt_is_the_same(drafter):
-    engine = engine_of(drafters=(drafter,))
+def test_a_repeated_request_is_drafted_if_its_salt_is_the_same():
+    engine = engine_of(drafters=("datastore",))
     expected, num_steps = answer(engine, salt="a")
     assert len(expected) == MAX_TOKENS
     again, num_repeated = answer(engine, 1, salt="a")
@@ -102,7 +101,7 @@ def test_what_is_wrong_with_a_store_is_said_before_a_model_is_loaded(tmp_path, m
 
 @pytest.mark.parametrize("options", [{"datastore": "folder"}, {"datastore_memory": "folder"}])
 def test_a_store_that_no_drafter_reads_is_refused(options):
-    with pytest.raises(ValueError, match=r"'folder' is read by no drafter of recycling: add ngram-tree or datastore"):
+    with pytest.raises(ValueError, match=r"'folder' is read by no drafter of recycling: add datastore"):
         EngineConfig(drafters=("recycling",), **options)
 
 

@@ -3,10 +3,7 @@
 import logging
 
 import numpy as np
-import pytest
-from head_cases import EAGLE, HeadCase, make_core
-from test_head_drafter import generate
-from test_head_drafter import make_core as make_eagle3
+from test_head_drafter import generate, make_core
 
 from smartspec.core.batch import Verification
 from smartspec.engine.drafting.head.first_acceptances import NUM_DRAFTS, FirstAcceptances
@@ -36,13 +33,8 @@ def test_others_are_not_said(caplog):
     assert not caplog.records
 
 
-@pytest.fixture(params=["eagle3", EAGLE], ids=str)
-def case(request) -> HeadCase | str:
-    return request.param
-
-
-def test_a_random_head_is_found_out_in_an_engine(caplog, case):
-    core = make_eagle3(pause=0.0) if case == "eagle3" else make_core(case, pause=0.0)
+def test_a_random_head_is_found_out_in_an_engine(caplog):
+    core = make_core(pause=0.0)
     for _ in range(3):
         generate(core)
     first = core.executor.drafters[0]._first

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from eagle3_files import CONFIG, DRAFTS, KEY, LAYER, LAYERS, SIZE, original, random, target_of, tensors, without, write
+from eagle3_files import CONFIG, DRAFTS, KEY, LAYER, LAYERS, original, target_of, tensors, without, write
 from safetensors.torch import save_file
 from tiny_models import VOCABULARY
 
 from smartspec.engine.drafting.head.kinds import is_head, kind_of, load_head
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
 
 # ---- layers that are read
 
@@ -114,12 +113,3 @@ def test_weights_of_other_dtypes_are_read(tmp_path, dtype):
     found["d2t"] = found["d2t"].to(torch.int32)
     head, _ = load_head(write(tmp_path / "head", CONFIG, found), target_of(LAYERS))
     assert torch.equal(head.fc.weight, found["fc.weight"].float()) and head.d2t.dtype == torch.int64
-
-
-def test_a_variant_of_p_eagle_is_told_by_its_weights(tmp_path):
-    found = tensors() | {"mask_hidden": random(2 * SIZE)}
-    head, _ = load_head(
-        write(tmp_path / "head", original(ptd_token_id=7, eagle_config={KEY: [1, 2]}), found), target_of(4)
-    )
-    assert isinstance(head, PEagleHead) and head.mask_token_id == 7
-    assert torch.equal(head.mask_hidden.flatten(), found["mask_hidden"])

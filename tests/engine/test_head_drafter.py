@@ -9,9 +9,8 @@ import torch
 from compiled import need_kernels
 from static_tree import best_tree
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
+from transformers import LlamaConfig, PreTrainedModel
 
-from lab.train.start import head_config
-from lab.train.unroll import TrainingBatch, unroll
 from smartspec.control.records import Plan
 from smartspec.core.batch import Batch, Draft, Verification
 from smartspec.core.blocks import BlockManager
@@ -35,10 +34,15 @@ TAPS = (1, 2)
 NUM_DRAFT_TOKENS = 40
 
 
+def layer_of(model: PreTrainedModel) -> LlamaConfig:
+    """The shape of a head's layer that is the model's own."""
+    return LlamaConfig(**model.config.to_dict() | {"num_hidden_layers": 1, "tie_word_embeddings": False})
+
+
 def random_head(seed: int = 0, sure: bool = False, **variants: bool) -> Eagle3Head:
     """sure: as trained heads often are, so that its trees become deep."""
     torch.manual_seed(seed)
-    layer = head_config(tiny_llama().config, NUM_DRAFT_TOKENS).layer
+    layer = layer_of(tiny_llama())
     head = Eagle3Head(HeadConfig(layer, NUM_DRAFT_TOKENS, TAPS, layer.hidden_size, **variants))
     ids = np.sort(np.random.default_rng(seed).choice(VOCABULARY, NUM_DRAFT_TOKENS, replace=False))
     head.d2t.copy_(torch.from_numpy(ids) - torch.arange(NUM_DRAFT_TOKENS))
@@ -171,26 +175,6 @@ def test_outputs_with_trees_are_those_of_plain_decoding(temperature, num_blocks)
         assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
-def reference_logits(head: Eagle3Head, token_ids: list[int], drafted: list[int]) -> torch.Tensor:
-    """After a text and what was drafted after it, by the code that trains the head, from one pass of the target over
-    the text: [draft_vocab_size]."""
-    target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=1, max_len=128, taps=TAPS)
-    target.forward([Segment(0, 0, np.array(token_ids[:-1], dtype=np.int32), 1)])
-    embedding, nothing = target.loaded.model.get_input_embeddings().weight, torch.zeros(1)
-    tokens = torch.tensor([token_ids + drafted])
-    batch = TrainingBatch(tokens, target.features[0][None], nothing, nothing, nothing, nothing, nothing)
-    *_, normed = unroll(head, embedding, batch, len(drafted) + 1)
-    return head.lm_head(normed[0, -1])
-
-
-def reference_draft(head: Eagle3Head, token_ids: list[int], length: int) -> list[int]:
-    """The chain that the head drafts after a text."""
-    drafted: list[int] = []
-    while len(drafted) < length:
-        drafted.append(int(head.target_ids[reference_logits(head, token_ids, drafted).argmax()]))
-    return drafted
-
-
 def noted_drafts(core: EngineCore) -> list[tuple[list[int], Draft]]:
     """The text and the draft of every row that is drafted for, from now on."""
     (drafter,) = core.executor.drafters
@@ -204,35 +188,6 @@ def noted_drafts(core: EngineCore) -> list[tuple[list[int], Draft]]:
 
     drafter.draft_trees = noted
     return drafts
-
-
-@pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("variant", [None, "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"])
-def test_drafts_are_those_of_the_code_that_trains_it(variant):
-    """After catch-ups, rejections, preemptions and prefixes taken over from other slots."""
-    variants = {} if variant is None else {variant: True}
-    core, head = make_core(num_blocks=24, **variants), random_head(**variants)
-    drafts = noted_drafts(core)
-    requests = generate(core)
-    assert any(r.num_cached_tokens for r in requests) and any(r.num_preemptions for r in requests)
-    for token_ids, drafted in drafts[::7]:
-        assert drafted.token_ids.tolist() == reference_draft(head, token_ids, len(drafted))
-    assert len(drafts) > 70
-
-
-@pytest.mark.usefixtures("attention")
-def test_nodes_of_a_tree_know_their_ancestors_and_nothing_else():
-    """Each is as likely as the code that trains the head says after the path to it."""
-    core, head = make_core(0.0, num_blocks=24, max_width=4, max_draft_tokens=12, sure=True), random_head(sure=True)
-    drafts = noted_drafts(core)
-    generate(core)
-    trees = [(text, draft) for text, draft in drafts if max(draft.depths) > 2 and not draft.is_chain]
-    assert len(trees) > 9
-    in_vocabulary = {token_id: number for number, token_id in enumerate(head.target_ids.tolist())}
-    for text, draft in trees[::2]:
-        for node, path in enumerate(draft.paths[1:]):
-            chances = reference_logits(head, text, list(path[:-1])).softmax(-1)
-            assert draft.confidence[node] == pytest.approx(float(chances[in_vocabulary[path[-1]]]), rel=1e-3)
 
 
 def test_a_plan_of_width_two_beats_a_chain_by_its_own_account():

@@ -44,8 +44,8 @@ class ServerOptions:
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, prediction, datastore, head (the model's own), self:WINDOW (the target "
-            "itself), a model, a head's folder, or module:Class (a,b); or none."
+            help="prompt-lookup, recycling, prediction, datastore, head (the model's own), a model, "
+            "a head's folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
+from lab.drafters.ngram_tree import NgramTree
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
@@ -15,7 +16,6 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.replay.policy_replay import replay
@@ -26,7 +26,7 @@ K = 9
 
 def record(path, policy: str) -> int:
     """Serve a few requests with n-gram trees and write the log; returns the tokens that were emitted."""
-    drafter = NgramTreeDrafter(max_draft_tokens=K)
+    drafter = NgramTree(max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.001))
     controller = Controller(policy, K, latency, drafters=(drafter.spec,))
     lines = [LogHeader("tiny", policy, K, (drafter.spec,), latency.to_dict()).to_json()]

@@ -10,15 +10,15 @@ from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from lab.heads.eagle.head import EagleConfig, EagleHead
+from lab.heads.p_eagle.head import PEagleHead
 from lab.train.start import head_config
 from lab.train.unroll import TrainingBatch, unroll
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
-from smartspec.engine.drafting.head.eagle import EagleConfig, EagleHead
 from smartspec.engine.drafting.head.eagle3 import HeadConfig
 from smartspec.engine.drafting.head.kinds import head_drafter
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 

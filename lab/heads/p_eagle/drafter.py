@@ -5,10 +5,10 @@ from functools import partial
 
 import numpy as np
 
+from lab.heads.one_pass import OnePassDrafter
+from lab.heads.p_eagle.head import PEagleHead
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head.one_pass import OnePassDrafter
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
 from smartspec.engine.drafting.head.runner import HeadRunner
 from smartspec.engine.drafting.pass_of_size import segments_of_size
 from smartspec.engine.models.model_runner import ModelRunner

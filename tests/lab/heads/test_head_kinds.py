@@ -4,22 +4,20 @@ import numpy as np
 import pytest
 import torch
 from head_cases import DEPTH, EAGLE, P_EAGLE, HeadCase, make_core
+from lab_head_cases import MEDUSA, MEDUSA_OUTPUTS, REDRAFTER
 from test_head_drafter import generate, let_some_be_right, noted_drafts
 from tiny_models import VOCABULARY
 
+from lab.heads.product import product_tree
 from smartspec.core.batch import Batch
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.engine.drafting.head import native_head
 from smartspec.engine.drafting.head import runner as head_runner_module
-from smartspec.engine.drafting.trees.product import product_tree
-from smartspec.engine.drafting.trees.with_ngrams import WithNgrams
 from smartspec.engine.models import model_runner
-from smartspec.engine.runtime.build import with_ngrams
 
 
-@pytest.fixture(params=[EAGLE, P_EAGLE], ids=str)
+@pytest.fixture(params=[EAGLE, P_EAGLE, MEDUSA, MEDUSA_OUTPUTS, REDRAFTER], ids=str)
 def case(request) -> HeadCase:
     return request.param
 
@@ -101,13 +99,6 @@ def test_features_without_numbers_make_drafts_that_can_be_verified(case):
     assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
     assert ((draft.confidence >= 0.0) & (draft.confidence <= 1.0)).all()
     assert ((draft.token_ids >= 0) & (draft.token_ids < VOCABULARY)).all()
-
-
-def test_beside_the_ngram_tree_a_head_drafts_as_deep_in_a_pass_as_alone(case):
-    (drafter,) = make_core(case).executor.drafters
-    both, _ = with_ngrams((drafter, NgramTreeDrafter(max_draft_tokens=5)))
-    assert isinstance(both, WithNgrams)
-    assert both.spec == drafter.spec and both.spec.one_pass_depth == (DEPTH if case.is_one_pass else 0)
 
 
 def test_the_best_tree_of_a_product_is_found():

@@ -1,13 +1,16 @@
-"""One draft tree of what a head and the n-gram tree propose after the same text."""
+"""One draft tree of what a head and the n-gram tree propose after the same text.
+
+python benchmarks/drafters.py tokens --trees --drafters ngram-tree+head
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from lab.drafters.ngram_tree import NgramTree
 from smartspec.control.records import StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft
 from smartspec.core.drafter import TreeDrafter
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
 
 
 class WithNgrams:
@@ -15,7 +18,7 @@ class WithNgrams:
     engine and has made its own when this one is called. Chains stay as they are. Implements
     core.drafter.TreeDrafter."""
 
-    def __init__(self, drafter: TreeDrafter, ngrams: NgramTreeDrafter):
+    def __init__(self, drafter: TreeDrafter, ngrams: NgramTree):
         self.spec = drafter.spec
         self.begin_step, self.view = drafter.begin_step, drafter.view
         self.draft, self.observe = drafter.draft, drafter.observe

@@ -9,6 +9,7 @@ when it is proposed, as a head's tokens are its likeliest and not drawn.
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from smartspec.engine.drafting.head.checkpoint.eagle3 import read_head
 from smartspec.engine.drafting.head.checkpoint.files import filled, in_floats, read_file
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head
+from smartspec.engine.drafting.head.kinds import ACCEPTANCE
+from smartspec.engine.drafting.head.runner import HeadRunner
 from smartspec.engine.drafting.trees.proposals import Proposals
+from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
 
-FILE = "acceptance.safetensors"  # beside the head's own weights, of which other engines know nothing else
+FILE = ACCEPTANCE  # beside the head's own weights, of which other engines know nothing else
 BLOCK = "blocks.{}.weight"
 LEAST = 1e-4  # chances are not taken to be nearer to 0 and 1
 
@@ -65,3 +72,28 @@ def read_acceptance(folder: Path, size: int) -> AcceptanceHead | None:
         return filled(path, lambda: AcceptanceHead(size, num_blocks), weights)
     except (ValueError, OSError) as error:
         raise ValueError(f"{error} (or delete {path}: the head drafts without it)") from error
+
+
+class JudgedHead(Eagle3Head):
+    """An EAGLE-3 head with what judges its tokens, which is no part of its passes and so none of its modules."""
+
+    judge: tuple[AcceptanceHead]
+
+
+def read_judged(folder: Path, target: LoadedModel) -> tuple[JudgedHead, torch.Tensor | None]:
+    """Raises as read_head and read_acceptance."""
+    head, embedding = read_head(folder, target, lambda folder, data, config, weights: partial(JudgedHead, config))
+    head.judge = (read_acceptance(folder, head.config.layer.hidden_size),)
+    return head, embedding
+
+
+class JudgedRunner(HeadRunner):
+    """Passes of an EAGLE-3 head whose tokens are as likely as its acceptance head says."""
+
+    def __init__(self, head: JudgedHead, target: ModelRunner, **options):
+        self.judge = head.judge[0].to(target.device)
+        super().__init__(head, target, **options)
+
+    def _pass(self, *of_pass) -> Proposals:
+        proposals = super()._pass(*of_pass)
+        return self.judge.judged(proposals, self.normed)

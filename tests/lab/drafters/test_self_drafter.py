@@ -1,7 +1,6 @@
 """The target as its own drafter: the KV it writes is never text, and what is emitted is what the target says."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from real_prompts import PROMPTS
 from test_draft_model import ModelController, ShortSighted
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
+from lab.drafters.self_draft import SelfDraft
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
@@ -23,7 +23,6 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.attention.ragged import ATTENTION_NAME
-from smartspec.engine.drafting.self_draft.drafter import SelfDrafter
 from smartspec.engine.drafting.source import DrafterSource
 from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
@@ -58,7 +57,7 @@ def make_model(attention: str = ATTENTION_NAME):
 
 def make_core(num_blocks: int = 100, seed: int = 0, pause: float = 0.2, num_slots: int = 4) -> EngineCore:
     target = ModelRunner(as_loaded(make_model()), num_slots=num_slots, max_len=128)
-    executor = LiveExecutor(target, (SelfDrafter(target, WINDOW, f"self:{WINDOW}"),))
+    executor = LiveExecutor(target, (SelfDraft(target, WINDOW),))
     blocks = BlockManager(num_blocks, 4, num_slots)
     scheduler = Scheduler(blocks, max_batched_tokens=4 * num_slots, max_model_len=128, max_draft_tokens=5)
     return EngineCore(scheduler, executor, Lengths(seed, pause))
@@ -153,7 +152,7 @@ def test_sampled_tokens_have_the_distribution_of_the_target():
 
 def test_short_texts_are_not_drafted_for():
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=2, max_len=128)
-    drafter = SelfDrafter(target, WINDOW, "self:6")
+    drafter = SelfDraft(target, WINDOW)
     requests = tuple(Request(i, [1] * 60, SamplingParams(), seed=0) for i in range(2))
     requests[0].num_computed_tokens, requests[1].num_computed_tokens = 36, 37
     view = drafter.view(Batch(decoding=requests))
@@ -163,7 +162,7 @@ def test_short_texts_are_not_drafted_for():
 def test_a_pass_is_profiled_as_it_will_be():
     """With no more context than a pass reads, of which all is memory that was written."""
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=2, max_len=128)
-    drafter, fed = SelfDrafter(target, WINDOW, "self:6"), []
+    drafter, fed = SelfDraft(target, WINDOW), []
     target.forward = lambda segments: fed.extend(segments) or torch.zeros(1, VOCABULARY)
     limits = {"max_len": 2000, "max_batch": 2, "kv_tokens": 4000, "max_seconds": 1e3}
     samples = measure_passes(drafter, **limits, max_context=drafter.spec.context_limit)
@@ -173,7 +172,7 @@ def test_a_pass_is_profiled_as_it_will_be():
 
 
 def test_a_draft_pass_takes_no_longer_after_longer_texts():
-    spec = SelfDrafter(ModelRunner(as_loaded(tiny_llama(0)), num_slots=1, max_len=128), WINDOW, "self:6").spec
+    spec = SelfDraft(ModelRunner(as_loaded(tiny_llama(0)), num_slots=1, max_len=128), WINDOW).spec
     curve = CostCurve((0.0,), (1e-3,), constant=5e-3, per_context_token=3e-6, per_attended_token=1e-6)
     latency = LatencyModel(curve, (curve,))
     latency.use_drafters((spec,))
@@ -188,18 +187,32 @@ def test_a_draft_pass_takes_no_longer_after_longer_texts():
     assert seconds(8000)[1] > seconds(1000)[1] + 0.05
 
 
-@pytest.mark.parametrize("name", ["self", "self:", "self:0", "self:-3", "self:many", "self:2.5", "self:256:4"])
-def test_a_window_that_is_no_positive_number_is_refused(name):
-    with pytest.raises(ValueError, match=f"{name!r}.*self:256"):
-        EngineConfig(drafters=(name,))
+NAME = "lab.drafters.self_draft:SelfDraft"
+
+
+def test_its_earlier_name_is_refused_with_the_new_one():
+    with pytest.raises(ValueError, match=rf"'self:256' is called {NAME}:256 and is in the repository's lab"):
+        EngineConfig(drafters=("self:256",))
+
+
+@pytest.mark.parametrize("window", ["0", "-3", "2.5"])
+def test_a_window_that_is_no_positive_number_is_refused(window):
+    with pytest.raises(ValueError, match=f"must be a positive number of tokens, as in SelfDraft:256, got {window}"):
+        prepared(window)
 
 
 def test_a_window_for_which_no_text_is_long_enough_is_refused():
+    assert prepared("21").sparse.window == 21
+    with pytest.raises(
+        ValueError, match=r"a window of 22 .* more than 132 tokens, and the context is 128: .* below 21.3"
+    ):
+        prepared("22")
+
+
+def prepared(window: str) -> SelfDraft:
     sizes = {"num_slots": 1, "max_len": 128, "max_draft_tokens": 4}
-    source = DrafterSource("self:21", "tiny", as_loaded(tiny_llama(0)), load_model=as_loaded, **sizes)
-    assert prepare_drafter(source).make(ModelRunner(source.target, num_slots=1, max_len=128)).sparse.window == 21
-    with pytest.raises(ValueError, match=r"'self:22'.* more than 132 tokens, and the context is 128: .* below 21.3"):
-        prepare_drafter(replace(source, name="self:22"))
+    source = DrafterSource(f"{NAME}:{window}", "tiny", as_loaded(tiny_llama(0)), load_model=as_loaded, **sizes)
+    return prepare_drafter(source).make(ModelRunner(source.target, num_slots=1, max_len=128))
 
 
 @pytest.mark.parametrize(("context", "drafts"), [(1200, False), (8000, True)])
@@ -219,7 +232,7 @@ def test_the_real_model_drafts_for_itself():
     prompt = default_tokenizer().encode("\n\n".join(PROMPTS))[:200]
     found, tested = {}, []
     for policy in ("off", "fixed:3"):
-        engine = build_engine(EngineConfig(policy=policy, drafters=("self:32",), max_batch=2, strict=True))
+        engine = build_engine(EngineConfig(policy=policy, drafters=(f"{NAME}:32",), max_batch=2, strict=True))
         learn = engine.core.controller.learn
         engine.core.controller.learn = lambda plan, o, learn=learn: (tested.append(o), learn(plan, o))
         found[policy] = outputs(generate(engine.core, [prompt, prompt[:180]], max_tokens=30, temperature=0.0))

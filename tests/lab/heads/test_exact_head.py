@@ -20,18 +20,17 @@ import numpy as np
 import pytest
 import torch
 from head_cases import LAST, SIZE
-from test_head_drafter import RandomShapes
+from test_head_drafter import RandomShapes, layer_of
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 from torch import nn
 
-from lab.train.start import head_config
+from lab.heads.eagle.head import EagleConfig, EagleHead
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.head import runner as head_runner_module
-from smartspec.engine.drafting.head.eagle import EagleConfig, EagleHead
 from smartspec.engine.drafting.head.kinds import head_drafter
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -57,7 +56,7 @@ def eagle_pair() -> tuple[LoadedModel, EagleHead]:
         layer.self_attn.o_proj.weight[:HALF] = layer.mlp.down_proj.weight[:HALF] = 0.0
     first.self_attn.q_proj.weight[:] = first.mlp.down_proj.weight[:] = 0.0
     hide_first_token(second.self_attn)
-    layer = head_config(model.config, VOCABULARY).layer
+    layer = layer_of(model)
     head = EagleHead(EagleConfig(layer, LAST)).requires_grad_(False).eval()
     head.layers[0].load_state_dict(second.state_dict())
     num_groups = layer.num_attention_heads // layer.num_key_value_heads

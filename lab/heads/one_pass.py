@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from lab.heads.product import product_trees
 from smartspec.control.records import DrafterSpec, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head.drafter import HeadDrafter
-from smartspec.engine.drafting.trees.product import product_trees
 from smartspec.engine.models.model_runner import ModelRunner
 
 

@@ -1,20 +1,22 @@
 """Heads of other kinds than EAGLE-3 on disk: the layouts in the field, and what is said of others."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from eagle3_files import CONFIG, KEY, original, random, target_of, tensors
+from eagle3_files import write as write_eagle3
 from head_cases import EAGLE, P_EAGLE
+from make_heads import make_eagle
 from safetensors.torch import load_file, save_file
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 
+from lab.heads.acceptance_head import AcceptanceHead, JudgedHead
+from lab.heads.p_eagle.head import PEagleHead
 from lab.heads.write import write_head
-from smartspec.engine.drafting.head.kinds import is_head, load_head
-
-sys.path.append(str(Path(__file__).parents[1] / "vllm_real"))
-from make_heads import make_eagle
+from smartspec.control import lab_tables
+from smartspec.engine.drafting.head.kinds import ACCEPTANCE, is_head, kind_of, load_head
 
 SIZE = SHAPE["hidden_size"]
 TARGET = as_loaded(tiny_llama(0))
@@ -91,7 +93,7 @@ def test_an_eagle_head_that_vllm_loads_is_read(tmp_path):
         ({"hidden_size": 64}, "hidden states of size 64, the target's are of 32; use one that was trained for this"),
         ({"vocab_size": 77}, "a vocabulary of 77 tokens, the target has 61"),
         ({"intermediate_size": 99}, "its config says .99"),
-        ({"speculators_model_type": "dflash"}, "type 'dflash': use one of type eagle, eagle3, peagle, medusa"),
+        ({"speculators_model_type": "dflash"}, "type 'dflash': use one of type eagle3, eagle, peagle, "),
     ],
 )
 def test_eagle_heads_for_another_target_are_refused(tmp_path, change, message):
@@ -158,3 +160,35 @@ def test_damaged_weights_are_refused(tmp_path, name):
     (folder / name).write_bytes(data[: len(data) // 2])
     with pytest.raises(OSError, match=r"damaged or cut short .* download or train it again"):
         load_head(folder, TARGET)
+
+
+def test_a_variant_of_p_eagle_is_told_by_its_weights(tmp_path):
+    found = tensors() | {"mask_hidden": random(2 * SIZE)}
+    head, _ = load_head(
+        write_eagle3(tmp_path / "head", original(ptd_token_id=7, eagle_config={KEY: [1, 2]}), found), target_of(4)
+    )
+    assert isinstance(head, PEagleHead) and head.mask_token_id == 7
+    assert torch.equal(head.mask_hidden.flatten(), found["mask_hidden"])
+
+
+@pytest.mark.parametrize("kind", ["eagle", "peagle", "judged"])
+def test_without_the_lab_it_is_said_where_a_kind_is(tmp_path, monkeypatch, kind):
+    folder = tmp_path / "head"
+    if kind == "eagle":
+        eagle_folder(folder)
+    elif kind == "peagle":
+        write_head(folder, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
+    else:
+        write_eagle3(folder, CONFIG, tensors())
+        save_file(AcceptanceHead(32).state_dict(), folder / ACCEPTANCE)
+        assert isinstance(load_head(folder, target_of(4))[0], JudgedHead)
+    monkeypatch.setattr(lab_tables.importlib, "import_module", missing)
+    remedy = "; or delete acceptance.safetensors: the head drafts without it" if kind == "judged" else "$"
+    with pytest.raises(
+        ValueError, match=rf"of type {kind_of(folder)!r}: that kind is in the repository's lab.*{remedy}"
+    ):
+        load_head(folder, target_of(4))
+
+
+def missing(name: str) -> None:
+    raise ModuleNotFoundError(name=name)

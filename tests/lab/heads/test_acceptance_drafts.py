@@ -5,8 +5,8 @@ import pytest
 import torch
 from test_head_drafter import attention, generate, make_core, noted_drafts
 
+from lab.heads.acceptance_head import AcceptanceHead, JudgedRunner
 from lab.policies.specdecpp import stop_when_rejection_likely
-from smartspec.engine.drafting.head.acceptance_head import AcceptanceHead
 
 __all__ = ["attention"]  # a fixture
 
@@ -18,7 +18,7 @@ def judging(core, bias: float = 0.0):
     acceptance = AcceptanceHead(runner.loaded.model.config.hidden_size).requires_grad_(False)
     torch.nn.init.normal_(acceptance.output.weight, std=0.5)
     acceptance.output.bias += bias
-    runner._acceptance = acceptance
+    runner.__class__, runner.judge = JudgedRunner, acceptance
     return core
 
 
@@ -48,7 +48,7 @@ def test_chains_hold_the_same_tokens_with_what_it_says_of_each():
 def test_every_row_is_judged_by_what_its_own_output_embedding_reads():
     core = judging(make_core())
     runner, rows = core.executor.drafters[0].runner, []
-    judged = runner._acceptance.judged
+    judged = runner.judge.judged
 
     def noted(proposals, hidden):
         logits = head_logits(hidden)
@@ -56,7 +56,7 @@ def test_every_row_is_judged_by_what_its_own_output_embedding_reads():
         return judged(proposals, hidden)
 
     head_logits = output_of(runner)
-    runner._acceptance.judged = noted
+    runner.judge.judged = noted
     generate(core)
     assert len(rows) > 20 and np.abs(np.concatenate(rows)).max() < 1e-3
 

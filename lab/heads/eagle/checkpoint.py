@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig
 
+from lab.heads.eagle.head import EagleConfig, EagleHead
 from smartspec.engine.drafting.head.checkpoint.files import filled, in_floats, read_json, read_tensors
 from smartspec.engine.drafting.head.checkpoint.layer import layer_config
 from smartspec.engine.drafting.head.checkpoint.taps import no_head
-from smartspec.engine.drafting.head.eagle import EagleConfig, EagleHead
 from smartspec.engine.models.loaded_model import LoadedModel
 
 # What the speculators format calls otherwise.

@@ -14,6 +14,7 @@ from transformers import LlamaConfig
 
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, register_attention
 from smartspec.engine.drafting.head.eagle3 import MLP, Projections
+from smartspec.engine.drafting.head.runner import HeadRunner
 from smartspec.engine.kernels.cpu import elementwise
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
 from smartspec.engine.models.linear import make_linear
@@ -89,3 +90,11 @@ class PackedEagle(nn.Module):
         hidden = hidden + self.attention(hidden, turn, attention_plan=plan)[0]
         hidden = hidden + self.mlp(self.mlp_norm(hidden))
         return hidden, hidden
+
+
+class EagleRunner(HeadRunner):
+    """Passes of an EAGLE head, under the target's output embedding."""
+
+    @staticmethod
+    def pack(head: nn.Module, target: nn.Module) -> nn.Module:
+        return PackedEagle(head, target.get_output_embeddings())

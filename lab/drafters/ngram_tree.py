@@ -11,6 +11,8 @@ expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabi
 The probability of a child is counted: how often the target emitted children that were found in the same way, verified
 or not. The way is what each source says of the child (a kind, 0 where it does not have it), and child rank. In text
 that is the length of the match, in the table the context and the place, in the datastore the context and the share.
+
+    smartspec serve --drafter lab.drafters.ngram_tree:NgramTree
 """
 
 import heapq
@@ -77,10 +79,11 @@ class _Child(NamedTuple):
     depth: int
 
 
-class NgramTreeDrafter(RecyclingDrafter):
+class NgramTree(RecyclingDrafter):
     """Drafts trees of up to max_draft_tokens nodes; remembers what RecyclingDrafter does, and how well it did."""
 
     spec = DrafterSpec("ngram-tree", match_lengths=(0, 2, 3, 4, 6, 8, FORCED))
+    reads_texts = True
 
     def __init__(self, *, datastore: Datastore | None = None, memory: AnswerMemory | None = None, **options):
         super().__init__(**options)
@@ -93,15 +96,15 @@ class NgramTreeDrafter(RecyclingDrafter):
         self._tries = [PRIOR_WEIGHT] * len(self._hits)
         self._most_nodes = self.max_draft_tokens
 
-    def of_salt(self, cache_salt: str) -> "NgramTreeDrafter":
+    def of_salt(self, cache_salt: str) -> "NgramTree":
         return self._prepared(super().of_salt(cache_salt), cache_salt)
 
-    def reader_of_salt(self, cache_salt: str) -> "NgramTreeDrafter":
+    def reader_of_salt(self, cache_salt: str) -> "NgramTree":
         return self._prepared(super().reader_of_salt(cache_salt), cache_salt)
 
-    def _prepared(self, drafter: RecyclingDrafter, cache_salt: str) -> "NgramTreeDrafter":
+    def _prepared(self, drafter: RecyclingDrafter, cache_salt: str) -> "NgramTree":
         """The drafter, ready to propose to a request of this salt."""
-        assert isinstance(drafter, NgramTreeDrafter)
+        assert isinstance(drafter, NgramTree)
         drafter._most_nodes, drafter._answers = self._most_nodes, self._memory.of_salt(cache_salt)
         return drafter
 
@@ -144,7 +147,7 @@ class NgramTreeDrafter(RecyclingDrafter):
     ) -> FreeTests:
         for request, draft, verification in zip(batch.decoding, self._drafts, decoding, strict=True):
             if isinstance(draft, CountedDraft) and (known := self._known(request.origin.cache_salt)) is not None:
-                assert isinstance(known, NgramTreeDrafter)
+                assert isinstance(known, NgramTree)
                 known.count(draft, verification.emitted_token_ids)
         return super().observe(batch, verified, decoding, prefill)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from random_trees import random_parents
 
+from lab.drafters.with_ngrams import merged
 from smartspec.core.batch import NO_DRAFT, Draft, chain
-from smartspec.engine.drafting.trees.with_ngrams import merged
 
 
 def tree(token_ids: list[int], parents: list[int], confidence: list[float]) -> Draft:
