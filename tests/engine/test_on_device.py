@@ -19,7 +19,6 @@ from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.sparse_window import SparseWindow
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.drafting.chains import draft_chains
-from smartspec.engine.models import model_runner
 from smartspec.engine.models.load import _own_parameters
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.passes import TargetPasses
@@ -80,24 +79,6 @@ def test_a_pass_reads_nothing_back(model):
     logits = runner.forward(of_all_kinds())
     assert logits.shape == (8, 61) and logits.device == META
     assert [rows.shape for rows in runner.features] == [(9, 64), (4, 64), (3, 64), (1, 64)]
-
-
-def test_an_exit_below_the_layers_that_a_head_reads_is_passed_module_by_module(monkeypatch):
-    """As on a device: there is no fused pass."""
-    monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
-    beside_a_head, alone = (ModelRunner(as_loaded(tiny_llama()), num_slots=4, max_len=64, taps=t) for t in ((1, 2), ()))
-    segments = [Segment(2, 0, tokens(5), 5)]
-    assert torch.equal(beside_a_head.forward_exit(segments, 1), alone.forward_exit(segments, 1))
-
-
-def test_layers_copy_nothing_to_the_device():
-    """What they need of the batch is there before the first runs, and each layer would wait for the one before."""
-    runner, copies = runner_on_meta(), []
-    for num_layers in (1, 2):
-        with counted() as operations:
-            runner.forward_exit(of_all_kinds(), num_layers)
-        copies.append(operations.num_copies)
-    assert copies[0] == copies[1] > 0
 
 
 def test_a_pass_that_is_timed_is_over_when_it_returns():

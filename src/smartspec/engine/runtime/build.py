@@ -101,8 +101,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     )
     # torch's own operators may round otherwise on another number of threads, our kernels do not.
     free_cores = None if models.target.loaded.fused_pass is None else FreeCores()
-    options = config.measures_divergence, config.forced_acceptance, free_cores
-    executor = LiveExecutor(models.target, models.drafters, *options)
+    executor = LiveExecutor(models.target, models.drafters, config.forced_acceptance, free_cores)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
@@ -185,7 +184,6 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
         "foresees": not any(may_draw(name, config.model) for name in config.active_drafters),
         "datastore": datastore,
         "memory": memory,
-        "keeps_probs": config.measures_divergence,
     }
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))

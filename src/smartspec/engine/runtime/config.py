@@ -9,7 +9,6 @@ from smartspec.engine.drafting.shipped.datastore import NONE, datastore_folder
 from smartspec.engine.drafting.shipped.head import SHIPPED, has_shipped_head
 
 BLOCK_SIZE = 16
-DIVERGENCE = "divergence"  # of Outcome.extras
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class EngineConfig:
             )
         for name in self.drafters or ():
             is_model_free(name)  # raises where a class of one's own cannot be had
-        if unknown := [need for need in self._needs if need != DIVERGENCE]:
+        if needs := parse_policy(self.policy, self.max_draft_tokens).needs:
             raise ValueError(
-                f"policy {self.policy!r} needs {', '.join(unknown)}, which this engine does not measure: use another"
+                f"policy {self.policy!r} needs {', '.join(needs)}, which this engine does not measure: use another"
             )
         if self.forced_acceptance is not None:
             self._check_forced(self.forced_acceptance)
@@ -84,15 +83,6 @@ class EngineConfig:
             raise ValueError(
                 "forced_acceptance makes invalid text, and datastore_memory would keep it: leave one of them out"
             )
-
-    @property
-    def _needs(self) -> tuple[str, ...]:
-        return parse_policy(self.policy, self.max_draft_tokens).needs
-
-    @property
-    def measures_divergence(self) -> bool:
-        """True where the policy wants to know how far drafts are from the target's distributions, which takes time."""
-        return DIVERGENCE in self._needs
 
     @property
     def active_drafters(self) -> tuple[str, ...]:

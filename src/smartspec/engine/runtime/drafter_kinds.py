@@ -70,7 +70,7 @@ def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
 
     def make(target: ModelRunner) -> Drafter:
         runner = ModelRunner(draft, num_slots=source.num_slots, max_len=source.max_len)
-        return DraftModel(runner, source.num_slots, source.name, keeps_probs=source.keeps_probs)
+        return DraftModel(runner, source.num_slots, source.name)
 
     return PreparedDrafter(make)
 
