@@ -73,7 +73,7 @@ ORDER = {
     ),
     "sglang_plugin": ("switch", "timeline", "chooser", "policy", "plugin", "__init__"),
     "engine": (
-        "__init__", "cache_folder", "transformers_index", "import_transformers", "kernels", "attention", "models",
+        "__init__", "cache_folder", "kernels", "attention", "models",
         "sampling", "drafting", "text", "runtime",
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "openapi", "app"),
