@@ -118,7 +118,6 @@ def cases():
     ("policy", "drafters"),
     [
         ("off", ()),
-        ("fixed:4", ("prompt-lookup",)),
         ("goodput", ("prompt-lookup", *SELF_DRAFT)),
     ],
 )
