@@ -80,7 +80,7 @@ test-gpu:
 else
 test-gpu: $(GPU_VENV)/installed
 	$(GPU_VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
-	PYTHONPATH=src:tests $(GPU_VENV)/bin/python -m pytest -m gpu --noconftest tests/engine/test_cuda.py tests/lab/heads/test_cuda_heads.py
+	PYTHONPATH=src:tests:tests/engine $(GPU_VENV)/bin/python -m pytest -m gpu --noconftest tests/engine/runtime/test_cuda.py tests/lab/heads/test_cuda_heads.py
 endif
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path += [str(Path(__file__).parents[2] / "engine"), str(Path(__file__).parent)]
-from test_cuda import DEVICE, GREEDY, plain, test_texts_are_those_without_drafts
-from test_exact_head import Counting, eagle_pair, generate, make_core
-from test_exact_medusa import medusa_pair
+HERE = Path(__file__).parent
+sys.path += [*(str(HERE.parents[1] / "engine" / folder) for folder in ("", "drafting", "runtime")), str(HERE)]
+from test_cuda import DEVICE, GREEDY, plain, test_texts_are_those_without_drafts  # noqa: E402
+from test_exact_head import Counting, eagle_pair, generate, make_core  # noqa: E402
+from test_exact_medusa import medusa_pair  # noqa: E402
 
 __all__ = ["plain"]
 pytestmark = pytest.mark.gpu

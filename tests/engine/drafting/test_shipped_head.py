@@ -78,7 +78,7 @@ def test_a_head_that_does_not_come_with_the_model_is_refused(model):
 
 
 def test_the_package_is_found_where_it_is_installed():
-    assert models_folder() == Path(__file__).parents[2] / "models" / "smartspec_models"
+    assert models_folder() == Path(__file__).parents[3] / "models" / "smartspec_models"
 
 
 def test_the_shipped_head_is_small_and_whole():

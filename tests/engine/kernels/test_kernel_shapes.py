@@ -188,7 +188,7 @@ def test_panels_of_another_size_than_told_are_refused():
 @pytest.mark.slow
 def test_heads_that_lie_at_random_end_no_process():
     """In a process of its own: memory out of bounds would end it."""
-    here, count = Path(__file__).parent, 400
+    here, count = Path(__file__).parents[1], 400
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", here / "lying_heads.py", "1", str(count)],
         capture_output=True,
