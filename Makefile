@@ -29,11 +29,14 @@ CLIENTS_PIP := $(CLIENTS_VENV)/bin/python -m pip install -qq --disable-pip-versi
 GPU_VENV := .venv-gpu
 GPU_PIP := $(GPU_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help serve test test-files test-vllm test-vllm-matrix test-sglang test-gpu test-clients coverage clean
+TESTS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n 2 --dist loadfile --durations=30
+
+.PHONY: help serve test test-lab test-files test-vllm test-vllm-matrix test-sglang test-gpu test-clients coverage clean
 
 help:
 	@echo "make serve [ARGS=\"--port 8001 ...\"]  install, then serve the default model"
-	@echo "make test                            install, then ruff, mypy and pytest"
+	@echo "make test                            install, then ruff, mypy and pytest, without the laboratory's tests"
+	@echo "make test-lab                        install, then the laboratory's tests"
 	@echo "make test-files                      install llama.cpp, then compare logits and tokens of GGUF files with it"
 	@echo "make test-vllm [VLLM_VERSION=0.31.0] install vLLM (3.5 GB), then test our scheduler in it with a real model"
 	@echo "make test-vllm-matrix                the same in each version that has a CPU build, and the pages' table of them"
@@ -51,7 +54,10 @@ serve: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy & types=$$!; \
-		OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(VENV)/bin/python -m pytest -n 2 --dist loadfile && wait $$types
+		$(TESTS) --ignore=tests/lab && wait $$types
+
+test-lab: $(VENV)/installed-dev
+	$(TESTS) tests/lab
 
 test-files: $(VENV)/installed-files
 	$(VENV)/bin/python -m pytest -m files $(ARGS) tests/engine
@@ -74,7 +80,7 @@ test-gpu:
 else
 test-gpu: $(GPU_VENV)/installed
 	$(GPU_VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
-	PYTHONPATH=src:tests $(GPU_VENV)/bin/python -m pytest -m gpu --noconftest tests/engine/test_cuda.py
+	PYTHONPATH=src:tests:tests/engine $(GPU_VENV)/bin/python -m pytest -m gpu --noconftest tests/engine/runtime/test_cuda.py tests/lab/heads/test_cuda_heads.py
 endif
 
 test-clients: $(VENV)/installed-dev $(CLIENTS_VENV)/installed

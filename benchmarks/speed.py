@@ -1,7 +1,7 @@
 """How fast is our engine by task, load and length of text, and our server by arrival rate?
 
     python benchmarks/speed.py tasks --quantization none --prompts FOLDER --folder build/task-speed
-    python benchmarks/speed.py contexts --prompts FILE --task summarization --drafters self:256
+    python benchmarks/speed.py contexts --drafters lab.drafters.self_draft:SelfDraft:256
     python benchmarks/speed.py prediction
     python benchmarks/speed.py rates --rates 0.3,0.6,1,1.5,2,3 --output rates.json --plot rates.png
 

@@ -21,8 +21,8 @@ TIERS = {  # folders and files; everything else is a unit test, without a mark
     "end_to_end": (
         "server",
         "bench",
-        "engine/test_real_exactness.py",
-        "engine/test_real_model.py",
+        "engine/runtime/test_real_exactness.py",
+        "engine/runtime/test_real_model.py",
         "report/test_report_command.py",
         "report/test_report_live.py",
         "test_llm.py",

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from lab.heads.eagle.head import EagleConfig, EagleHead
 from lab.train.start import head_config, initial_head, initial_medusa, initial_p_eagle, initial_redrafter
 from lib.timing import WALL, in_turns
 from smartspec.core.batch import Batch
@@ -15,7 +16,6 @@ from smartspec.core.drafter import Drafter
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head.eagle import EagleConfig, EagleHead
 from smartspec.engine.drafting.head.kinds import head_drafter
 from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model

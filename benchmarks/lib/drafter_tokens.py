@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
+from lab.drafters.ngram_tree import NgramTree
+from lab.drafters.with_ngrams import WithNgrams
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
@@ -22,14 +24,13 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
-from smartspec.engine.drafting.trees.with_ngrams import WithNgrams
 from smartspec.engine.runtime.build import Models, load_models
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.workload.prompts import Prompt
 
 BESIDE_NGRAMS = "ngram-tree+"
+NGRAM_TREE = "lab.drafters.ngram_tree:NgramTree"
 
 
 def compare(
@@ -88,7 +89,8 @@ class HeadAndNgrams(WithNgrams):
 def make_drafter(models: Models, name: str, num_nodes: int) -> Drafter:
     if name.startswith(BESIDE_NGRAMS):
         head = make_drafter(models, name.removeprefix(BESIDE_NGRAMS), num_nodes)
-        return HeadAndNgrams(head, NgramTreeDrafter(max_draft_tokens=num_nodes, datastore=models.datastore))
+        return HeadAndNgrams(head, NgramTree(max_draft_tokens=num_nodes, datastore=models.datastore))
+    name = {"ngram-tree": NGRAM_TREE}.get(name, name)
     if is_model_free(name):
         return model_free_drafter(name, num_nodes, models.datastore)
     return next(drafter for drafter in models.profiled if drafter.spec.name == name)

@@ -23,7 +23,7 @@ FILTERS = ({}, {}, {"top_p": 0.95}, {"top_k": 50}, {"min_p": 0.02})
 RUNS = (  # policy, drafters, requests at once
     ("fixed:6", "prompt-lookup,recycling", 32),
     ("goodput", "prompt-lookup,recycling", 13),
-    ("fixed:10", "ngram-tree", 8),
+    ("fixed:10", "lab.drafters.ngram_tree:NgramTree", 8),
     ("fixed:6", "prompt-lookup,recycling", 1),
     ("fixed:6", "head", 16),
 )

@@ -2,7 +2,7 @@
 
 A draft pass ends after some layers, and the final norm and the output embedding read what they computed. The layers
 write the target's own KV. Verification goes on above them: of tokens that draft passes were fed, only the upper layers
-run (see ModelRunner.forward_exit). What is beyond the computed text of a slot is never read or copied.
+run (see ExitRunner.forward_exit). What is beyond the computed text of a slot is never read or copied.
 
     smartspec serve --drafter prompt-lookup,recycling,lab.heads.exits:Exit:8       exits after layer 8
     smartspec serve --drafter lab.heads.exits:Exit:0.25,lab.heads.exits:Exit:0.5   after 1/4 and 2/4 of the layers
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from lab.heads.exit_runner import ExitRunner
 from smartspec.control.records import DrafterSpec
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
@@ -36,7 +37,7 @@ class Exit(PassDrafter):
                 f"the target has {num_all} layers, so an exit must be after layer 1 to {num_all - 1}, as in Exit:1, or "
                 f"a fraction of them, as in Exit:0.5; got {layers}"
             )
-        super().__init__(target, DrafterSpec(f"exit:{self.num_layers}", has_passes=True))
+        super().__init__(ExitRunner.of(target), DrafterSpec(f"exit:{self.num_layers}", has_passes=True))
 
     @property
     def profile_key(self) -> list:

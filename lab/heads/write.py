@@ -8,10 +8,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from lab.heads.p_eagle.head import PEagleHead
 from smartspec.engine.drafting.head.checkpoint.eagle3 import VARIANTS
 from smartspec.engine.drafting.head.checkpoint.files import WEIGHTS
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
 
 
 def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: str, num_draft_tokens: int = 5) -> None:

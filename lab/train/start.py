@@ -12,11 +12,11 @@ from torch import nn
 from transformers import LlamaConfig, PreTrainedConfig
 
 from lab.heads.medusa.head import MedusaConfig, MedusaHead
+from lab.heads.p_eagle.head import PEagleHead
 from lab.heads.redrafter.head import ReDrafterConfig, ReDrafterHead
 from lab.train.shards import shard_paths
 from lab.train.signals import read_signals, signals_of
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig, default_taps
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
 from smartspec.engine.models.taps import decoder_layers
 from smartspec.texts.shards import read_shard
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from lab.heads.medusa.head import MedusaHead
+from lab.heads.p_eagle.head import PEagleHead
 from lab.heads.redrafter.head import ReDrafterHead
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, rotary_tables
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
 
 NUM_DEPTHS = 5  # tokens of the chains that are measured, and that heads draft in one pass
 

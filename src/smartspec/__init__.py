@@ -12,9 +12,6 @@ __all__ = ["LLM", "GenerationOutput", "SamplingParams"]
 def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from smartspec.engine.import_transformers import quick_imports
-
-    with quick_imports():
-        from smartspec import llm
+    from smartspec import llm
 
     return getattr(llm, name)

@@ -16,7 +16,6 @@ from typing import Self
 
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import SpeculationOptions
-from smartspec.engine.import_transformers import no_collection
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
@@ -70,8 +69,7 @@ class LLM:
         config = EngineConfig(model=model, **{"max_queue": UNBOUNDED, "max_queue_per_client": UNBOUNDED} | options)
         thread = EngineThread()
         report = partial(print, file=sys.stderr, flush=True) if sys.stderr.isatty() else _say_nothing
-        with no_collection():  # what a load makes stays
-            engine = thread.submit(partial(build_engine, config, report)).result()
+        engine = thread.submit(partial(build_engine, config, report)).result()
         self.tokenizer, self._close_engine = engine.tokenizer, engine.close
         self._engine = AsyncEngine.of(engine, thread)
         self._runner, self._is_closed = asyncio.Runner(), False

@@ -50,7 +50,7 @@ def server(*answers: Answer, said: Answer | None = None):
     """Answers requests with these in turn, the last one as often as it is asked; a GET with what is said."""
     made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.answers, made.said = list(answers), said or Answer(b"", 404)
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{made.server_address[1]}"
     made.shutdown()

@@ -17,11 +17,9 @@ from smartspec.drafters.answer_files import AnswerFiles
 from smartspec.drafters.answer_memory import STEP_TOKENS, AnswerMemory
 from smartspec.drafters.datastore_drafter import DatastoreDrafter
 from smartspec.drafters.finished_answers import FinishedAnswers
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.recycling import MAX_SALTS
 
 PROMPT, ANSWER = list(range(40)), list(range(50, 90))
-DRAFTERS = (DatastoreDrafter, NgramTreeDrafter)
 
 
 def as_text(token_ids) -> np.ndarray:
@@ -58,7 +56,11 @@ def drafted(memory: AnswerMemory, salt="", drafter=DatastoreDrafter, text=PROMPT
     return drafter(max_draft_tokens=8, memory=memory).of_salt(salt).propose(as_text(text)).token_ids.tolist()
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.fixture
+def drafter() -> type:
+    return DatastoreDrafter
+
+
 def test_a_repeated_prompt_is_drafted_from_its_first_token(drafter):
     memory = AnswerMemory()
     finish(memory)
@@ -67,7 +69,6 @@ def test_a_repeated_prompt_is_drafted_from_its_first_token(drafter):
     assert drafted(memory, drafter=drafter, text=PROMPT + ANSWER[:36]) == ANSWER[36:], "an answer ends"
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("salt", ["", "a"])
 def test_answers_of_one_salt_are_not_in_drafts_of_another(drafter, salt):
     memory = AnswerMemory()

@@ -16,7 +16,6 @@ from smartspec.drafters import datastore_build
 from smartspec.drafters.datastore import HEADER, NGRAMS, NOTHING, WIDTHS, Datastore
 from smartspec.drafters.datastore_build import MOST_NEXT, NgramCounts, write_datastore
 from smartspec.drafters.datastore_drafter import STRENGTHS, DatastoreDrafter
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.recycling import MAX_CONTEXT, pack
 
 ABOUT = {"model": "tiny", "tokenizer": "digest", "vocab_size": 100}
@@ -131,20 +130,6 @@ def test_a_chain_follows_the_likeliest_tokens(tmp_path):
     assert 1 <= draft.match_length <= STRENGTHS
     assert not len(DatastoreDrafter(max_draft_tokens=3, datastore=store).propose(as_text([7])))
     assert not len(DatastoreDrafter(max_draft_tokens=3).propose(as_text([7, 1, 2])))
-
-
-def test_a_tree_takes_the_stores_tokens_in_and_counts_how_good_they_are(tmp_path):
-    store = store_of(tmp_path / "store", [1, 2, 3] * 4, [1, 2, 9] * 3)
-    drafter = NgramTreeDrafter(max_draft_tokens=20, datastore=store)
-    drafter.learn(as_text([1, 2]), (8,))
-    children = lambda draft: draft.token_ids[draft.parents == -1].tolist()  # noqa: E731
-    assert {*children(drafter.propose(as_text([7, 1, 2])))} == {3, 9, 8}
-    assert {*children(drafter.of_salt("a").propose(as_text([7, 1, 2])))} == {3, 9}, "the store is everybody's"
-    chance = lambda draft: draft.confidence[draft.token_ids.tolist().index(3)]  # noqa: E731
-    before = chance(drafter.propose(as_text([7, 1, 2])))
-    for _ in range(40):
-        drafter.count(drafter.propose(as_text([7, 1, 2])), (9,))
-    assert chance(drafter.propose(as_text([7, 1, 2]))) < 0.7 * before
 
 
 def damaged(folder: Path, change) -> None:

@@ -7,7 +7,6 @@ from smartspec.core.batch import Batch, Verification
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.model_free import FORCED
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.drafters.recycling import RecyclingDrafter
 
@@ -83,7 +82,7 @@ def drafted(grammar, drafter, is_queried=True):
     return draft.token_ids.tolist(), int(view.match_lengths[0])
 
 
-@pytest.mark.parametrize("drafter", [PromptLookupDrafter, RecyclingDrafter, NgramTreeDrafter])
+@pytest.mark.parametrize("drafter", [PromptLookupDrafter, RecyclingDrafter])
 def test_what_a_grammar_forces_is_drafted(drafter):
     drafter = drafter(max_draft_tokens=3)
     assert drafted(Literal([7, 8, 9, 7]), drafter) == ([7, 8, 9], FORCED)

@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def scripted(**options):
     server = ScriptedServer(**options)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield server
     server.ended.set()

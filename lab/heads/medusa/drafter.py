@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from lab.heads.medusa.head import MedusaHead, PackedMedusa
+from lab.heads.one_pass import OnePassDrafter
 from smartspec.control.records import DrafterView
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head.one_pass import OnePassDrafter
 from smartspec.engine.drafting.pass_of_size import verification_pass
 from smartspec.engine.drafting.trees.proposals import Proposals, proposals_of
 from smartspec.engine.models.linear import pad_small_batches, warm_up

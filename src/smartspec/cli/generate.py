@@ -29,8 +29,8 @@ class Question:
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, datastore, head (the model's own), self:WINDOW (the target itself), "
-            "a model, a head's folder, or module:Class (a,b); or none."
+            help="prompt-lookup, recycling, datastore, head (the model's own), a model, a head's folder, "
+            "or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[
@@ -52,16 +52,13 @@ def generate(options: Question) -> None:
     """Answer one prompt on the terminal; the last line, on standard error, says how fast it went."""
     text = _read_prompt(options.prompt, options.file)
     print("loading libraries", file=sys.stderr, flush=True)
-    from smartspec.engine.import_transformers import quick_imports
+    from smartspec.core.sampling_params import SamplingParams
+    from smartspec.engine.runtime.async_engine import AsyncEngine
+    from smartspec.engine.runtime.build import build_engine
+    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
+    from smartspec.engine.runtime.engine_thread import EngineThread
 
-    with quick_imports():
-        from smartspec.core.sampling_params import SamplingParams
-        from smartspec.engine.runtime.async_engine import AsyncEngine
-        from smartspec.engine.runtime.build import build_engine
-        from smartspec.engine.runtime.config import EngineConfig, parse_drafters
-        from smartspec.engine.runtime.engine_thread import EngineThread
-
-        gc.freeze()  # the end of the process need not take it apart
+    gc.freeze()  # the end of the process need not take it apart
     chosen = {} if options.model is None else {"model": options.model}
     params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
     config = EngineConfig(

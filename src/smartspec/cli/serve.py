@@ -44,8 +44,8 @@ class ServerOptions:
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, prediction, datastore, head (the model's own), self:WINDOW (the target "
-            "itself), a model, a head's folder, or module:Class (a,b); or none."
+            help="prompt-lookup, recycling, prediction, datastore, head (the model's own), a model, "
+            "a head's folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[
@@ -136,13 +136,10 @@ def serve(options: ServerOptions) -> None:
         check_exposure(listener, bool(keys), options.no_api_key)
         hosts = allowed_hosts(options.allowed_host, listener, bool(keys))
         print("loading libraries", flush=True)
-        from smartspec.engine.import_transformers import quick_imports
+        from smartspec.engine.runtime.build import build_engine
+        from smartspec.engine.runtime.engine_thread import EngineThread
 
-        with quick_imports():
-            from smartspec.engine.runtime.build import build_engine
-            from smartspec.engine.runtime.engine_thread import EngineThread
-
-            gc.freeze()
+        gc.freeze()
         configure_logs(options.log_format)
         thread = EngineThread()
         building = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True)))

@@ -23,6 +23,7 @@ class DatastoreDrafter(ModelFreeDrafter):
     """
 
     spec = DrafterSpec("datastore", match_lengths=(0, 2, 3, 4, 5, 6, 9, 13, 24, FORCED))
+    reads_texts = True
 
     def __init__(
         self, *, max_draft_tokens: int, datastore: Datastore | None = None, memory: AnswerMemory | None = None

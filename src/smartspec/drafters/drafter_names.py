@@ -1,13 +1,13 @@
 """Drafters without a model by the names people write; a class of one's own is module:Class. Any other name is that of a
 model or of a trained head."""
 
+from smartspec.control.lab_tables import WHERE
 from smartspec.control.own_class import is_own_class, load_class, make_own
 from smartspec.control.records import DrafterSpec
 from smartspec.drafters.answer_memory import AnswerMemory
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.datastore_drafter import DatastoreDrafter
 from smartspec.drafters.model_free import ModelFreeDrafter
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
 from smartspec.drafters.prediction import PredictionDrafter
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.drafters.recycling import RecyclingDrafter
@@ -15,31 +15,41 @@ from smartspec.drafters.recycling import RecyclingDrafter
 MODEL_FREE_DRAFTERS: dict[str, type[ModelFreeDrafter]] = {
     "prompt-lookup": PromptLookupDrafter,
     "recycling": RecyclingDrafter,
-    "ngram-tree": NgramTreeDrafter,
     "datastore": DatastoreDrafter,
     "prediction": PredictionDrafter,
 }
-READERS = ("ngram-tree", "datastore")  # those that read a datastore and finished answers
+READERS = ("datastore",)  # those of them that read a datastore and finished answers
+# Names of drafters that are in the repository's lab.
+MOVED = {"ngram-tree": "lab.drafters.ngram_tree:NgramTree", "self": "lab.drafters.self_draft:SelfDraft"}
 
 
 def is_model_free(name: str) -> bool:
     """True if the drafter of this name drafts from text alone. ValueError where it is a class that cannot be had."""
+    check_moved(name)
     return name in MODEL_FREE_DRAFTERS or (is_own_class(name) and issubclass(own_drafter(name), ModelFreeDrafter))
+
+
+def check_moved(name: str) -> None:
+    """ValueError with the new name of a drafter that is in the lab."""
+    kind, colon, number = name.partition(":")
+    if kind in MOVED:
+        raise ValueError(f"drafter {name!r} is called {MOVED[kind]}{colon}{number} and is in {WHERE}")
+
+
+def reads_texts(name: str) -> bool:
+    """True if the drafter of this name reads a datastore and finished answers."""
+    return name in READERS or (is_own_class(name) and bool(getattr(own_drafter(name), "reads_texts", False)))
 
 
 def model_free_drafter(
     name: str, max_draft_tokens: int, datastore: Datastore | None = None, memory: AnswerMemory | None = None
 ) -> ModelFreeDrafter:
-    """A new drafter of a name that is_model_free. datastore, memory: for READERS; without a memory each has its own.
-    ValueError where a class of one's own cannot be made."""
-    if name == "ngram-tree":
-        return NgramTreeDrafter(max_draft_tokens=max_draft_tokens, datastore=datastore, memory=memory)
-    if name == "datastore":
-        return DatastoreDrafter(max_draft_tokens=max_draft_tokens, datastore=datastore, memory=memory)
+    """A new drafter of a name that is_model_free. datastore, memory: for those that read texts; without a memory each
+    has its own. ValueError where a class of one's own cannot be made."""
+    texts = {"datastore": datastore, "memory": memory} if reads_texts(name) else {}
     if name in MODEL_FREE_DRAFTERS:
-        return MODEL_FREE_DRAFTERS[name](max_draft_tokens=max_draft_tokens)
-    drafter = make_own(name, "drafter", own_drafter(name), max_draft_tokens=max_draft_tokens)
-    return check_own(name, drafter)
+        return MODEL_FREE_DRAFTERS[name](max_draft_tokens=max_draft_tokens, **texts)
+    return check_own(name, make_own(name, "drafter", own_drafter(name), max_draft_tokens=max_draft_tokens, **texts))
 
 
 def own_drafter(name: str) -> type:

@@ -26,6 +26,7 @@ class ModelFreeDrafter:
     """
 
     spec: DrafterSpec
+    reads_texts = False  # whether it is made with a datastore and a memory of finished answers, too
 
     def __init__(self, *, max_draft_tokens: int):
         """max_draft_tokens: most nodes of a draft; of longer ones the rest is left out. ValueError below 1."""

@@ -2,7 +2,7 @@
 
 Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest next tokens of every
 token, shared by all requests, and chains them into a tree. Differences: contexts of one to three tokens, of which the
-longest known one speaks; only the most recent next tokens, of which a chain takes the newest (ngram_tree: trees);
+longest known one speaks; only the most recent next tokens, of which a chain takes the newest;
 and only what was emitted is learned, for the target's predictions after rejected draft tokens brought nothing. A table
 is shared by the requests of one cache salt: how fast a request is may tell that another one of them had similar text,
 what it reads never does.

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from test_draft_model import ShortSighted
 from test_self_drafter import Lengths, generate, outputs, prompts
 from tiny_models import as_loaded, tiny_llama
 
+from lab.heads.exit_runner import ExitRunner
 from lab.heads.exits import Exit
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -93,11 +93,11 @@ def test_the_kv_of_the_text_is_that_without_drafts():
 
 
 @pytest.fixture
-def runner() -> ModelRunner:
+def runner() -> ExitRunner:
     model = fused_model("llama")
     if not fuse_layers(model):
         pytest.skip("our kernels do not run here, and without them nothing is kept")
-    return ModelRunner(replace(as_loaded(model), fused_pass=fused_pass(model)), num_slots=3, max_len=64)
+    return ExitRunner.of(ModelRunner(replace(as_loaded(model), fused_pass=fused_pass(model)), num_slots=3, max_len=64))
 
 
 def test_verification_goes_on_where_draft_passes_ended(runner, monkeypatch):
@@ -154,7 +154,7 @@ def test_an_exit_is_named_by_layers_or_by_their_share(layers):
 
 
 def test_exits_at_each_quarter():
-    target = SimpleNamespace(loaded=SimpleNamespace(num_layers=30))
+    target = ModelRunner(replace(as_loaded(tiny_llama(0)), num_layers=30), num_slots=1, max_len=8)
     assert [Exit(target, part).num_layers for part in (0.25, 0.5, 0.75)] == [7, 15, 22]
 
 

@@ -4,13 +4,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from test_on_device import META, meta_is_a_device, runner_on_meta, tokens
+import torch
+from test_on_device import META, counted, meta_is_a_device, of_all_kinds, runner_on_meta, tokens
 from tiny_models import as_loaded, tiny_llama
 
+from lab.heads.exit_runner import ExitRunner
 from lab.heads.exits import Exit
 from lab.heads.medusa.drafter import MedusaRunner
 from lab.heads.medusa.head import MedusaConfig, MedusaHead
 from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.models import model_runner
+from smartspec.engine.models.model_runner import ModelRunner
 
 __all__ = ["meta_is_a_device"]
 
@@ -31,3 +35,23 @@ def test_medusa_knows_which_heads_run_without_asking_the_device(num_outputs):
     logits = runner.forward([Segment(2, 0, tokens(1), 3), Segment(0, 0, tokens(1), 2)])
     assert logits.shape == (5, 61) and logits.device == META
     assert runner.target_ids.device.type == "cpu", "a pass would copy the whole vocabulary back"
+
+
+def test_an_exit_below_the_layers_that_a_head_reads_is_passed_module_by_module(monkeypatch):
+    """As on a device: there is no fused pass."""
+    monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
+    beside_a_head, alone = (
+        ExitRunner.of(ModelRunner(as_loaded(tiny_llama()), num_slots=4, max_len=64, taps=t)) for t in ((1, 2), ())
+    )
+    segments = [Segment(2, 0, tokens(5), 5)]
+    assert torch.equal(beside_a_head.forward_exit(segments, 1), alone.forward_exit(segments, 1))
+
+
+def test_layers_copy_nothing_to_the_device():
+    """What they need of the batch is there before the first runs, and each layer would wait for the one before."""
+    runner, copies = ExitRunner.of(runner_on_meta()), []
+    for num_layers in (1, 2):
+        with counted() as operations:
+            runner.forward_exit(of_all_kinds(), num_layers)
+        copies.append(operations.num_copies)
+    assert copies[0] == copies[1] > 0

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny_training import SETTINGS
 
+from lab.heads.acceptance_head import FILE, AcceptanceHead, read_acceptance
 from lab.train import acceptance, run
 from lab.train.acceptance import AcceptanceSettings, DraftTokens, learn, log_loss
-from smartspec.engine.drafting.head.acceptance_head import FILE, AcceptanceHead, read_acceptance
 from smartspec.engine.drafting.trees.proposals import Proposals
 
 SIZE = 8

@@ -22,11 +22,9 @@ def draft_chains(
     lengths: np.ndarray,
     stop: StopRule | None,
     run_pass: ChainPass,
-    keeps_probs: bool = False,
 ) -> list[Draft]:
     """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
-    nothing. Tokens of sampled requests are drawn, those of greedy ones are point masses; keeps_probs: their
-    distributions are kept too."""
+    nothing. Tokens of sampled requests are drawn, those of greedy ones are point masses."""
     made = [_Row([], [], []) for _ in requests]
     active = np.flatnonzero(lengths > 0)
     newest = {i: requests[i].token_ids[-1:] for i in active.tolist()}
@@ -43,8 +41,6 @@ def draft_chains(
             logits = logits.masked_fill(broken[can_go_on].to(logits.device), BANNED)
         drawn, draft_probs = sample_draft(logits, [requests[i] for i in rows], depth)
         confidence = _confidence(logits, draft_probs)
-        if keeps_probs:
-            draft_probs = _all_probs(logits, draft_probs)
         for i, *entry in zip(rows, drawn.tolist(), draft_probs, confidence.tolist(), strict=True):
             made[i].append(*entry)
             newest[i] = np.array(entry[:1], dtype=np.int32)
@@ -73,7 +69,7 @@ class _Row:
     def draft(self) -> Draft:
         if not self.token_ids:
             return NO_DRAFT
-        # A sampled request's draft carries the distributions it was drawn from, a greedy one's where they are kept.
+        # A sampled request's draft carries the distributions it was drawn from, a greedy one's none.
         probs = None if self.probs[0] is None else torch.stack(self.probs)
         return chain(np.array(self.token_ids, dtype=np.int32), probs=probs, confidence=np.array(self.confidence))
 

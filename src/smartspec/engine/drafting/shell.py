@@ -16,13 +16,10 @@ from smartspec.engine.drafting.pass_of_size import LogitsRunner, verification_pa
 
 class PassDrafter:
     """Chains by one pass per depth, of a drafter that keeps nothing between steps. Implements
-    core.drafter.ProfiledDrafter, but for _pass.
+    core.drafter.ProfiledDrafter, but for _pass."""
 
-    keeps_probs: see draft_chains."""
-
-    def __init__(self, runner: LogitsRunner, spec: DrafterSpec, *, keeps_probs: bool = False):
-        self.spec = spec
-        self.runner, self._keeps_probs = runner, keeps_probs
+    def __init__(self, runner: LogitsRunner, spec: DrafterSpec):
+        self.spec, self.runner = spec, runner
 
     @property
     def profile_key(self) -> list:
@@ -41,7 +38,7 @@ class PassDrafter:
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
         """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
         nothing."""
-        return draft_chains(batch.decoding, lengths, stop, partial(self._pass, batch.decoding), self._keeps_probs)
+        return draft_chains(batch.decoding, lengths, stop, partial(self._pass, batch.decoding))
 
     def observe(
         self,
@@ -61,8 +58,8 @@ class PassDrafter:
 class KVDrafter(PassDrafter):
     """A drafter with memory of its own in the target's slots, which follows them. runner: has apply, too."""
 
-    def __init__(self, runner, spec: DrafterSpec, num_slots: int, *, keeps_probs: bool = False):
-        super().__init__(runner, spec, keeps_probs=keeps_probs)
+    def __init__(self, runner, spec: DrafterSpec, num_slots: int):
+        super().__init__(runner, spec)
         self._num_seen = np.zeros(num_slots, dtype=np.int64)  # first tokens of each slot that the KV holds
 
     def begin_step(self, batch: Batch) -> None:

@@ -25,7 +25,6 @@ class DrafterSource:
     datastore: Datastore | None = None  # read by drafters without a model
     memory: AnswerMemory | None = None  # the same
     foresees: bool = False  # no drafter of the engine draws its tokens, see HeadDrafter
-    keeps_probs: bool = False  # chains keep the distributions of greedy requests, for policies that compare them
 
 
 @dataclass(frozen=True)

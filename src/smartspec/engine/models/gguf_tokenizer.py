@@ -1,6 +1,6 @@
 """The tokenizer that a GGUF file describes, built of the tokenizers library's parts and proved equal to llama.cpp's.
 
-The proof: tests/engine/test_gguf_tokenizer_llama_cpp.py.
+The proof: tests/engine/models/test_gguf_tokenizer_llama_cpp.py.
 """
 
 from collections import Counter

@@ -1,7 +1,6 @@
 """One model on its device: segments of tokens in, logits out. Anything that runs on the device starts here."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,7 +9,6 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import AttentionPlan, Segment
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
-from smartspec.engine.models.early_exit import ExitMemory, ExitRows, first_layers
 from smartspec.engine.models.linear import padded_rows
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.taps import check_taps, tapped
@@ -49,13 +47,10 @@ class ModelRunner:
             device=self.device,
         )
 
-        self._exited = ExitMemory()
         self._fused = loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else None
 
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
-        """Carry out the block manager's memory operations, in order. A step begins with them: what passes through the
-        first layers left is forgotten."""
-        self._exited.clear()
+        """Carry out the block manager's memory operations, in order. A step begins with them."""
         for op in memory_ops:
             self.cache.apply(op)
 
@@ -71,54 +66,12 @@ class ModelRunner:
         With taps, features then holds of each segment what those layers computed: [num_tokens, taps * hidden_size].
         """
         order, ordered = self._placed(segments)
-        if known := self._exited.of(ordered) if self._fused is not None and not self.taps else {}:
-            return self._gone_on(ordered, order, known)
         token_ids, plan = self._plan(ordered)
         wanted = self._wanted(ordered, order, len(token_ids))
         logits, found = self._computed(token_ids, plan, wanted, self.taps)
         if found:
             self.features = _by_segment(torch.cat(found, dim=-1)[0], ordered, order)
         return logits[: sum(s.num_logits for s in segments)]
-
-    @torch.inference_mode()
-    def forward_exit(self, segments: list[Segment], num_layers: int) -> torch.Tensor:
-        """A pass through the first num_layers layers, the final norm and the output embedding: logits as of forward.
-
-        The KV of these layers is written. Where layers are fused, what the last of them computed is kept: a forward
-        over the same tokens, before the next memory operations, computes the layers above alone."""
-        order, ordered = self._placed(segments)
-        token_ids, plan = self._plan(ordered)
-        wanted = self._wanted(ordered, order, len(token_ids))
-        if self._fused is None or plan.tiles is None:
-            with first_layers(self.loaded.model, num_layers):
-                logits, _ = self._computed(token_ids, plan, wanted, taps=())
-        else:
-            hidden = self._fused.layers(self._fused.embed(token_ids), plan, 0, num_layers)
-            logits = self._fused.logits(hidden, wanted)
-            self._exited.add(ordered, num_layers, _pieces(hidden[0], ordered))
-        return logits[: sum(s.num_logits for s in segments)]
-
-    def _gone_on(
-        self, ordered: list[Segment], order: list[int], known: dict[int, tuple[int, ExitRows]]
-    ) -> torch.Tensor:
-        """Compute as forward does, where of some segments the first layers have computed the first tokens already."""
-        assert self._fused is not None
-        end = next(iter(known.values()))[1].num_layers
-        hidden: dict[int, list[torch.Tensor]] = {n: [rows.hidden[:num]] for n, (num, rows) in known.items()}
-        num_known = {number: num for number, (num, _) in known.items()}
-        left = {number: _after(s, num_known.get(number, 0)) for number, s in enumerate(ordered)}
-        left = {number: segment for number, segment in left.items() if segment.num_tokens}
-        if left:
-            token_ids, plan = self._plan(list(left.values()))
-            computed = self._fused.layers(self._fused.embed(token_ids), plan, 0, end)
-            for number, rows in zip(left, _pieces(computed[0], list(left.values())), strict=True):
-                hidden.setdefault(number, []).append(rows)
-        token_ids, plan = self._plan(ordered)
-        rows = torch.cat([piece for number in range(len(ordered)) for piece in hidden[number]])
-        padded = torch.cat([rows, rows.new_zeros(len(token_ids) - len(rows), rows.shape[1])])
-        computed = self._fused.layers(padded[None], plan, end, self.loaded.num_layers)
-        logits = self._fused.logits(computed, self._wanted(ordered, order, len(token_ids)))
-        return logits[: sum(s.num_logits for s in ordered)]
 
     def _placed(self, segments: list[Segment]) -> tuple[list[int], list[Segment]]:
         """The segments by slot, whose memory is there, and the caller's number of each."""
@@ -172,22 +125,15 @@ def logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
     return wanted if len(wanted) else np.zeros(1, dtype=np.int64)
 
 
-def _after(segment: Segment, num: int) -> Segment:
-    """The segment without its first num tokens."""
-    if not num:
-        return segment
-    return replace(segment, start=segment.start + num, token_ids=segment.token_ids[num:])
-
-
-def _pieces(rows: torch.Tensor, ordered: list[Segment]) -> list[torch.Tensor]:
+def pieces_of(rows: torch.Tensor, ordered: list[Segment]) -> list[torch.Tensor]:
     """The ragged rows [N, ...] of each segment; padding after the last one belongs to none."""
     ends = np.cumsum([s.num_tokens for s in ordered]).tolist()
     return [rows[end - segment.num_tokens : end] for segment, end in zip(ordered, ends, strict=True)]
 
 
 def _by_segment(rows: torch.Tensor, ordered: list[Segment], order: list[int]) -> list[torch.Tensor]:
-    """_pieces in the caller's order."""
+    """pieces_of in the caller's order."""
     pieces: list[torch.Tensor] = [rows] * len(ordered)
-    for index, piece in zip(order, _pieces(rows, ordered), strict=True):
+    for index, piece in zip(order, pieces_of(rows, ordered), strict=True):
         pieces[index] = piece
     return pieces

@@ -19,14 +19,11 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.answer_files import AnswerFiles
 from smartspec.drafters.answer_memory import AnswerMemory
 from smartspec.drafters.datastore import Datastore
-from smartspec.drafters.drafter_names import READERS
-from smartspec.drafters.ngram_tree import NgramTreeDrafter
+from smartspec.drafters.drafter_names import reads_texts
 from smartspec.drafters.tokenizer_digest import quick_digest
-from smartspec.engine.drafting.head.drafter import HeadDrafter
 from smartspec.engine.drafting.shipped.datastore import datastore_folder
 from smartspec.engine.drafting.shipped.files import missing_files
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
-from smartspec.engine.drafting.trees.with_ngrams import WithNgrams
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.chat_templates import choose_template
 from smartspec.engine.models.checkpoint import claimed_positions, locate
@@ -91,8 +88,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     models = load_models(config, report)
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
     latency = models.by_drafter(profiled_latency(models.target, models.profiled, **limits, report=report))
-    drafters = with_ngrams(models.drafters)
-    specs = tuple(drafter.spec for drafter in drafters)
+    specs = tuple(drafter.spec for drafter in models.drafters)
     controller = Controller(config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict)
     if decision_log is not None:
         decision_log.begin(_log_header(controller, config))
@@ -105,7 +101,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     )
     # torch's own operators may round otherwise on another number of threads, our kernels do not.
     free_cores = None if models.target.loaded.fused_pass is None else FreeCores()
-    executor = LiveExecutor(models.target, drafters, config.measures_divergence, config.forced_acceptance, free_cores)
+    executor = LiveExecutor(models.target, models.drafters, config.forced_acceptance, free_cores)
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
@@ -126,14 +122,6 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
 
     length, kernels = models.target.max_len, kernel_report(loaded)
     return Engine(core, loaded, config, length, kernels, check_profile, measure_again, decision_log, models.memory)
-
-
-def with_ngrams(drafters: tuple[Drafter, ...]) -> tuple[Drafter, ...]:
-    """The drafters; the trees of heads take in those of the n-gram drafter, where there is one."""
-    ngrams = next((drafter for drafter in drafters if isinstance(drafter, NgramTreeDrafter)), None)
-    if ngrams is None:
-        return drafters
-    return tuple(WithNgrams(each, ngrams) if isinstance(each, HeadDrafter) else each for each in drafters)
 
 
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
@@ -170,7 +158,7 @@ class Models:
 def load_models(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Models:
     """Load the target and the drafters that config names. Raises as build_engine."""
     _check_before_loading(config)
-    folder = datastore_folder(config.datastore, config.model) if {*READERS} & {*config.active_drafters} else None
+    folder = datastore_folder(config.datastore, config.model) if any(map(reads_texts, config.active_drafters)) else None
     datastore = None if folder is None else Datastore(folder)
 
     if config.active_drafters and (missing := missing_files(config.model)) is not None:
@@ -196,7 +184,6 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
         "foresees": not any(may_draw(name, config.model) for name in config.active_drafters),
         "datastore": datastore,
         "memory": memory,
-        "keeps_probs": config.measures_divergence,
     }
     prepared = {
         name: prepare_drafter(DrafterSource(name, config.model, loaded, load, **limits, **options))
@@ -218,7 +205,7 @@ def with_chat_template(loaded: LoadedModel, choice: str | None) -> LoadedModel:
 
 def _read_texts(config: EngineConfig, loaded: LoadedModel, datastore: Datastore | None) -> AnswerMemory:
     """The memory of answers, as it was left. ValueError where it, or the datastore, is of another tokenizer."""
-    is_kept = config.datastore_memory is not None and {*READERS} & {*config.active_drafters}
+    is_kept = config.datastore_memory is not None and any(map(reads_texts, config.active_drafters))
     tokenizer = quick_digest(loaded.tokenizer) if datastore is not None or is_kept else ""
     if datastore is not None:
         datastore.check_for(tokenizer, loaded.vocab_size, config.model)

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smartspec.control.policy_names import parse_policy
-from smartspec.drafters.drafter_names import READERS, is_model_free
-from smartspec.engine.drafting.self_draft.names import is_self_draft
+from smartspec.drafters.drafter_names import READERS, is_model_free, reads_texts
 from smartspec.engine.drafting.shipped.datastore import NONE, datastore_folder
 from smartspec.engine.drafting.shipped.head import SHIPPED, has_shipped_head
 
 BLOCK_SIZE = 16
-DIVERGENCE = "divergence"  # of Outcome.extras
 
 
 @dataclass(frozen=True)
@@ -19,8 +17,7 @@ class EngineConfig:
 
     model: str = "smollm2-135m-instruct"  # a name, see engine.models.load
     chat_template: str | None = None  # name of one of the model's, or a file; None for its default
-    # Names: of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of heads or of models, or self:WINDOW. None for the
-    # default ones.
+    # Names: of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of heads or of models. None for the default ones.
     drafters: tuple[str, ...] | None = None
     policy: str = "goodput"  # a name, see control.policy_names; "off" is plain decoding, for which no drafter is made
     dtype: str = "auto"
@@ -34,7 +31,7 @@ class EngineConfig:
     max_draft_tokens: int = 10  # K, the longest draft
     max_queue: int = 1024  # requests that may wait
     max_queue_per_client: int | None = None  # of one client, None for half of them
-    datastore: str | None = None  # folder that READERS draft from, None for the model's own, "none" for none
+    datastore: str | None = None  # folder that drafters of texts read, None for the model's own, "none" for none
     datastore_memory: Path | None = None  # folder that keeps finished answers, which they draft from, too
     decision_log: Path | None = None  # file for decision records
     # Chance of every draft token to be accepted, whatever the target says, so that text is invalid; None for
@@ -57,16 +54,16 @@ class EngineConfig:
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"
             )
         for name in self.drafters or ():
-            if not is_self_draft(name):
-                is_model_free(name)  # raises where a class of one's own cannot be had
-        if unknown := [need for need in self._needs if need != DIVERGENCE]:
+            is_model_free(name)  # raises where a class of one's own cannot be had
+        if needs := parse_policy(self.policy, self.max_draft_tokens).needs:
             raise ValueError(
-                f"policy {self.policy!r} needs {', '.join(unknown)}, which this engine does not measure: use another"
+                f"policy {self.policy!r} needs {', '.join(needs)}, which this engine does not measure: use another"
             )
         if self.forced_acceptance is not None:
             self._check_forced(self.forced_acceptance)
         given = {"datastore": self.datastore not in (None, NONE), "datastore_memory": self.datastore_memory is not None}
-        if unread := [name for name, is_given in given.items() if is_given and not {*READERS} & {*self.drafters}]:
+        unread = [name for name, is_given in given.items() if is_given]
+        if unread and not any(map(reads_texts, self.drafters)):
             raise ValueError(
                 f"{unread[0]} {str(getattr(self, unread[0]))!r} is read by no drafter of {', '.join(self.drafters)}: "
                 f"add {' or '.join(READERS)}"
@@ -86,15 +83,6 @@ class EngineConfig:
             raise ValueError(
                 "forced_acceptance makes invalid text, and datastore_memory would keep it: leave one of them out"
             )
-
-    @property
-    def _needs(self) -> tuple[str, ...]:
-        return parse_policy(self.policy, self.max_draft_tokens).needs
-
-    @property
-    def measures_divergence(self) -> bool:
-        """True where the policy wants to know how far drafts are from the target's distributions, which takes time."""
-        return DIVERGENCE in self._needs
 
     @property
     def active_drafters(self) -> tuple[str, ...]:

@@ -8,8 +8,6 @@ from smartspec.core.drafter import Drafter
 from smartspec.drafters.drafter_names import check_own, is_model_free, model_free_drafter, own_drafter
 from smartspec.engine.drafting.head.kinds import is_head, prepare_head
 from smartspec.engine.drafting.model.drafter import DraftModel
-from smartspec.engine.drafting.self_draft.drafter import SelfDrafter
-from smartspec.engine.drafting.self_draft.names import check_window, is_self_draft, self_window
 from smartspec.engine.drafting.shipped.head import head_folder
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -19,8 +17,6 @@ from smartspec.engine.models.model_runner import ModelRunner
 def kind_of_drafter(name: str, model: str) -> str:
     """Key in DRAFTERS of the drafter of that name beside that model. Raises ValueError on a class that cannot be had,
     or where no head comes with the model."""
-    if is_self_draft(name):
-        return "self"
     if is_model_free(name):
         return "model-free"
     if is_own_class(name):
@@ -62,13 +58,6 @@ def prepare_trained_head(source: DrafterSource) -> PreparedDrafter:
     return prepare_head(head_folder(source.name, source.model), source)
 
 
-def prepare_self(source: DrafterSource) -> PreparedDrafter:
-    """The target itself. ValueError where the window is too large for the context."""
-    check_window(source.name, source.max_len)
-    window, options = self_window(source.name), {"keeps_probs": source.keeps_probs}
-    return PreparedDrafter(lambda target: SelfDrafter(target, window, source.name, **options))
-
-
 def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
     """Another model of the same vocabulary. ValueError where it is of another one, or too short."""
     draft = source.target if source.name == source.model else source.load_model(source.name)
@@ -81,7 +70,7 @@ def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
 
     def make(target: ModelRunner) -> Drafter:
         runner = ModelRunner(draft, num_slots=source.num_slots, max_len=source.max_len)
-        return DraftModel(runner, source.num_slots, source.name, keeps_probs=source.keeps_probs)
+        return DraftModel(runner, source.num_slots, source.name)
 
     return PreparedDrafter(make)
 
@@ -90,7 +79,6 @@ DRAFTERS: dict[str, Callable[[DrafterSource], PreparedDrafter]] = {
     "model-free": prepare_model_free,
     "head": prepare_trained_head,
     "model": prepare_draft_model,
-    "self": prepare_self,
     "module:Class": prepare_own,
 }
 

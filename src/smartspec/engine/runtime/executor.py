@@ -17,7 +17,6 @@ from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.free_cores import FreeCores
-from smartspec.engine.sampling.divergence import divergences
 from smartspec.engine.sampling.forced_acceptance import verify_forced
 from smartspec.engine.sampling.logprobs import prompt_logprobs
 from smartspec.engine.sampling.verification import verify
@@ -28,20 +27,18 @@ MAX_WRITTEN_TOKENS = 256  # after the computed text of a request: no draft is lo
 class LiveExecutor:
     """Runs what a step decides, and measures it. Implements core.engine_core.Executor.
 
-    drafters: in the order of their numbers. measures_divergence: for policies that need it in Outcome.extras.
-    forced_acceptance: see sampling.forced_acceptance, None for verification by the target. free_cores: sets the threads
-    of passes, None for always the same.
+    drafters: in the order of their numbers. forced_acceptance: see sampling.forced_acceptance, None for verification by
+    the target. free_cores: sets the threads of passes, None for always the same.
     """
 
     def __init__(
         self,
         runner: ModelRunner,
         drafters: tuple[Drafter, ...] = (),
-        measures_divergence: bool = False,
         forced_acceptance: float | None = None,
         free_cores: FreeCores | None = None,
     ):
-        self.runner, self._measures_divergence = runner, measures_divergence
+        self.runner = runner
         self._free_cores = free_cores
         self._is_forced = forced_acceptance is not None
         self._verify = verify if forced_acceptance is None else partial(verify_forced, forced_acceptance)
@@ -102,7 +99,6 @@ class LiveExecutor:
             [*batch.decoding, *ending],
             [*drafts, *[NO_DRAFT] * len(ending)],
         )
-        extras = self._extras(logits, batch, drafts)
         verifications[: len(drafts)] = self._verify_again(batch, drafts, verifications)
         for request, verification in zip(batch.decoding, verifications, strict=False):
             if verification.accepted_nodes is not None:
@@ -119,13 +115,7 @@ class LiveExecutor:
         if not self._was_queried or self._is_forced:  # what the target would have accepted is not what is forced
             free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
-        return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores, extras=extras)
-
-    def _extras(self, logits: torch.Tensor, batch: Batch, drafts: tuple[Draft, ...]) -> dict[str, np.ndarray]:
-        """Measurements that only some policies read, see Outcome. logits: of the decoding requests first."""
-        if not self._measures_divergence or not any(drafts):
-            return {}
-        return {"divergence": divergences(logits, batch.decoding, drafts)}
+        return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
 
     def _by_drafter(self, drafts: tuple[Draft, ...]) -> list[np.ndarray]:
         """Verified draft tokens of each row that each drafter made: int [R] each."""

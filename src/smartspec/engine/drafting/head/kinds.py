@@ -13,15 +13,10 @@ from torch import nn
 
 from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.core.drafter import TreeDrafter
-from smartspec.engine.drafting.head.acceptance_head import read_acceptance
-from smartspec.engine.drafting.head.checkpoint.eagle import read_eagle
 from smartspec.engine.drafting.head.checkpoint.eagle3 import read_head
 from smartspec.engine.drafting.head.checkpoint.files import has_weight, read_json
 from smartspec.engine.drafting.head.drafter import HeadDrafter
-from smartspec.engine.drafting.head.eagle import EagleHead
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
-from smartspec.engine.drafting.head.p_eagle_drafter import PEagleDrafter, PEagleRunner
 from smartspec.engine.drafting.head.runner import HeadRunner
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -39,27 +34,32 @@ class HeadKind:
 
 
 # By the names of the `speculators` format. A new kind is a file and a line here.
-HEADS = {
-    "eagle": HeadKind(EagleHead, read_eagle, HeadRunner, HeadDrafter),
-    "eagle3": HeadKind(Eagle3Head, read_head, HeadRunner, HeadDrafter),
-    "peagle": HeadKind(PEagleHead, read_head, PEagleRunner, PEagleDrafter),
-}
-IN_LAB = ("medusa", "redrafter")
+HEADS = {"eagle3": HeadKind(Eagle3Head, read_head, HeadRunner, HeadDrafter)}
+ACCEPTANCE = "acceptance.safetensors"  # beside an EAGLE-3 head: what says how likely its tokens are accepted
+JUDGED = f"eagle3 with {ACCEPTANCE}"
+IN_LAB = ("eagle", "peagle", "medusa", "redrafter", JUDGED)
 
 
 def kind_of(folder: Path) -> str | None:
     """The kind of head in a folder, by the names of the `speculators` format; None where it holds none."""
     data = read_json(folder / "config.json")
     if "speculators_model_type" in data:
-        return str(data["speculators_model_type"])
+        kind = str(data["speculators_model_type"])
+        return _kind_of_eagle3(folder) if kind == "eagle3" else kind
     if "medusa_num_heads" in data:  # an original checkpoint
         return "medusa"
-    if data.get("model_type") in IN_LAB:
+    if data.get("model_type") in ("medusa", "redrafter"):
         return str(data["model_type"])
     if "draft_vocab_size" in data or "eagle3" in str(data.get("architectures")).lower():
-        return "eagle3"
+        return _kind_of_eagle3(folder)
     # The config of an original EAGLE head is that of its layer; fc joins embedding and hidden state.
     return "eagle" if data.get("num_hidden_layers") == 1 and has_weight(folder, "fc.weight") else None
+
+
+def _kind_of_eagle3(folder: Path) -> str:
+    if has_weight(folder, "mask_hidden"):
+        return "peagle"
+    return JUDGED if (folder / ACCEPTANCE).exists() else "eagle3"
 
 
 def is_head(name: str) -> bool:
@@ -82,6 +82,7 @@ def load_head(folder: Path, target: LoadedModel) -> tuple[nn.Module, torch.Tenso
     kinds = HEADS if kind in HEADS else all_heads()
     if kind not in kinds:
         remedy = f"that kind is in {WHERE}" if kind in IN_LAB else f"use one of type {', '.join(kinds)}"
+        remedy += f"; or delete {ACCEPTANCE}: the head drafts without it" if kind == JUDGED else ""
         raise ValueError(f"{folder} is a head of type {kind!r}: {remedy}")
     return kinds[kind].read(folder, target)
 
@@ -90,8 +91,6 @@ def prepare_head(folder: Path, source: DrafterSource) -> PreparedDrafter:
     """Raises as load_head."""
     head, embedding = load_head(folder, source.target)
     options: dict = {"num_slots": source.num_slots, "is_rounded": source.is_rounded, "foresees": source.foresees}
-    if type(head) is Eagle3Head:
-        options["acceptance"] = read_acceptance(folder, head.config.layer.hidden_size)
     make = partial(head_drafter, head, name=source.name, **options)
     return PreparedDrafter(make if embedding is None else partial(make, embedding=embedding), head.config.taps)
 

@@ -13,8 +13,6 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment, register_attention
 from smartspec.engine.attention.slot_rows import SlotRows
-from smartspec.engine.drafting.head.acceptance_head import AcceptanceHead
-from smartspec.engine.drafting.head.eagle import EagleHead, PackedEagle
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, rotary_tables
 from smartspec.engine.drafting.head.native_head import NativeHead
 from smartspec.engine.drafting.head.shared_rows import output_rows
@@ -34,22 +32,21 @@ class HeadRunner:
     at every position of every slot; memory that is not written costs nothing on a CPU.
 
     embedding: [V, hidden_size]; the target's where the head brings none. name: for messages and the profile.
-    is_rounded: to blocks, where our kernel runs it. acceptance: what says how likely its tokens are accepted.
+    is_rounded: to blocks, where our kernel runs it.
     """
 
     def __init__(
         self,
-        head: Eagle3Head | EagleHead,
+        head: Eagle3Head,
         target: ModelRunner,
         *,
         name: str,
         num_slots: int,
         embedding: torch.Tensor | None = None,
         is_rounded: bool = True,
-        acceptance: AcceptanceHead | None = None,
     ):
         layer, loaded = head.config.layer, target.loaded
-        if isinstance(head, Eagle3Head) and head.lm_head is None:
+        if isinstance(head, Eagle3Head) and head.lm_head is None:  # kinds that never have one are no Eagle3Head
             head.lm_head = output_rows(loaded.model.get_output_embeddings(), head.target_ids.to(target.device))
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.cpu()
@@ -65,7 +62,6 @@ class HeadRunner:
         )
         self._rows = SlotRows(num_slots, self.max_len, head.config.feature_size, loaded.dtype, self.device)
         self.features = self._rows.rows
-        self._acceptance = None if acceptance is None else acceptance.to(target.device)
         # Of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]. What the next pass reads,
         # and what the output embedding does.
         self.hidden = self.normed = torch.empty(0)
@@ -93,10 +89,15 @@ class HeadRunner:
         else:
             num_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
             self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
-            self._packed = _packed(head.to(self.device, loaded.dtype), loaded.model)
+            self._packed = self.pack(head.to(self.device, loaded.dtype), loaded.model)
             self._min_rows = pad_small_batches(self._packed)
             warm_up(self._packed)
         self.loaded = replace(self.loaded, weight_bytes=num_bytes)
+
+    @staticmethod
+    def pack(head: nn.Module, target: nn.Module) -> nn.Module:
+        """The head for drafting alone, a module as _PackedHead; it may take parts of the target."""
+        return _PackedHead(head)
 
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
         """Carry out the block manager's memory operations, in order."""
@@ -127,10 +128,9 @@ class HeadRunner:
         if self._native is not None:
             proposals = self._native.propose(segments, earlier_rows, width)
             self.normed = self._native.normed(len(proposals.entropy))
-        else:
-            hidden = None if earlier_rows is None else self.hidden[torch.tensor(earlier_rows, device=self.device)]
-            proposals = proposals_of(self.forward(segments, hidden), self.target_ids, width)
-        return proposals if self._acceptance is None else self._acceptance.judged(proposals, self.normed)
+            return proposals
+        hidden = None if earlier_rows is None else self.hidden[torch.tensor(earlier_rows, device=self.device)]
+        return proposals_of(self.forward(segments, hidden), self.target_ids, width)
 
     @torch.inference_mode()
     def forward(self, segments: list[Segment], hidden: torch.Tensor | None = None) -> torch.Tensor:
@@ -160,12 +160,6 @@ class HeadRunner:
         num_logits = sum(s.num_logits for s in segments)
         self.hidden, self.normed = hidden[0, wanted][:num_logits], normed[0, wanted][:num_logits]
         return self._packed.lm_head(normed[:, wanted])[0, :num_logits]
-
-
-def _packed(head: Eagle3Head | EagleHead, target: nn.Module) -> nn.Module:
-    if isinstance(head, EagleHead):
-        return PackedEagle(head, target.get_output_embeddings())
-    return _PackedHead(head)
 
 
 def lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:

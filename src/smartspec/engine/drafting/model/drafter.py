@@ -22,12 +22,10 @@ MAX_GUESSES = 8  # logits of prefilled tokens are only for learning: a few say e
 
 
 class DraftModel(KVDrafter):
-    """Chains for several requests at once; one pass of the draft model per depth. Implements core.drafter.Drafter.
+    """Chains for several requests at once; one pass of the draft model per depth. Implements core.drafter.Drafter."""
 
-    keeps_probs: see draft_chains."""
-
-    def __init__(self, runner: ModelRunner, num_slots: int, name: str = "draft model", *, keeps_probs: bool = False):
-        super().__init__(runner, DrafterSpec(name, has_passes=True), num_slots, keeps_probs=keeps_probs)
+    def __init__(self, runner: ModelRunner, num_slots: int, name: str = "draft model"):
+        super().__init__(runner, DrafterSpec(name, has_passes=True), num_slots)
         self._guessed = self._guessed_right = np.zeros(0, dtype=np.int64)  # of this step's draft prefill: int [R]
 
     def begin_step(self, batch: Batch) -> None:

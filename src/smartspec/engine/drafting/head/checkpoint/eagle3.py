@@ -1,4 +1,4 @@
-"""EAGLE-3 and P-EAGLE heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original EAGLE-3
+"""EAGLE-3 heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original EAGLE-3
 checkpoints."""
 
 import logging
@@ -15,22 +15,25 @@ from smartspec.engine.drafting.head.checkpoint.layer import MAX_SIZE, layer_conf
 from smartspec.engine.drafting.head.checkpoint.taps import no_head, read_taps
 from smartspec.engine.drafting.head.checkpoint.vocabulary import check_ids, complete_map
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
-from smartspec.engine.drafting.head.p_eagle import PEagleHead
 from smartspec.engine.models.loaded_model import LoadedModel
 
 VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 SHOWN_BY = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # weights of a variant
 NOT_NEEDED = ("verifier_lm_head.", "verifier_norm.", "rotary_emb.")  # of training alone, or computed
 MAPS = ("d2t", "t2d")
-MASK_TOKEN = ("mask_token_id", "pard_token", "ptd_token_id")  # the names that vLLM knows
-MAX_DEPTHS = 64
-DEFAULT_DEPTHS = 8  # of a P-EAGLE head that does not say: those of the library's training
+# From the folder, its config.json, the config and the weights: what makes the head, without weights.
+MakeHead = Callable[[Path, dict, HeadConfig, dict[str, torch.Tensor]], Callable[[], Eagle3Head]]
 
 logger = logging.getLogger(__name__)
 
 
-def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tensor | None]:
-    """A head for this target in fp32, and its own embedding [V, hidden_size] where it brings one.
+def plain(folder: Path, data: dict, config: HeadConfig, weights: dict[str, torch.Tensor]) -> Callable[[], Eagle3Head]:
+    return partial(Eagle3Head, config)
+
+
+def read_head(folder: Path, target: LoadedModel, make: MakeHead = plain) -> tuple[Eagle3Head, torch.Tensor | None]:
+    """A head for this target in fp32, and its own embedding [V, hidden_size] where it brings one. make: for heads that
+    add something to EAGLE-3's.
 
     What config.json should say and does not is guessed, which is logged as a warning. Raises ValueError where the head
     is for another target or of a shape that is not supported, OSError where the checkpoint is damaged; both name the
@@ -53,9 +56,7 @@ def read_head(folder: Path, target: LoadedModel) -> tuple[Eagle3Head, torch.Tens
     config = replace(config, taps=taps)
     complete_map(folder, weights, config.draft_vocab_size, target.vocab_size)
     embedding = _embedding(folder, config, weights, target)
-    is_parallel = data.get("speculators_model_type") == "peagle" or "mask_hidden" in weights
-    make = _p_eagle(folder, data, config, weights) if is_parallel else partial(Eagle3Head, config)
-    head = filled(folder, make, weights)
+    head = filled(folder, make(folder, data, config, weights), weights)
     check_ids(folder, head.target_ids, target.vocab_size, target.name)
     return head, embedding
 
@@ -138,25 +139,3 @@ def _embedding(
 
 def _hidden_size(target: LoadedModel) -> int:
     return target.model.config.get_text_config().hidden_size
-
-
-def _p_eagle(
-    folder: Path, data: dict, config: HeadConfig, weights: dict[str, torch.Tensor]
-) -> Callable[[], PEagleHead]:
-    token_id = next((data[name] for name in MASK_TOKEN if data.get(name) is not None), None)
-    if type(token_id) is not int or not 0 <= token_id < config.layer.vocab_size:
-        raise ValueError(
-            f"{folder}: mask_token_id is {token_id!r}, it must be a token of the {config.layer.vocab_size} that the "
-            "target has: use a head that was trained for it"
-        )
-    if "mask_hidden" in weights:
-        weights["mask_hidden"] = weights["mask_hidden"].reshape(1, 1, -1)
-    try:
-        depths = data["speculators_config"]["proposal_methods"][0]["speculative_tokens"]
-    except (KeyError, IndexError, TypeError):
-        depths = DEFAULT_DEPTHS
-    if type(depths) is not int or not 1 <= depths <= MAX_DEPTHS:
-        raise ValueError(
-            f"{folder}: speculative_tokens is {depths!r}, it must be 1 to {MAX_DEPTHS}: correct config.json"
-        )
-    return lambda: PEagleHead(config, token_id, depths)

@@ -1,0 +1,60 @@
+"""Every policy on the live engine with the default model and a real drafter: it drafts, and no answer changes.
+
+The head that comes with the model makes trees and chains; the model as its own draft model makes chains, all of which
+are accepted. None measures a profile.
+"""
+
+import time
+from functools import cache
+
+import pytest
+from real_prompts import PROMPTS
+
+from smartspec.control.policy_names import all_policies
+from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.drafting.shipped.head import SHIPPED
+from smartspec.engine.models.default_model import DEFAULT_MODEL
+from smartspec.engine.runtime import build
+from smartspec.engine.runtime.config import EngineConfig
+
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
+K = 10
+MAX_TOKENS = 16
+NAMES = [name for name in all_policies(K) if name not in ("off", "dsde")]  # dsde: the simulator alone
+
+
+@cache
+def generate(policy: str, *drafters: str) -> tuple[list[list[int]], int]:
+    """Tokens of the answers to three prompts, served together, and how many draft tokens were accepted."""
+    config = EngineConfig(
+        policy=policy, drafters=drafters, max_batch=3, max_model_len=512, max_draft_tokens=K, strict=True, device="cpu"
+    )
+    engine = build.build_engine(config)
+    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, ignore_eos=True)
+    requests = []
+    for index, prompt in enumerate(PROMPTS[:3]):
+        chat = [{"role": "user", "content": prompt}]
+        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        requests.append(Request(index, token_ids, params, seed=index))
+        engine.core.add_request(requests[-1])
+    accepted = 0
+    while engine.core.has_work:
+        accepted += engine.core.step(time.monotonic()).num_accepted_tokens
+    return [request.output_token_ids.tolist() for request in requests], accepted
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_with_a_head_answers_are_those_of_plain_decoding(policy):
+    answers, accepted = generate(policy, SHIPPED)
+    assert answers == generate("off")[0]
+    assert accepted > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", NAMES)
+def test_with_a_draft_model_answers_are_those_of_plain_decoding(policy):
+    answers, accepted = generate(policy, DEFAULT_MODEL)
+    assert answers == generate("off")[0]
+    assert accepted > MAX_TOKENS
