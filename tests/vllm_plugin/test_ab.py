@@ -17,13 +17,16 @@ from statistics import NormalDist
 import pytest
 from prometheus_client import generate_latest
 from test_toggle import engine_of, off_metrics, serve
+from toy_engine import make_config
 
 from smartspec.vllm_plugin.ab import __main__ as ab
 from smartspec.vllm_plugin.ab.comparison import ACT, GUARD, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
 from smartspec.vllm_plugin.ab.results import ALL, Level, Results, ResultsFile, level_name, t_quantile
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Part, Window
+from smartspec.vllm_plugin.costs.steps import StepCosts
 from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.setup import comparison_key
 
 SLOW = (0.1, 0.005, 0.01)  # seconds of steps: few are enough for a window
 
@@ -89,6 +92,57 @@ def test_it_stays_lossless_and_forgets_who_ended_in_a_window(tmp_path):
         assert (
             len({*speculation.decider.callers._known} - {*speculation._ended_requests, *speculation._old_requests}) <= 1
         )
+
+
+def test_the_steps_that_try_lengths_are_in_no_pair(tmp_path, monkeypatch):
+    """Before the controller there is no window, however long that takes."""
+    engine = engine_of(tmp_path, seconds=SLOW, settings={"policy": "goodput", "act": True})
+    toggle, begins = engine.scheduler.toggle, []
+    begin = toggle._meter.begin
+    monkeypatch.setattr(toggle._meter, "begin", lambda *each: (begins.append(engine.now), begin(*each)))
+    monkeypatch.setattr(StepCosts, "is_complete", property(lambda self: engine.now > 90))
+    serve(engine, 0, num_requests=60, tokens=100)
+    assert engine.now > 90 and begins[0] > 90
+
+
+def test_results_are_those_of_the_last_day(tmp_path):
+    found, start = Results(), 1000 * 3600.0
+    for minute in range(30 * 60):
+        found.add(pair(8 if minute < 6 * 60 else 12, 10), start + 60 * minute)
+    level = found.levels[ALL]
+    assert 23 * 60 <= level.pairs <= 24 * 60 and level.ratio == pytest.approx(1.2)
+    assert found.since == start + 6 * 3600
+    assert Results.from_dict(json.loads(json.dumps(found.to_dict()))).levels == found.levels
+    file = ResultsFile(tmp_path, {})
+    file.store(found)
+    assert not file.load().levels  # the day is over
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_speculative_tokens": 5},
+        {"settings": {"datastore": "none"}},
+        {"settings": {"policy": "fixed:2"}},
+        {"max_num_batched_tokens": 128},
+        {"block_size": 32},
+        {"num_speculative_tokens_per_batch_size": [[1, 8, 3]]},
+        "smartspec",
+    ],
+)
+def test_results_are_those_of_one_setup(change, tmp_path, monkeypatch):
+    def key_of(config):
+        return comparison_key(config, Settings.read(config.additional_config))
+
+    same = key_of(make_config(tmp_path))
+    assert key_of(make_config(tmp_path / "other folder")) == same
+    if change == "smartspec":
+        monkeypatch.setattr("smartspec.__version__", "9")
+        change = {}
+    batched = change.pop("max_num_batched_tokens", 256)
+    config = make_config(tmp_path, **change)
+    config.scheduler_config.max_num_batched_tokens = batched
+    assert key_of(config) != same
 
 
 def test_windows_without_traffic_count_for_nothing():
@@ -210,7 +264,13 @@ def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"key": {"model": "toy"}, "results": {"format": 1, "levels": {"all": {"pairs": "many"}}}}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600}}}}',
+        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600, "levels": {"all": {}}}}}}',
+    ],
 )
 def test_unusable_results_are_put_aside(text, tmp_path, caplog):
     file = ResultsFile(tmp_path, {"model": "toy"})
@@ -310,6 +370,7 @@ def test_the_table_of_ab(tmp_path, capsys):
         assert ab.main([url, "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
     assert [row.split()[:1] for row in printed.splitlines()[2:5]] == [["4"], ["64"], ["all"]]
+    assert re.search(r"^Pairs since \d{4}-\d\d-\d\d \d\d:\d\d UTC\.$", printed, re.MULTILINE)
     assert "4 or more      5" in printed and "1.229" in printed and "0.925" in printed
     assert "Engine 1 serves without drafts now (switch)." in printed
     rows = {(row["engine"], row["requests"]): row for row in report["rows"]}
@@ -327,7 +388,11 @@ def test_what_ab_says_where_there_is_nothing(tmp_path, capsys):
         assert ab.main([url]) == 2
     assert ab.main([url]) == 2
     other, none, gone = capsys.readouterr().err.splitlines()
-    assert "answers 404" in other and "it is not in use there" in none and "does not answer" in gone
+    assert (
+        "answers 404" in other
+        and "not in use there, or cannot write to its cache folder" in none
+        and "does not answer" in gone
+    )
 
 
 def test_the_page_has_the_metrics(tmp_path):

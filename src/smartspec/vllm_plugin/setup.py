@@ -2,19 +2,36 @@
 
 import os
 import platform
+from dataclasses import fields
 from pathlib import Path
 
 import vllm
 from vllm.platforms import current_platform
 
+import smartspec
 from smartspec.observation.card import base_name
 from smartspec.vllm_plugin.compatibility import is_adaptive
+from smartspec.vllm_plugin.settings import Settings
 
 # Methods whose drafts always have the configured length: a decision can save only their verification.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 RAGGED = ("ngram", "suffix", "custom_class")  # a draft is as long as what is found
 ON_THE_GPU = ("ngram",)  # but not with the V2 runner, which drafts the same number of tokens for all requests
 AUTOMATIC = "goodput"  # the policy that gives way to tiers
+WITHOUT_EFFECT = {"act", "cache", "decision_log", "metrics_seconds"}  # settings that change no step
+# Options of vLLM on which the worth of drafts depends, by the part of its configuration. One that it lacks is None.
+VARIED = {
+    "cache_config": ("block_size", "cache_dtype", "enable_prefix_caching"),
+    "lora_config": ("max_loras",),
+    "model_config": ("max_model_len",),
+    "scheduler_config": (
+        "async_scheduling", "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs", "policy",
+    ),
+    "speculative_config": (
+        "draft_sample_method", "enable_adaptive_verification", "num_speculative_tokens_per_batch_size",
+        "prompt_lookup_max", "prompt_lookup_min", "rejection_sample_method",
+    ),
+}  # fmt: skip
 
 
 def describe_setup(scheduler) -> dict:
@@ -71,12 +88,26 @@ def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...
         "quantization": str(model.quantization),
         "method": str(speculation.method),
         "draft_model": None if draft_model is None else str(draft_model),
+        "longest": speculation.num_speculative_tokens,
         "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
         "eager": bool(model.enforce_eager),
         "tiers": None if tiers is None else list(tiers),
         "device": device,
         "vllm": vllm_version,
     }
+
+
+def comparison_key(vllm_config, settings: Settings) -> dict:
+    """Return all that an operator varies, by name: the results of `--act` are of one of these set-ups alone."""
+    key = setup_key(vllm_config, vllm.__version__, device_name(), captured_lengths(vllm_config))
+    names = {each.name for each in fields(settings)} - WITHOUT_EFFECT
+    options = {
+        f"{part}.{name}": repr(getattr(getattr(vllm_config, part, None), name, None))
+        for part, names in VARIED.items()
+        for name in names
+    }
+    settings_key = {name: str(getattr(settings, name)) for name in names}
+    return key | settings_key | options | {"smartspec": smartspec.__version__}
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:

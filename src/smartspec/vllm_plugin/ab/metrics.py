@@ -14,6 +14,7 @@ REASONS = (SWITCH, GUARD, WINDOW)
 GAUGES = {
     "off": ("1 while SmartSpec decides no draft lengths and there are no drafts, for this reason", "reason"),
     "guard_ratio": ("Speed of a request of that without drafts, as the guard measured it last",),
+    "ab_since_seconds": ("When the oldest pair of windows of --act ended, in seconds of the epoch",),
     "ab_pairs": ("Pairs of windows of --act, by the least requests at a time of a power of two", "requests"),
     "ab_ratio": ("Speed of a request with speculation, of that without", "requests"),
     "ab_ratio_low": ("Lower end of the interval of that ratio, 95 %", "requests"),
@@ -60,6 +61,8 @@ class ToggleMetrics:
 
     def set_results(self, results: Results) -> None:
         """Set the results of --act so far."""
+        if results.since is not None:
+            self._set("ab_since_seconds", results.since)
         for name, level in results.levels.items():
             self._set("ab_pairs", level.pairs, name)
             self._set("ab_ratio", level.ratio, name)

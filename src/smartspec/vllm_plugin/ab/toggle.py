@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable
 from random import Random
 
-import vllm
-
 from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
 from smartspec.vllm_plugin.ab.results import ALL, ResultsFile, level_name
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
 from smartspec.vllm_plugin.compatibility import is_lockstep
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
-from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, captured_lengths, device_name, setup_key
+from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, comparison_key
 from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
 
 logger = logging.getLogger("vllm.smartspec")
@@ -30,8 +28,9 @@ DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two ste
 class Toggle:
     """The state of speculation in one scheduler. reason: None while it is on, else the reason for which it is off.
 
-    make_windows: makes the windows to measure, None for none. plain_length: draft tokens that workers make while it is
-    off. leave: called before speculation goes off, with True if that is for long. clock: one that never goes back."""
+    make_windows: makes the windows to measure, None for none. is_ready: false while windows wait. plain_length: draft
+    tokens that workers make while it is off. leave: called before speculation goes off, with True if that is for long.
+    clock: one that never goes back."""
 
     def __init__(
         self,
@@ -40,6 +39,7 @@ class Toggle:
         metrics: ToggleMetrics,
         make_windows: Callable[[], Windows] | None,
         *,
+        is_ready: Callable[[], bool],
         plain_length: int,
         leave: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
@@ -48,7 +48,7 @@ class Toggle:
         self._scheduler, self._switch, self._metrics, self._make_windows = scheduler, switch, metrics, make_windows
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
-        self._leave, self._clock = leave, clock
+        self._is_ready, self._leave, self._clock = is_ready, leave, clock
         self._steps_to_drop = 0
         self._windows: Windows | None = None
         self._meter = Meter()
@@ -93,6 +93,8 @@ class Toggle:
         assert self._make_windows is not None
         meter = self._meter
         if self._windows is None:
+            if not self._is_ready():
+                return
             self._windows = self._make_windows()
             meter.begin(next(self._windows), now)
             self._set(meter.window.part.reason)
@@ -162,12 +164,16 @@ def make_toggle(scheduler, settings: Settings, leave: Callable[[bool], None]) ->
     guard = make_guard(least_ratio, metrics) if least_ratio else None
     make_windows = guard.watch if guard else None
     if settings.act:
-        key = setup_key(config, vllm.__version__, device_name(), captured_lengths(config))
-        file = ResultsFile(settings.cache, key | {"policy": settings.policy, "drafter": settings.drafter})
+        file = ResultsFile(settings.cache, comparison_key(config, settings))
         make_windows = Comparison(file, metrics, guard).windows
     switch = Switch(switch_path(settings.cache))
     logger.info("Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).", switch.path)
-    return Toggle(scheduler, switch, metrics, make_windows, plain_length=_plain_length(config), leave=leave)
+
+    def has_controller() -> bool:  # the first steps try lengths: they say nothing of SmartSpec
+        return scheduler.speculation is not None and scheduler.speculation.learner.controller is not None
+
+    length = _plain_length(config)
+    return Toggle(scheduler, switch, metrics, make_windows, is_ready=has_controller, plain_length=length, leave=leave)
 
 
 def _plain_length(vllm_config) -> int:

@@ -57,13 +57,15 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     key = setup_key(config, vllm.__version__, device_name(), tiers)
     costs = CostFile(settings.cache, key, is_writable=engine_index == 0)
     card = read_card(settings.card, describe_setup(scheduler))
-    latency = load_latency(costs, drafters) or card_latency(card, drafters)
+    source, latency = costs.path, load_latency(costs, drafters)
+    if latency is None:
+        source, latency = settings.card, card_latency(card, drafters)
     logger.info(
         "SmartSpec decides draft lengths: policy %s, %s, at most %d tokens, step times from %s",
         settings.policy,
         f"drafts by {', '.join(spec.name for spec in drafters)}",
         scheduler.num_spec_tokens,
-        "the first steps" if latency is None else settings.card if card is not None else costs.path,
+        "the first steps" if latency is None else source,
     )
     if latency is None and not settings.has_cost_model:
         latency = StepCosts(drafter.has_passes).fit()
