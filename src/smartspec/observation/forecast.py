@@ -46,10 +46,17 @@ class Traffic:
 
 
 class Forecast:
-    """times, drafts: what is known, or one draw of what it may be. drafts: by length."""
+    """times, drafts: what is known, or one draw of what it may be. drafts: by length. luck: of a load's measured
+    seconds and accepted tokens in this draw, in standard deviations."""
 
-    def __init__(self, observation: Observation, times: StepTimes, drafts: dict[int, Draft]):
-        self._times, self._drafts = times, drafts
+    def __init__(
+        self,
+        observation: Observation,
+        times: StepTimes,
+        drafts: dict[int, Draft],
+        luck: tuple[float, float] = (0.0, 0.0),
+    ):
+        self._times, self._drafts, self.luck = times, drafts, luck
         self._traffic = Traffic.of(observation)
         self._passes = bool(observation.setup.get("has_passes"))
 
@@ -57,10 +64,14 @@ class Forecast:
     def lengths(self) -> tuple[int, ...]:
         return tuple(self._drafts)
 
-    def step(self, requests: float, length: int) -> tuple[float, float]:
-        """Tokens that a mean step emits, and its seconds."""
+    def accepted(self, length: int) -> float:
+        """Draft tokens accepted of a request in a step."""
+        return self._draft(length).accepted
+
+    def step(self, requests: float, length: int, accepts: float = 1.0) -> tuple[float, float]:
+        """Tokens that a mean step emits, and its seconds, where so many times the usual draft tokens are accepted."""
         draft, traffic = self._draft(length), self._traffic
-        tokens = 1.0 + draft.accepted
+        tokens = 1.0 + min(draft.accepted * accepts, max(draft.verified, draft.accepted))
         prefills = traffic.chunks * tokens * requests / (1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens)
         decoding = requests - prefills
         emitted = decoding * tokens + prefills * traffic.ends
@@ -73,6 +84,7 @@ class Forecast:
         for name, value in (
             ("fed_tokens", chances @ fed), ("requests", requests), ("context_tokens", requests * traffic.context),
             ("mixed", 1.0 - chances[0]), ("passes", passes), ("pass_rows", passes * decoding),
+            ("drafting", 1.0 - max(1.0 - draft.share, 0.0) ** max(decoding, 0.0)),
         ):  # fmt: skip
             sums[0, COLUMN[name]] = value
         sums[0, len(SUMS) :] = chances @ np.maximum(fed[:, None] - np.array(BENDS), 0.0)
@@ -124,17 +136,23 @@ class Forecasts:
         self.draws = [self._draw(rng) for _ in range(num_draws)]
 
     def known(self, requests: float, length: int) -> str:
-        """The state of knowledge of this load with this length: seen, between what was seen, or beyond it."""
+        """The state of knowledge of this load with this length: seen, between what was seen, or beyond it. No server
+        that is observed is without a draft pass, if it has any."""
         cells = {key: cell for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS}
-        levels = [cell[COLUMN["requests"]] / cell[0] for cell in cells.values()]
-        if (level_of(requests), max(length, 0)) in cells and length != OFF:
-            return SEEN
+        has_passes = bool(self.observation.setup.get("has_passes"))
         draft = NO_DRAFT if length <= 0 else self.drafts[length]
-        is_near = bool(levels) and min(levels) / NEAR <= requests <= max(levels) * NEAR
+        if not cells or (length == OFF and has_passes):
+            return BEYOND
+        _, lengths, drafted = map(set, zip(*cells, strict=True))
+        here = [(k, tokens) for level, k, tokens in cells if level == level_of(requests)]
+        if any(k == length if length > 0 else not tokens for k, tokens in here):
+            return draft.known
+        sizes = [cell[COLUMN["requests"]] / cell[0] for cell in cells.values()]
+        is_near = min(sizes) / NEAR <= requests <= max(sizes) * NEAR
         is_near &= requests * (1 + draft.verified) <= NEAR * self.times.largest_fed
-        lengths = [key[1] for key in cells]
-        if self.observation.setup.get("has_passes"):  # what a pass costs shows where there were more and fewer
-            is_near &= min(lengths, default=0) <= max(length, 0) <= max(lengths, default=0)
+        is_near &= min(drafted) <= draft.verified <= max(drafted)
+        if has_passes:  # what a pass costs shows where there were more and fewer
+            is_near &= min(lengths) <= max(length, 0) <= max(lengths)
         return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
 
     def interval(self, value) -> tuple[float, float]:
@@ -150,7 +168,7 @@ class Forecasts:
             length: replace(draft, accepted=max(draft.accepted + shift * draft.deviation, 0.0))
             for length, draft in self.drafts.items()
         }
-        return Forecast(self.observation, times, drafts)
+        return Forecast(self.observation, times, drafts, (rng.standard_normal(), rng.standard_normal()))
 
 
 def loads_up_to(most: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Step times fitted to what was observed, for loads and lengths that were not.
 
     seconds = constant + per token fed + more per token beyond the bend + per request + per token in the KV
-              + for prefill in the step + per draft pass, and per request in it
+              + for prefill in the step + for drafts in it + per draft pass, and per request in it
 
 No coefficient is negative. Up to the bend a pass is bound by reading weights, beyond it by arithmetic. Where the bend
 is, traffic of few loads does not tell: so it is fitted for each of BENDS, and all count by how well they fit. What
@@ -18,9 +18,9 @@ from smartspec.control import CostCurve, LatencyModel
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation
 
-FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "passes", "pass_rows")
+FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "drafting", "passes", "pass_rows")
 # By feature, the most of a step's time that it may take where nothing speaks for more, as a standard deviation.
-USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, np.inf, 0.1)
+USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, 0.1, np.inf, 0.1)
 NUM_ASSUMED = int(np.isfinite(USUAL_SHARE).sum()) + 2
 # Dense 16-bit operations per byte of memory traffic, from vendors' data sheets, by what the device's name holds. Large
 # matrix products reach about 65 % of the first, streaming reads 90 % of the second.
@@ -55,7 +55,8 @@ class StepTimes:
         c = dict(zip(FEATURES, self.coefficients[self.weights.argmax()].tolist(), strict=True))
         bend = float(BENDS[self.weights.argmax()])
         slopes = (c["fed"], c["fed"] + c["beyond"])
-        target = CostCurve((0.0, bend), slopes, c["constant"], per_context_token=c["context"], per_row=c["requests"])
+        constant = c["constant"] + c["drafting"]  # that of steps with drafts
+        target = CostCurve((0.0, bend), slopes, constant, per_context_token=c["context"], per_row=c["requests"])
         draft = CostCurve.linear(max(c["passes"], 1e-6), c["pass_rows"])
         return LatencyModel(target, (draft,) if has_passes else ())
 
@@ -90,7 +91,7 @@ def ridge_tokens(setup: dict) -> float:
 
 def features(means: np.ndarray, bend: int) -> np.ndarray:
     """FEATURES of steps with these mean sums (float [N, SUMS and BENDS]): float [N, FEATURES]. bend: its number."""
-    columns = ("fed_tokens", None, "requests", "context_tokens", "mixed", "passes", "pass_rows")
+    columns = ("fed_tokens", None, "requests", "context_tokens", "mixed", "drafting", "passes", "pass_rows")
     beyond = means[:, len(SUMS) + bend]
     found = [beyond if name is None else means[:, COLUMN[name]] for name in columns]
     return np.column_stack([np.ones(len(means)), *found])

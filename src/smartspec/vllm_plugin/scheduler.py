@@ -177,12 +177,15 @@ def switchable_class(scheduler_class: type) -> type:
             return None if self.toggle is None else self.toggle.reason
 
         def _leave_speculation(self, is_long: bool) -> None:
+            if self._is_observing:  # steps without drafts are worth most: they say what no speculation makes
+                return
             super()._call_speculation("pause")
-            if is_long and not self._is_observing:
+            if is_long:
                 super()._call_speculation("start_over")
 
         def _call_speculation(self, name: str, *arguments):
-            return super()._call_speculation(name, *arguments) if self._off_reason is None else None
+            is_called = self._off_reason is None or self._is_observing
+            return super()._call_speculation(name, *arguments) if is_called else None
 
         def _call_toggle(self, name: str, *arguments) -> None:
             if self.toggle is None:
