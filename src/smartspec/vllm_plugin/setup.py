@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -58,7 +59,27 @@ def describe_setup(scheduler) -> dict:
         "table": table if table is None else [list(row) for row in table],
         "max_requests": scheduler.max_num_running_reqs,
         "max_batched_tokens": scheduler.max_num_scheduled_tokens,
+        "kv": _kv_memory(getattr(scheduler, "kv_cache_config", None), model),
     }
+
+
+def _kv_memory(kv_config, model) -> dict | None:
+    """Return the tokens whose KV fits into memory, and the drafter's share of that memory; None if unknown.
+    A drafter's layers are named draft_model, or numbered on after the target's (0.32: model_executor/models)."""
+    if kv_config is None:
+        return None
+    target = model.get_total_num_hidden_layers()
+    sizes: dict[bool, float] = {True: 0.0, False: 0.0}
+    for group in kv_config.kv_cache_groups:
+        specs = getattr(group.kv_cache_spec, "kv_cache_specs", {})  # of layers that differ
+        for name in group.layer_names:
+            spec = specs.get(name, group.kv_cache_spec)
+            number = re.search(r"layers\.(\d+)", name)
+            is_drafter = name.startswith("draft_model.") or (number is not None and int(number[1]) >= target)
+            sizes[is_drafter] += spec.page_size_bytes / spec.block_size
+    groups = kv_config.kv_cache_groups
+    tokens = kv_config.num_blocks // max(len(groups), 1) * min((g.kv_cache_spec.block_size for g in groups), default=0)
+    return {"tokens": tokens, "drafter_share": round(sizes[True] / max(sum(sizes.values()), 1.0), 4)}
 
 
 def _most_drafts(speculation) -> int | None:
