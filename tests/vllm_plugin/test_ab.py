@@ -395,14 +395,6 @@ def test_what_ab_says_where_there_is_nothing(tmp_path, capsys):
     )
 
 
-def test_the_page_has_the_metrics(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "act.md").read_text()
-    rows = re.findall(r"^\| (`smartspec.*?) \|", page, re.MULTILINE)
-    families = ToggleMetrics(tmp_path / "a.onoff", 0).registry.collect()
-    names = {family.name + "_total" * (family.type == "counter") for family in families}
-    assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == names
-
-
 def offs_of(ratio: float, scatter: float, days: float) -> list[float]:
     """When a guard switches off speculation of this ratio, in seconds; each measured ratio scatters so much."""
     draws, now, offs = random.Random(1), 0.0, []

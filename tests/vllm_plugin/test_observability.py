@@ -58,11 +58,13 @@ def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
     registry = Metrics(tmp_path / "a.prom", 0, 0.0)._registry
     names = {sample.name.removesuffix("_created") for family in registry.collect() for sample in family.samples}
     names |= {f"smartspec_{name}" for name in ("chosen_lengths_total", "step_seconds_bucket")}
-    names |= {family.name for family in ToggleMetrics(tmp_path / "a.onoff", 0).registry.collect()}
+    toggle = ToggleMetrics(tmp_path / "a.onoff", 0).registry
+    names |= {family.name for family in toggle.collect()}
     shown = set(re.findall(r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)", (root / "deploy" / "grafana-vllm.json").read_text()))
     assert len(shown) > 10 and shown <= names
-    rows = re.findall(r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm-metrics.md").read_text(), re.MULTILINE)
-    families = {family.name + "_total" * (family.type == "counter") for family in registry.collect()}
+    rows = re.findall(r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm.md").read_text(), re.MULTILINE)
+    collected = [*registry.collect(), *toggle.collect()]
+    families = {family.name + "_total" * (family.type == "counter") for family in collected}
     assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == families
 
 

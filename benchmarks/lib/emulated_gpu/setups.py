@@ -120,7 +120,7 @@ class Drafter:
     """method: vLLM's, without and with asynchronous scheduling, which vLLM refuses for lookup on the host. acceptance:
     as `simulate --acceptance`, unless told otherwise. found_share: of positions with a draft. in_scheduler: SmartSpec's
     scheduler drafts, from recorded texts, without asynchronous scheduling. copies: it does so beside the head. Then no
-    graphs are captured (docs/vllm-drafts.md)."""
+    graphs are captured (docs/vllm-how.md)."""
 
     method: tuple[str, str]
     acceptance: str = "eagle3"

@@ -147,7 +147,10 @@ class Forecasts:
         here = [(k, tokens) for level, k, tokens in cells if level == level_of(requests)]
         if any(k == length if length > 0 else not tokens for k, tokens in here):
             return draft.known
-        sizes = [cell[COLUMN["requests"]] / cell[0] for cell in cells.values()]
+        loads: dict[int, np.ndarray] = {}
+        for (level, *_), cell in self.observation.cells.items():
+            loads[level] = loads.get(level, 0.0) + cell
+        sizes = [cell[COLUMN["requests"]] / cell[0] for cell in loads.values() if cell[0] >= LEAST_STEPS]
         is_near = min(sizes) / NEAR <= requests <= max(sizes) * NEAR
         is_near &= requests * (1 + draft.verified) <= NEAR * self.times.largest_fed
         is_near &= min(drafted) <= draft.verified <= max(drafted)

@@ -1,6 +1,6 @@
 """Cost models from before the start: one that was learned, in a file for each set-up, and that of a card.
 
-A set-up is a model with its device, parallelism, drafter and version of vLLM. Cards: docs/cards.md.
+A set-up is a model with its device, parallelism, drafter and version of vLLM. Cards: docs/observe.md.
 """
 
 import hashlib
