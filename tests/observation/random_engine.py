@@ -62,8 +62,8 @@ class Engine:
         sizes, outcomes, is_new = [], [], np.zeros(requests, dtype=bool)
         for _ in range(steps):
             has_draft = ~is_new & (True if self.found is None else rng.random(requests) < self.found)
-            drafted = np.where(has_draft, drafts if self.found is None else rng.integers(1, drafts + 1, requests)
-                               if drafts else 0, 0)  # fmt: skip
+            there = self.longest if self.found is None else rng.integers(1, self.longest + 1, requests)
+            drafted = np.where(has_draft, np.minimum(there, drafts), 0)
             accepted = np.minimum(rng.geometric(1 - self.rate, requests) - 1, drafted)
             prefills, fed = int(is_new.sum()), int((1 + drafted[~is_new]).sum() + self.prompt * is_new.sum())
             passes = 0 if length == OFF or self.found is not None else max(length, 1)

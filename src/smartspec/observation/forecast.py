@@ -12,11 +12,11 @@ import numpy as np
 
 from smartspec.observation.acceptance import BETWEEN, BEYOND, NO_DRAFT, SEEN, Draft, draft_of
 from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation, level_of
-from smartspec.observation.step_times import StepTimes, features, fit_step_times
+from smartspec.observation.step_times import CellTimes, StepTimes, features
 
 OFF = -1  # as a length: a server without speculation, whose steps have no draft pass
 LEAST_STEPS = 20  # of a load and a length that count as seen
-NUM_DRAWS, INTERVAL = 40, (0.05, 0.95)
+NUM_DRAWS, INTERVAL = 100, (0.05, 0.95)
 NEAR = 1.5  # a load within this factor of those seen is between them
 RANKS = (SEEN, BETWEEN, BEYOND)
 
@@ -130,10 +130,11 @@ class Forecasts:
     def __init__(self, observation: Observation, longest: int, *, num_draws: int = NUM_DRAWS, seed: int = 0):
         self.observation = observation
         self.drafts = {length: draft_of(observation, length) for length in range(longest + 1)}
-        self.times = fit_step_times(observation)
+        cells = CellTimes.of(observation)
+        self.times = cells.fit()
         self.likeliest = Forecast(observation, self.times, self.drafts)
         rng = np.random.default_rng(seed)
-        self.draws = [self._draw(rng) for _ in range(num_draws)]
+        self.draws = [self._draw(cells, rng) for _ in range(num_draws)]
 
     def known(self, requests: float, length: int) -> str:
         """The state of knowledge of this load with this length: seen, between what was seen, or beyond it. No server
@@ -163,9 +164,8 @@ class Forecasts:
         found = np.sort([value(forecast) for forecast in self.draws])
         return tuple(np.quantile(found, INTERVAL).tolist())  # type: ignore[return-value]
 
-    def _draw(self, rng: np.random.Generator) -> Forecast:
-        times = fit_step_times(self.observation, rng)
-        times = times.of_one_bend(int(rng.choice(len(BENDS), p=times.weights)))
+    def _draw(self, cells: CellTimes, rng: np.random.Generator) -> Forecast:
+        times = cells.draw(self.times, rng)
         shift = rng.standard_normal()  # of all lengths alike: they are of the same traffic
         drafts = {
             length: replace(draft, accepted=max(draft.accepted + shift * draft.deviation, 0.0))
