@@ -4,12 +4,12 @@ import os
 import platform
 import re
 from dataclasses import fields
+from importlib import metadata
 from pathlib import Path
 
 import vllm
 from vllm.platforms import current_platform
 
-import smartspec
 from smartspec.observation.card import base_name
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.settings import Settings
@@ -128,7 +128,14 @@ def comparison_key(vllm_config, settings: Settings) -> dict:
         for name in names
     }
     settings_key = {name: str(getattr(settings, name)) for name in names}
-    return key | settings_key | options | {"smartspec": smartspec.__version__}
+    return key | settings_key | options | {"smartspec": _own_version()}
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("smartspec")
+    except metadata.PackageNotFoundError:  # a clone in PYTHONPATH
+        return ""
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:

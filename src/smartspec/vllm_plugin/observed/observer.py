@@ -34,8 +34,8 @@ FinishedStep = tuple[Step, EmittedTokens]
 
 class Observer:
     """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model. is_adaptive: vLLM's
-    workers choose the drafts that they verify. is_off: true while an operator has drafts off. on_steps: called with
-    finished steps. on_end: called with the observation at the end."""
+    workers choose the drafts that they verify. on_steps: called with finished steps. on_end: called with the
+    observation at the end."""
 
     def __init__(
         self,
@@ -45,14 +45,13 @@ class Observer:
         *,
         has_passes: bool,
         is_adaptive: bool = False,
-        is_off: Callable[[], bool] = lambda: False,
         on_steps: Callable[[list[FinishedStep], None], None] = lambda steps, controller: None,
         on_end: Callable[[Observation], None] = lambda observation: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler, self.observation, self.file = scheduler, observation, file
         self._has_passes, self._is_adaptive, self._clock = has_passes, is_adaptive, clock
-        self._is_off, self._on_steps, self._on_end = is_off, on_steps, on_end
+        self._on_steps, self._on_end = on_steps, on_end
         self._classes: dict[str, str] = {}  # of requests under way
         self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
         self._last_completion: float | None = None  # None while vLLM waits for requests
@@ -65,6 +64,11 @@ class Observer:
         self._start: float | None = None
         self._write_time = float("inf")  # of the last write, or of the first step
         self._minute, self._in_minute = 0, 0
+
+    @property
+    def _is_off(self) -> bool:
+        """True while an operator has drafts off."""
+        return self._scheduler.toggle is not None and self._scheduler.toggle.reason is not None
 
     def before_schedule(self) -> None:
         """Do nothing: vLLM decides."""
@@ -88,7 +92,7 @@ class Observer:
             num_verified=num_verified,
             num_decoding=len(scheduled) - prefill.num_prefills,
             context_tokens=self._context_of(scheduled, prefill),
-            draft_length=0 if self._is_off() else self._last_length,
+            draft_length=0 if self._is_off else self._last_length,
         )
         self._last_length = output.num_spec_tokens_to_schedule
         self._steps[id(output)] = step
@@ -250,7 +254,6 @@ def make_observer(scheduler, settings: Settings) -> Observer:
         file,
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),
-        is_off=lambda: scheduler.toggle is not None and scheduler.toggle.reason is not None,
         on_steps=Metrics(
             metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
         ).observe,

@@ -57,15 +57,14 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     key = setup_key(config, vllm.__version__, device_name(), tiers)
     costs = CostFile(settings.cache, key, is_writable=engine_index == 0)
     card = read_card(settings.card, describe_setup(scheduler))
-    source, latency = costs.path, load_latency(costs, drafters)
-    if latency is None:
-        source, latency = settings.card, card_latency(card, drafters)
+    own_latency = load_latency(costs, drafters)
+    latency = own_latency or card_latency(card, drafters)
     logger.info(
         "SmartSpec decides draft lengths: policy %s, %s, at most %d tokens, step times from %s",
         settings.policy,
         f"drafts by {', '.join(spec.name for spec in drafters)}",
         scheduler.num_spec_tokens,
-        "the first steps" if latency is None else source,
+        "the first steps" if latency is None else costs.path if own_latency is not None else settings.card,
     )
     if latency is None and not settings.has_cost_model:
         latency = StepCosts(drafter.has_passes).fit()
