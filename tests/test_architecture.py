@@ -83,7 +83,7 @@ ORDER = {
     ),
 }  # fmt: skip
 MAX_LINES, MAX_ARGUMENTS = 60, 8
-MAX_SOURCE_LINES = 43_387
+MAX_SOURCE_LINES = 43_392
 MAX_WHEEL_BYTES = 2_500_000  # unpacked
 TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
 

@@ -13,7 +13,8 @@ from smartspec.observation.records import DraftOutcome, Observation, StepSize
 class Engine:
     """Seconds: of a step, per fed token up to the bend and beyond it, per request, per token in the KV, for prefill,
     for drafts in a step, of a draft pass. found: chance that a lookup finds a draft, None where a model drafts. rate:
-    acceptance of a draft token. prompt, answer: tokens of a request, in the mean. noise: of a step's time."""
+    acceptance of a draft token. prompt, answer: tokens of a request, in the mean. noise: of a step's time. lookup:
+    share of a step that a server without speculation saves."""
 
     constant: float
     per_token: float
@@ -30,6 +31,7 @@ class Engine:
     answer: int
     noise: float
     longest: int
+    lookup: float
 
     @staticmethod
     def drawn(rng: np.random.Generator, has_passes: bool) -> "Engine":
@@ -40,6 +42,7 @@ class Engine:
             constant, per_token, beyond / bend, bend, per_request, per_context, mixed, drafting,
             per_pass * has_passes, None if has_passes else rng.uniform(0.2, 0.9), rng.uniform(0.3, 0.9),
             int(rng.integers(20, 400)), int(rng.integers(20, 300)), rng.uniform(0.01, 0.08), int(rng.integers(2, 7)),
+            rng.uniform(0.0, 0.1) * (not has_passes),
         )  # fmt: skip
 
     @property
@@ -71,6 +74,7 @@ class Engine:
             out = int((1 + accepted).sum())
             emitted += out
             stall = 0.7 * stall + self.noise * rng.standard_normal()
+            seconds *= 1.0 - self.lookup * (length == OFF)
             seconds *= float(np.exp(stall)) * (3.0 if rng.random() < 0.005 else 1.0)
             total += seconds
             if observation is not None:

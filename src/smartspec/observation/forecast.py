@@ -19,6 +19,9 @@ LEAST_STEPS = 20  # of a load and a length that count as seen
 NUM_DRAWS, INTERVAL = 100, (0.05, 0.95)
 NEAR = 1.5  # a load within this factor of those seen is between them
 RANKS = (SEEN, BETWEEN, BEYOND)
+# Where drafts are looked up, what a server without speculation saves of a step without drafts: the lookup, and sampling
+# by rejection. Mean and doubt. vLLM's CPU build with ngram: 0.06 to 0.14 (docs/results/vllm.md), an H100: 0 to 0.03.
+SAVED = {"cpu": (0.05, 0.04), "gpu": (0.015, 0.015)}
 
 
 @dataclass(frozen=True)
@@ -46,19 +49,21 @@ class Traffic:
 
 
 class Forecast:
-    """times, drafts: what is known, or one draw of what it may be. drafts: by length. luck: of a load's measured
-    seconds and accepted tokens in this draw, in standard deviations."""
+    """times, drafts: what is known, or one draw of what it may be. drafts: by length. luck: in this draw, of a
+    load's measured seconds and accepted tokens, and of what no speculation saves, in standard deviations."""
 
     def __init__(
         self,
         observation: Observation,
         times: StepTimes,
         drafts: dict[int, Draft],
-        luck: tuple[float, float] = (0.0, 0.0),
+        luck: tuple[float, float, float] = (0.0, 0.0, 0.0),
     ):
         self._times, self._drafts, self.luck = times, drafts, luck
         self._traffic = Traffic.of(observation)
         self._passes = bool(observation.setup.get("has_passes"))
+        mean, doubt = (0.0, 0.0) if self._passes else SAVED.get(observation.setup.get("platform", "gpu"), SAVED["gpu"])
+        self._saved = mean + luck[2] * doubt
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -89,7 +94,7 @@ class Forecast:
             sums[0, COLUMN[name]] = value
         sums[0, len(SUMS) :] = chances @ np.maximum(fed[:, None] - np.array(BENDS), 0.0)
         sizes = np.concatenate([features(sums, bend) for bend in range(len(BENDS))])
-        return emitted, self._times.seconds(sizes)
+        return emitted, self._times.seconds(sizes) * (1.0 - self._saved * (length == OFF))
 
     def tokens_per_second(self, requests: float, length: int) -> float:
         emitted, seconds = self.step(requests, length)
@@ -171,7 +176,7 @@ class Forecasts:
             length: replace(draft, accepted=max(draft.accepted + shift * draft.deviation, 0.0))
             for length, draft in self.drafts.items()
         }
-        return Forecast(self.observation, times, drafts, (rng.standard_normal(), rng.standard_normal()))
+        return Forecast(self.observation, times, drafts, tuple(rng.standard_normal(3).tolist()))  # type: ignore[arg-type]
 
 
 def loads_up_to(most: int) -> list[int]:

@@ -216,7 +216,7 @@ def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> 
     and times are off by the factor by which those of its own lengths are."""
     rows = []
     for load in loads:
-        of_seconds, of_accepted = np.exp(np.array(forecast.luck) * load.doubt)
+        of_seconds, of_accepted = np.exp(np.array(forecast.luck[:2]) * load.doubt)
         own = {k: n for k, n in load.lengths.items() if k in lengths}
         usual = sum(n * forecast.accepted(k) for k, n in own.items()) / max(sum(own.values()), 1)
         accepts = load.accepted / usual if usual else 1.0
