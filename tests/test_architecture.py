@@ -26,7 +26,7 @@ LAYERS = {
     "bench": {"workload", "sim"},
     "report": {"control", "core", "drafters", "workload", "sim", "bench"},
     "vllm_plugin": {"control", "core", "drafters", "observation"},
-    "sglang_plugin": {"control", "vllm_plugin"},
+    "sglang_plugin": {"control", "core", "vllm_plugin"},
 }
 LIBRARIES = {
     "control": {"numpy"},
@@ -57,8 +57,9 @@ ORDER = {
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "tested_versions", "compatibility", "check", "serve", "switch", "proposer", "setup", "step",
-        "executor", "costs", "speculation", "ab", "observed", "stat_logger", "scheduler", "__init__",
+        "settings", "tested_versions", "compatibility", "check", "serve", "file_thread", "handover", "switch",
+        "proposer", "setup", "step", "executor", "costs", "speculation", "ab", "observed", "stat_logger", "scheduler",
+        "__init__",
     ),
     "vllm_plugin/ab": ("__init__", "windows", "comparison", "results", "metrics", "toggle", "__main__"),
     "vllm_plugin/observed": ("__init__", "samples", "file", "collector", "observer", "__main__"),
@@ -71,7 +72,7 @@ ORDER = {
     "observation": (
         "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",
     ),
-    "sglang_plugin": ("switch", "timeline", "chooser", "policy", "plugin", "__init__"),
+    "sglang_plugin": ("timeline", "chooser", "policy", "plugin", "__init__"),
     "engine": (
         "__init__", "cache_folder", "transformers_index", "import_transformers", "kernels", "attention", "models",
         "sampling", "drafting", "text", "runtime",

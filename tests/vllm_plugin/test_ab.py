@@ -25,6 +25,7 @@ from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
 from smartspec.vllm_plugin.ab.results import ALL, Level, Results, ResultsFile, level_name, t_quantile
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Part, Window
 from smartspec.vllm_plugin.costs.steps import StepCosts
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.setup import comparison_key
 
@@ -258,8 +259,9 @@ def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
     engine = engine_of(tmp_path, acceptance=0.8, seconds=SLOW, settings={"act": True})
     serve(engine, 0, num_requests=120, tokens=100)
     pairs = off_metrics(tmp_path)["ab_pairs-0-all"]
-    engine.scheduler.toggle._make_windows.__self__._file.close()  # as the end of the process does
-    engine_of(tmp_path, settings={"act": True})
+    kept = engine.scheduler.toggle._make_windows.__self__._keep.__closure__
+    next(c.cell_contents for c in kept if isinstance(c.cell_contents, ResultsFile)).close()  # as the process' end does
+    engine_of(tmp_path, settings={"act": True}).wait_for_files()
     assert pairs >= 1 and off_metrics(tmp_path)["ab_pairs-0-all"] == pairs
 
 
@@ -293,13 +295,16 @@ def no_file_may_grow():
 
 
 def test_a_full_disk_loses_nothing(tmp_path, caplog):
-    file, metrics = ResultsFile(tmp_path, {"model": "toy"}), ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0)
+    files = FileThread()
+    file, metrics = ResultsFile(tmp_path, {"model": "toy"}), ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0, files)
     found = results_of([1.2, 1.2])
     with no_file_may_grow():
         for _ in range(2):
             file.store(found)
             metrics.set_results(found)
-        metrics.set_reason("switch")
+            files.wait()
+        metrics.set_switch(True)
+        files.wait()
     assert caplog.text.count("results of --act cannot be written") == 1
     assert caplog.text.count("metrics cannot be written") == 1
     found.add(pair(12, 10))
@@ -353,8 +358,9 @@ def server_of(text: str):
 def shown(tmp_path: Path, *results: Results) -> str:
     texts = []
     for number, found in enumerate(results):
-        metrics = ToggleMetrics(tmp_path / f"{number}.onoff", number)
-        metrics.set_reason("switch" if number else None)
+        metrics = ToggleMetrics(tmp_path / f"{number}.onoff", number, FileThread())
+        metrics.set_reason(None)
+        metrics.set_switch(bool(number))
         metrics.set_results(found)
         texts.append(generate_latest(metrics.registry).decode())
     return "vllm:num_requests_running 3.0\n" + "".join(texts)

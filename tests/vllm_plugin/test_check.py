@@ -22,9 +22,10 @@ def make_tree(folder: Path, version: str | None = "0.32.0") -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             base = "Inherited" if need.base else "object"
-            file.write(f"class {need.owner}({base}):\n    known: int\n")
+            indent = "    " * bool(need.owner)
+            file.write(f"class {need.owner}({base}):\n    known: int\n" if need.owner else "")
             for name, parameters in need.methods.items():
-                file.write(f"    def {name}({', '.join((*parameters, 'more=None'))}):\n")
+                file.write(f"{indent}def {name}({', '.join((*parameters, 'more=None'))}):\n")
                 file.write("".join(f"        self.{name} = 1\n" for name in need.attributes) + "        pass\n")
             if not need.methods:
                 file.write("".join(f"    {name}: int = 1\n" for name in need.attributes))

@@ -148,8 +148,6 @@ def test_settings_go_into_the_additional_configuration():
     settings = {"policy": "uniform:1,3", "metrics_seconds": "2"}
     options = ["--policy", "uniform:1,3", "--metrics-seconds=2"]
     assert added(made("MODEL", *options))["additional"] == {"smartspec": settings}
-    beside = added(made("MODEL", "--spec-method", "mtp", "--drafter", "recycling"))
-    assert beside["additional"] == {"smartspec": {"drafter": "recycling"}}
     both = added(made("MODEL", "--additional-config", '{"theirs": 1}', *options))
     assert both["additional"] == {"theirs": 1, "smartspec": settings} and both["rest"] == []
     theirs = ["--additional-config", '{"theirs": 1}']
@@ -170,7 +168,7 @@ def test_settings_go_into_the_additional_configuration():
         (["--spec-method", "eagle3"], "--spec-method eagle3 needs --spec-model"),
         (["--spec-method", "suffix", "--spec-model", "X"], "suffix drafts without a model: leave --spec-model X out"),
         (
-            ["--spec-method", "ngram", "--drafter", "recycling"],
+            ["--spec-method", "mtp", "--drafter", "recycling"],
             "--drafter and --datastore are for --spec-method smartspec",
         ),
         (["--spec-method", "smartspec", "--spec-model", "X"], "smartspec drafts without a model"),

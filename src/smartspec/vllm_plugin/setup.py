@@ -39,9 +39,9 @@ def describe_setup(scheduler) -> dict:
     """Return the set-up of an observation or a card, JSON-able: names without folders."""
     config = scheduler.vllm_config
     model, parallel, speculation = config.model_config, config.parallel_config, config.speculative_config
-    draft_model = getattr(speculation, "model", None)
+    draft_model = speculation.model
     has_own_head = draft_model is None or str(draft_model) == str(model.model)
-    table = getattr(speculation, "num_speculative_tokens_per_batch_size", None)
+    table = speculation.num_speculative_tokens_per_batch_size
     return {
         "engine": "vllm",
         "version": vllm.__version__,
@@ -59,7 +59,7 @@ def describe_setup(scheduler) -> dict:
         "table": table if table is None else [list(row) for row in table],
         "max_requests": scheduler.max_num_running_reqs,
         "max_batched_tokens": scheduler.max_num_scheduled_tokens,
-        "kv": _kv_memory(getattr(scheduler, "kv_cache_config", None), model),
+        "kv": _kv_memory(scheduler.kv_cache_config, model),
     }
 
 
@@ -84,8 +84,8 @@ def _kv_memory(kv_config, model) -> dict | None:
 
 def _most_drafts(speculation) -> int | None:
     """The most draft tokens of heads that make one each; None where a pass can follow another."""
-    config = getattr(getattr(speculation, "draft_model_config", None), "hf_config", None)
-    num_heads = getattr(config, "num_lookahead_tokens", None)
+    draft = speculation.draft_model_config
+    num_heads = None if draft is None else getattr(draft.hf_config, "num_lookahead_tokens", None)
     return num_heads if isinstance(num_heads, int) else None
 
 
@@ -102,7 +102,7 @@ def device_name() -> str:
 def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:
     """Return all that step times depend on, by name. tiers: see captured_lengths."""
     model, parallel, speculation = vllm_config.model_config, vllm_config.parallel_config, vllm_config.speculative_config
-    draft_model = getattr(speculation, "model", None)
+    draft_model = speculation.model
     return {
         "model": str(model.model),
         "dtype": str(model.dtype),
@@ -150,10 +150,10 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
     mode = vllm_config.compilation_config.cudagraph_mode
     if mode is None or not mode.has_full_cudagraphs() or is_adaptive(vllm_config):
         return None
-    is_v2 = getattr(vllm_config, "use_v2_model_runner", False)
+    is_v2 = vllm_config.use_v2_model_runner
     if speculation.method in RAGGED and not (is_v2 and speculation.method in ON_THE_GPU):
         return None
-    table = getattr(speculation, "num_speculative_tokens_per_batch_size", None)
+    table = speculation.num_speculative_tokens_per_batch_size
     if not table:
         return (speculation.num_speculative_tokens,)
     longest = speculation.num_speculative_tokens

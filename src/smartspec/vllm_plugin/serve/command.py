@@ -34,7 +34,6 @@ from smartspec.vllm_plugin.serve.config_file import with_file
 from smartspec.vllm_plugin.serve.routes import (
     LONGEST,
     OWN,
-    WITHOUT_PASSES,
     Machine,
     check_table,
     choose_observe_route,
@@ -103,11 +102,8 @@ def serve_command(
     speculation = dict(route.speculation)
     check_table(speculation)
     method = speculation.get("method")
-    if not route.is_own and method in WITHOUT_PASSES and (options.drafter or options.datastore):
-        raise ValueError(
-            f"--drafter and --datastore are for --spec-method {OWN}, or beside a head or a draft model, but {method} "
-            "drafts"
-        )
+    if not route.is_own and (options.drafter or options.datastore):
+        raise ValueError(f"--drafter and --datastore are for --spec-method {OWN}, but {method or 'a model'} drafts")
     executor = EXECUTOR if route.is_own or speculation.get("enable_adaptive_verification") else None
     if problem := setup_problem(_make_config(speculation, known, executor)):
         raise ValueError(f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough")
@@ -193,7 +189,7 @@ def _make_config(speculation: dict, vllm_words: list[str], executor: str | None)
     """The part of vLLM's configuration that is known before vLLM reads it."""
     stages = option_value(vllm_words, "--pipeline-parallel-size", "-pp") or ""
     return SimpleNamespace(
-        speculative_config=SimpleNamespace(**{"method": None} | speculation),
+        speculative_config=SimpleNamespace(**{"method": None, "enable_adaptive_verification": False} | speculation),
         parallel_config=SimpleNamespace(
             pipeline_parallel_size=int(stages) if stages.isdigit() else 1,
             data_parallel_size=1,
