@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import random
 import re
 import resource
@@ -263,6 +264,16 @@ def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
     next(c.cell_contents for c in kept if isinstance(c.cell_contents, ResultsFile)).close()  # as the process' end does
     engine_of(tmp_path, settings={"act": True}).wait_for_files()
     assert pairs >= 1 and off_metrics(tmp_path)["ab_pairs-0-all"] == pairs
+
+
+def test_an_engine_whose_server_was_killed_leaves_its_results_to_the_next(tmp_path, monkeypatch):
+    """vLLM's engine lives on after a kill -9 of the process that answers HTTP, and has the file's lock."""
+    first = engine_of(tmp_path, settings={"act": True})
+    (lock,) = (tmp_path / "cache" / "vllm").glob("ab-*.lock")
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    first.wait_for_files()
+    engine_of(tmp_path, settings={"act": True})
+    assert [*(tmp_path / "cache" / "vllm").glob("ab-*.lock")] == [lock]
 
 
 @pytest.mark.parametrize(

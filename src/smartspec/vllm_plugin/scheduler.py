@@ -28,9 +28,9 @@ def Scheduler(vllm_config, *arguments, **options):
     lengths decided by the controller. Where that is not possible, vLLM's own as it is, after one line with the reason.
     ValueError on a wrong setting."""
     settings = Settings.read(vllm_config.additional_config)
-    config = copy(vllm_config.scheduler_config)
-    config.scheduler_cls = None
-    stock = config.get_scheduler_cls()
+    scheduler_config = copy(vllm_config.scheduler_config)
+    scheduler_config.scheduler_cls = None
+    stock = scheduler_config.get_scheduler_cls()
     try:
         problem = version_problem(vllm.__version__) or signature_problem(stock) or setup_problem(vllm_config)
     except AttributeError as error:

@@ -7,6 +7,7 @@ dropped.
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -27,6 +28,7 @@ from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
 
 logger = logging.getLogger("vllm.smartspec")
 
+PARENT_SECONDS = 1.0  # between two looks
 DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two steps are under way
 
 
@@ -190,10 +192,19 @@ def _kept_results(cache: Path, key: dict, files: FileThread) -> tuple[Results, C
     """Return the results of earlier servers, and what keeps new ones."""
     try:
         file = files.call(lambda: ResultsFile(cache, key))
+        files.post("parent", partial(_leave_with_parent, file, files, os.getppid()))
         return files.call(file.load), lambda results: files.post(file, partial(file.store, deepcopy(results)))
     except TimeoutError as error:
         logger.warning("results of --act are not kept for the next start (%s: %s)", cache, error)
         return Results(), lambda results: None
+
+
+def _leave_with_parent(file: ResultsFile, files: FileThread, parent: int) -> None:
+    """Leave the file to the next server once the process that answers HTTP was killed: vLLM's engine lives on then."""
+    if os.getppid() != parent:
+        file.close()
+    else:
+        files.post("parent", partial(_leave_with_parent, file, files, parent), PARENT_SECONDS)
 
 
 def _plain_length(vllm_config) -> int:
