@@ -58,7 +58,7 @@ ORDER = {
     ),
     "vllm_plugin": (
         "settings", "tested_versions", "compatibility", "check", "serve", "file_thread", "handover", "switch",
-        "proposer", "setup", "step", "executor", "costs", "speculation", "ab", "observed", "stat_logger", "scheduler",
+        "proposer", "setup", "step", "costs", "speculation", "executor", "ab", "observed", "stat_logger", "scheduler",
         "__init__",
     ),
     "vllm_plugin/ab": ("__init__", "windows", "comparison", "results", "metrics", "toggle", "__main__"),
@@ -66,7 +66,7 @@ ORDER = {
     "vllm_plugin/step": ("__init__", "batch", "callers", "decision", "adaptive", "metrics"),
     "vllm_plugin/costs": ("__init__", "steps", "sources"),
     "vllm_plugin/speculation": (
-        "__init__", "drafts", "learner", "decider", "speculation", "controllers", "builder",
+        "__init__", "drafts", "followed", "learner", "decider", "speculation", "controllers", "builder",
     ),
     "vllm_plugin/serve": ("__init__", "words", "config_file", "routes", "command", "__main__"),
     "observation": (

@@ -28,7 +28,8 @@ from smartspec.vllm_plugin.setup import (
     setup_key,
 )
 from smartspec.vllm_plugin.speculation.controllers import add_acceptance, controller_maker
-from smartspec.vllm_plugin.speculation.drafts import COPYING, LEAST_FOLLOWED, OwnDrafters, make_drafters
+from smartspec.vllm_plugin.speculation.drafts import OwnDrafters, make_drafters
+from smartspec.vllm_plugin.speculation.followed import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.speculation.learner import KEPT_PASSES, Learner
 from smartspec.vllm_plugin.speculation.speculation import Speculation
 from smartspec.vllm_plugin.step.adaptive import token_sizes

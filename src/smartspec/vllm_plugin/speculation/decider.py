@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView
-from smartspec.vllm_plugin.speculation.drafts import COPYING, FollowedTokens, OwnDrafters
+from smartspec.vllm_plugin.speculation.drafts import OwnDrafters
+from smartspec.vllm_plugin.speculation.followed import COPYING, FollowedTokens
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step import batch
 from smartspec.vllm_plugin.step.callers import Callers, Columns
