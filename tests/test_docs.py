@@ -46,7 +46,7 @@ TUTORIAL = DOCS / "extend.md"  # mostly code
 RESULTS = [page for page in WRITTEN if page.parent == DOCS / "results"]
 GUIDES = [page for page in WRITTEN if page.parent == DOCS and page != TUTORIAL]
 MAX_README_LINES, MAX_GUIDE_LINES, MAX_LINE = 90, 125, 100
-MAX_LINES = {"vllm.md": 225, "vllm-how.md": 215, "observe.md": 165}  # all that an operator of vLLM needs, in one place
+MAX_LINES = {"vllm.md": 245, "vllm-how.md": 230, "observe.md": 165}  # all that an operator of vLLM needs, in one place
 # Words of ours that the field says otherwise: propose or query, after, child rank, observations, outcomes, none.
 PRIVATE_WORDS = re.compile(
     r"\b(?:ask(?:s|ed|ing)?|behind|siblings?|eldest|elders?|evidence|fates?|wishes|kindred|nobody|whoever|somebody"

@@ -87,7 +87,7 @@ NEEDS = (
     Need(
         "config/model.py",
         "ModelConfig",
-        {"get_vocab_size": ("self",)},
+        {"get_vocab_size": ("self",), "get_total_num_hidden_layers": ("self",)},
         ("model", "dtype", "quantization", "enforce_eager", "is_moe", "is_hybrid", "hf_config"),
     ),
     Need("config/compilation.py", "CompilationConfig", attributes=("cudagraph_mode", "cudagraph_capture_sizes")),

@@ -30,6 +30,7 @@ CAPACITY = "_batch_draft_capacity"  # of the manager
 ATTRIBUTES = (
     "running", "waiting", "requests", "num_spec_tokens", "dynamic_sd_lookup", "max_num_scheduled_tokens",
     "max_num_running_reqs", "max_model_len", "cache_config", "vllm_config", "use_v2_model_runner",
+    "kv_cache_config",
 )  # fmt: skip
 
 
