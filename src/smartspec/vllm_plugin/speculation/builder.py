@@ -65,7 +65,7 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
         settings.policy,
         f"drafts by {', '.join(spec.name for spec in drafters)}",
         scheduler.num_spec_tokens,
-        "the first steps" if latency is None else costs.path if own_latency is not None else settings.card,
+        "the first steps" if latency is None else source,
     )
     if latency is None and not settings.has_cost_model:
         latency = StepCosts(drafter.has_passes).fit()
