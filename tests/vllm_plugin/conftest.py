@@ -18,6 +18,17 @@ else:
 
 
 @pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine is no folder that hangs."""
+    from smartspec.vllm_plugin.file_thread import FileThread
+
+    for name in ("call", "wait"):
+        monkeypatch.setattr(getattr(FileThread, name), "__defaults__", (120.0,))
+    for name in ("stat_logger", "observed.collector"):
+        monkeypatch.setattr(f"smartspec.vllm_plugin.{name}.SCRAPE_SECONDS", 120.0)
+
+
+@pytest.fixture(autouse=True)
 def own_folder_for_temporary_files(tmp_path, monkeypatch):
     """Nothing is left in that of the machine."""
     (tmp_path / "tmp").mkdir()

@@ -21,11 +21,20 @@ class Hanging:
     """From begin to end, calls about files in this folder wait. In this thread they are noted, and fail."""
 
     def __init__(self, folder: Path, monkeypatch):
+        self._monkeypatch = monkeypatch
         self.folder, self.is_back, self.noted = str(folder), threading.Event(), []
         self._thread = threading.get_ident()
         self.is_back.set()
         for owner, name in CALLS:
             monkeypatch.setattr(owner, name, self._around(getattr(owner, name), name))
+
+    def begin(self) -> None:
+        """From here on, patience is short."""
+        for name in ("call", "wait"):
+            self._monkeypatch.setattr(getattr(FileThread, name), "__defaults__", (0.1,))
+        for name in ("stat_logger", "observed.collector"):
+            self._monkeypatch.setattr(f"smartspec.vllm_plugin.{name}.SCRAPE_SECONDS", 0.1)
+        self.is_back.clear()
 
     def _around(self, call, name):
         def called(path, *arguments, **options):
@@ -42,7 +51,6 @@ class Hanging:
 @pytest.fixture
 def hanging(tmp_path, monkeypatch):
     folder = Hanging(tmp_path, monkeypatch)
-    monkeypatch.setattr(FileThread.call, "__defaults__", (0.1,))
     yield folder
     folder.is_back.set()
 
@@ -61,40 +69,38 @@ def test_a_folder_that_hangs_costs_no_answer(settings, tmp_path, hanging, caplog
     settings = {name: str(tmp_path / "log") if value == "LOG" else value for name, value in settings.items()}
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
     serve(engine, 0)
-    assert engine.scheduler.files.wait(10.0)
-    hanging.is_back.clear()
+    assert engine.scheduler.files.wait(120.0)
+    hanging.begin()
     serve(engine, 10)
     engine.scheduler.shutdown()  # nor does the end wait for long
     assert any("folder does not answer" in message for message in caplog.messages)
     assert not hanging.noted and engine.scheduler.rest.steps == 0
     hanging.is_back.set()
-    assert engine.scheduler.files.wait(10.0)
+    assert engine.scheduler.files.wait(120.0)
     if "decision_log" in settings:
         assert len(Path(settings["decision_log"]).read_text().splitlines()) > 100
 
 
 @pytest.mark.parametrize("settings", [{}, {"policy": "observe"}, {"act": True}])
 def test_a_folder_that_hangs_from_the_start_costs_what_is_kept_there(settings, tmp_path, hanging, caplog):
-    hanging.is_back.clear()
+    hanging.begin()
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
     serve(engine, 0)
     assert not hanging.noted and engine.scheduler.speculation is not None and engine.scheduler.toggle is not None
     assert any("no answer of its disk" in message for message in caplog.messages)
     hanging.is_back.set()
-    assert engine.scheduler.files.wait(10.0) and list((tmp_path / "cache" / "vllm").glob("*.prom"))
+    assert engine.scheduler.files.wait(120.0) and list((tmp_path / "cache" / "vllm").glob("*.prom"))
 
 
-def test_metrics_do_not_wait_for_it_either(tmp_path, hanging, monkeypatch):
-    monkeypatch.setattr(stat_logger, "SCRAPE_SECONDS", 0.1)
-    monkeypatch.setattr("smartspec.vllm_plugin.observed.collector.SCRAPE_SECONDS", 0.1)
+def test_metrics_do_not_wait_for_it_either(tmp_path, hanging):
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "observe"})))
     serve(engine, 0)
     engine.scheduler.shutdown()
-    assert engine.scheduler.files.wait(10.0)
+    assert engine.scheduler.files.wait(120.0)
     (metrics,), (observation,) = (list((tmp_path / "cache").rglob(name)) for name in ("*.prom", "observed/*.json"))
     collectors = stat_logger.MetricsCollector([metrics]), ObservationCollector([observation])
     before = [[family.name for family in each.collect()] for each in collectors]
-    hanging.is_back.clear()
+    hanging.begin()
     for each, names in zip(collectors, before, strict=True):
         for _ in range(3):
             assert set(names) <= {family.name for family in each.collect()} and names
@@ -112,7 +118,7 @@ def test_of_a_file_one_state_waits_and_a_job_that_fails_costs_a_line(caplog):
         files.call(lambda: done.append("asked"), 0.05)
     assert not files.wait(0.05)
     may_go.set()
-    assert files.wait(10.0) and done == [2, "later"]
+    assert files.wait(120.0) and done == [2, "later"]
     assert caplog.text.count("ZeroDivisionError") == 1 and files.call(lambda: 7) == 7
 
 
