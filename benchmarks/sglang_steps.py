@@ -160,14 +160,15 @@ def make_worker(policy: str, clock: VirtualClock) -> Worker:
     )
 
     from smartspec.sglang_plugin.policy import GoodputSteps
-    from smartspec.sglang_plugin.switch import Switch
+    from smartspec.vllm_plugin.file_thread import FileThread
+    from smartspec.vllm_plugin.switch import Switch
 
     path = _tiers_file() if policy.endswith("-all") else None
     candidates = resolve_candidate_steps_from_config(path)
     worker = Worker(candidates[len(candidates) // 2])  # as SGLang begins where nothing is told
     own = AdaptiveSpeculativeParams(worker.speculative_num_steps, path)
     ours = policy.startswith("smartspec")
-    chosen = GoodputSteps(own, Switch(Path("build/no-switch")), _fail, clock) if ours else own
+    chosen = GoodputSteps(own, Switch(Path("build/no-switch"), FileThread()), _fail, clock) if ours else own
     worker.adaptive_controller = AdaptiveController(worker, chosen)
     worker.adaptive_controller.init_states(GRAPH_SIZES)
     return worker

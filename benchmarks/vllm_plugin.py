@@ -81,7 +81,7 @@ def policies(
     SmartSpec starts from, and with the acceptance it saw makes the table of Dynamic SD
     (`num_speculative_tokens_per_batch_size`).
 
-    smartspec:scheduler drafts with our own drafters, in vLLM's scheduler; smartspec:beside does so beside --head.
+    smartspec:scheduler drafts with our own drafters, in vLLM's scheduler.
     Tokens per second of a cell are the geometric mean of its rounds. The ratio is that of the last policy to the best
     other; in brackets the 90 % interval, bootstrap over rounds, in which each draw has a best of its own. Then the same
     against off. The folder keeps everything: the same command goes on where it was ended, after an error or Ctrl-C;

@@ -28,7 +28,7 @@ LAYERS = {
     "bench": {"workload", "sim"},
     "report": {"control", "core", "drafters", "workload", "sim", "bench"},
     "vllm_plugin": {"control", "core", "drafters", "observation"},
-    "sglang_plugin": {"control", "vllm_plugin"},
+    "sglang_plugin": {"control", "core", "vllm_plugin"},
 }
 LIBRARIES = {
     "control": {"numpy"},
@@ -48,7 +48,7 @@ LIBRARIES = {
     "texts": {"numpy", "transformers"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
     "report": {"numpy", "httpx", "matplotlib", "rich", "jinja2"},
-    "vllm_plugin": {"numpy", "vllm", "prometheus_client"},
+    "vllm_plugin": {"numpy", "vllm", "prometheus_client", "yaml"},
     "sglang_plugin": {"numpy", "sglang"},
     "cli": {"numpy", "typer", "rich"},
 }  # fmt: skip
@@ -59,23 +59,24 @@ ORDER = {
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
-        "settings", "tested_versions", "compatibility", "check", "serve", "switch", "proposer", "setup", "step",
-        "executor", "costs", "speculation", "ab", "observed", "stat_logger", "scheduler", "__init__",
+        "settings", "tested_versions", "compatibility", "check", "serve", "file_thread", "handover", "switch",
+        "proposer", "setup", "step", "costs", "speculation", "executor", "ab", "observed", "stat_logger", "scheduler",
+        "__init__",
     ),
     "vllm_plugin/ab": ("__init__", "windows", "comparison", "results", "metrics", "toggle", "__main__"),
     "vllm_plugin/observed": ("__init__", "samples", "file", "collector", "observer", "__main__"),
     "vllm_plugin/step": ("__init__", "batch", "callers", "decision", "adaptive", "metrics"),
     "vllm_plugin/costs": ("__init__", "steps", "sources"),
     "vllm_plugin/speculation": (
-        "__init__", "drafts", "learner", "decider", "speculation", "controllers", "builder",
+        "__init__", "drafts", "followed", "learner", "decider", "speculation", "controllers", "builder",
     ),
-    "vllm_plugin/serve": ("__init__", "routes", "command", "__main__"),
+    "vllm_plugin/serve": ("__init__", "words", "config_file", "routes", "command", "__main__"),
     "observation": (
         "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",
     ),
-    "sglang_plugin": ("switch", "timeline", "chooser", "policy", "plugin", "__init__"),
+    "sglang_plugin": ("timeline", "chooser", "policy", "plugin", "__init__"),
     "engine": (
-        "__init__", "cache_folder", "kernels", "attention", "models",
+        "__init__", "kernels", "attention", "models",
         "sampling", "drafting", "text", "runtime",
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "openapi", "app"),

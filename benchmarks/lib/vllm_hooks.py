@@ -32,8 +32,8 @@ def watch(speculation) -> list[tuple]:
         controller.wrap(made, CONTROLLER)
         return made
 
-    def note(finished):
-        after_update(finished)
+    def note(finished, outputs):
+        after_update(finished, outputs)
         if finished is not None and speculation.learner.controller is not None:
             step = finished[0]
             seconds = step.seconds, hooks.seconds, controller.seconds, meanwhile.seconds

@@ -30,8 +30,7 @@ FEWEST_REQUESTS = 4  # of a round
 KV_BLOCK = 128  # tokens, vLLM's own choice on CPUs
 OURS = "smartspec"
 IN_SCHEDULER = "smartspec:scheduler"  # with drafts of our own, made in the scheduler
-BESIDE = "smartspec:beside"  # with these beside those of a head
-ALL_OURS = (OURS, IN_SCHEDULER, BESIDE)
+ALL_OURS = (OURS, IN_SCHEDULER)
 OWN_DRAFTS = {"model": "smartspec.vllm_plugin.proposer.NoDrafts"}
 STARTS_AT_ONCE = 2  # a start of vLLM computes on one core, mostly
 POLICIES = f"off,fixed:1,fixed:3,fixed:5,dynamic-sd,{OURS}"
@@ -108,8 +107,6 @@ def policy_command(
         settings = {"smartspec": {"cache": str(folder.absolute())}}
         if table is None:
             settings["smartspec"]["decision_log"] = str((folder / "learned.jsonl").absolute())
-        if name == BESIDE:
-            settings["smartspec"]["drafter"] = "prompt-lookup,datastore"
         options = ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler", "--additional-config", literal(settings)]
         if name == IN_SCHEDULER:
             drafts = OWN_DRAFTS | {"num_speculative_tokens": LONGEST}

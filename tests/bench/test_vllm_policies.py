@@ -84,7 +84,7 @@ def test_what_drafts_with_each_policy_of_ours(name):
     drafts = json.loads(words[words.index("--speculative-config") + 1])
     options = json.loads(words[words.index("--additional-config") + 1])
     assert drafts["model"] == ("HEAD" if name != vllm_policies.IN_SCHEDULER else vllm_policies.OWN_DRAFTS["model"])
-    assert ("drafter" in options["smartspec"]) == (name == vllm_policies.BESIDE)
+    assert "cache" in options["smartspec"]
 
 
 def test_braces_of_json_survive_the_port():

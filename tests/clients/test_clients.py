@@ -51,8 +51,8 @@ def test_guidellm(run, url, model, tmp_path):
 
 
 def test_the_guidellm_recipe_for_vllm(run, url, model, tmp_path):
-    """As docs/vllm-metrics.md has it; any server that speaks OpenAI's protocol will do."""
-    page = (Path(__file__).parents[2] / "docs" / "vllm-metrics.md").read_text()
+    """As docs/vllm-how.md has it; any server that speaks OpenAI's protocol will do."""
+    page = (Path(__file__).parents[2] / "docs" / "vllm-how.md").read_text()
     (command,) = re.findall(r"^    (guidellm run (?:.*\\\n)*.*)$", page, re.MULTILINE)
     prompts, report = tmp_path / "prompts.jsonl", tmp_path / "result.json"
     prompts.write_text("".join(json.dumps({"prompt": f"Count from {first} to ten."}) + "\n" for first in range(6)))

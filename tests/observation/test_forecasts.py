@@ -4,7 +4,7 @@ import pytest
 from known_engine import observe, true_speed
 
 from smartspec.observation.forecast import OFF, Forecasts, loads_up_to
-from smartspec.observation.records import COLUMN
+from smartspec.observation.records import COLUMN, Observation
 from smartspec.observation.report import longest_of, summary, text
 
 LENGTHS = (0, 1, 3, 5)
@@ -48,9 +48,17 @@ def test_what_is_extrapolated_is_named(forecasts):
 
 
 def test_shorter_drafts_without_passes_are_known():
-    """A lookup's drafts cost what is verified of them, and their first tokens were seen."""
-    seen = Forecasts(observe([(1, 5), (64, 5)], setup={"has_passes": False}), 5, num_draws=1)
-    assert {seen.known(64, length) for length in (OFF, 0, 1, 3)} == {"between"}
+    """A lookup's drafts cost what is verified of them, and their first tokens were seen. Steps without a draft are
+    those of no speculation, where there were such."""
+    drafts = observe([(1, 5), (64, 5)], setup={"has_passes": False})
+    seen = Forecasts(drafts, 5, num_draws=1)
+    assert {seen.known(64, length) for length in (OFF, 0, 1, 3)} == {"beyond"}
+    both = Observation.merged([drafts, observe([(64, 0)], setup={"has_passes": False})])
+    seen = Forecasts(both, 5, num_draws=1)
+    assert {seen.known(64, length) for length in (OFF, 0)} == {"seen"}
+    assert {seen.known(16, OFF), *(seen.known(64, length) for length in (1, 3))} == {"between"}
+    with_passes = Forecasts(observe([(64, length) for length in LENGTHS]), 5, num_draws=1)
+    assert (with_passes.known(64, 0), with_passes.known(64, OFF)) == ("seen", "beyond")  # a pass always ran
 
 
 def test_a_single_length_leaves_wide_intervals():
@@ -111,6 +119,17 @@ def test_the_text_has_every_load_and_says_what_is_beyond(forecasts):
         assert f"{load['now']:,.0f}" in shown
     assert "crossover: " in shown and "present setting" in shown
     assert "interpolated: " in shown
+
+
+def test_the_drafters_kv_is_told_with_what_it_costs():
+    kv = {"tokens": 60_000, "drafter_share": 0.25}
+    found = summary(Forecasts(observe([(4, 3)], setup={"kv": kv}), 3, num_draws=1))
+    assert found["drafter_kv"]["tokens_without"] == 80_000
+    length = found["traffic"]["mean_prompt_tokens"] + found["traffic"]["mean_output_tokens"]
+    assert found["drafter_kv"]["requests_without"] == pytest.approx(80_000 / length, rel=1e-3)
+
+    assert "the drafter's KV takes 25.0% of the memory for KV: 60,000 tokens fit, 80,000 without it" in text(found)
+    assert summary(Forecasts(observe([(4, 3)]), 3, num_draws=1))["drafter_kv"] is None
 
 
 def test_too_little_is_said_so():

@@ -1,6 +1,8 @@
 """Observations, cards and tables as files."""
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from itertools import pairwise
@@ -172,7 +174,7 @@ def test_numbers_that_cannot_be_are_named(file, words, capsys, tmp_path, monkeyp
 def test_json_is_the_summary(file, capsys):
     assert main([str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"loads", "crossover", "regret", "acceptance", "traffic", "setup"} == set(found)
+    assert {"loads", "crossover", "regret", "acceptance", "drafter_kv", "traffic", "setup"} == set(found)
     assert set(found["acceptance"]) == {"all", "code"}
     load = found["loads"][-1]
     best = load["goodput"]
@@ -215,3 +217,12 @@ def test_a_card_that_is_corrupt_is_named(tmp_path, observation, change, says):
     (tmp_path / "card.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match=says):
         Card.read(tmp_path / "card.json")
+
+
+def test_files_may_be_read_by_those_who_may_read_others_of_this_user(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "x.json", {})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x.json").stat().st_mode) == 0o640

@@ -5,7 +5,8 @@ import pytest
 from fake_sglang import Clock, OwnPolicy, drive
 
 from smartspec.sglang_plugin.policy import GoodputSteps
-from smartspec.sglang_plugin.switch import Switch
+from smartspec.vllm_plugin.file_thread import FileThread
+from smartspec.vllm_plugin.switch import Switch
 
 SLOTS = {1: [0, 1, 3, 5]}
 
@@ -21,7 +22,7 @@ def compute_bound(batch_size: int, steps: int) -> float:
 
 def make(tmp_path, slots=SLOTS, graphs=(1, 2, 4, 8, 16)):
     own, clock, lines = OwnPolicy(slots), Clock(), []
-    policy = GoodputSteps(own, Switch(tmp_path / "off"), lines.append, clock)
+    policy = GoodputSteps(own, Switch(tmp_path / "off", FileThread()), lines.append, clock)
     policy.set_cuda_graph_bs(list(graphs) or None)
     return policy, own, clock, lines
 
@@ -81,12 +82,12 @@ def test_switched_off_sglang_decides_and_learns(tmp_path):
     drive(policy, clock, 2, 100, weight_bound, leading(0.0, 2))
     assert not own.verified
     (tmp_path / "off").touch()
-    clock.now += 1.0
+    policy._switch._look()
     assert drive(policy, clock, 2, 50, weight_bound, leading(0.0, 2)) == [5] * 50
     assert len(own.verified) == 50
     assert policy.on_verify_complete([0, 0], 2) == 5  # which SGLang then switches to
     (tmp_path / "off").unlink()
-    clock.now += 1.0
+    policy._switch._look()
     chosen = drive(policy, clock, 2, 100, weight_bound, leading(0.0, 2))
     assert np.mean(chosen) < 1 and not lines
 
@@ -127,23 +128,3 @@ def test_a_result_of_prefill_is_waited_for(tmp_path):
     assert clock.now == 3.0 and not lines
     policy.end_prefill(None)  # not SGLang's any more
     assert len(lines) == 1
-
-
-def test_the_file_is_looked_at_once_a_second(tmp_path):
-    switch = Switch(tmp_path / "off")
-    assert not switch.look(10.0)
-    switch.path.touch()
-    assert not switch.look(10.9)
-    assert switch.look(11.0)
-
-
-def test_a_file_that_cannot_be_seen_changes_nothing(tmp_path):
-    class Unreadable(type(tmp_path)):
-        def exists(self, **_):
-            raise PermissionError(13, "denied")
-
-    switch = Switch(tmp_path / "off")
-    switch.path.touch()
-    assert switch.look(0.0)
-    switch.path = Unreadable(switch.path)
-    assert switch.look(2.0)

@@ -10,13 +10,14 @@ from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParam
 from sglang_steps import Scene, make_worker, measure
 
 from smartspec.sglang_plugin.policy import GoodputSteps
-from smartspec.sglang_plugin.switch import Switch
+from smartspec.vllm_plugin.file_thread import FileThread
+from smartspec.vllm_plugin.switch import Switch
 
 
 def controllers(tmp_path: Path) -> tuple[AdaptiveController, AdaptiveController, list[str], VirtualClock]:
     """Ours around SGLang's policy, and SGLang's alone."""
     lines, clock = [], VirtualClock()
-    ours = GoodputSteps(AdaptiveSpeculativeParams(3), Switch(tmp_path / "off"), lines.append, clock)
+    ours = GoodputSteps(AdaptiveSpeculativeParams(3), Switch(tmp_path / "off", FileThread()), lines.append, clock)
     pair = AdaptiveController(Worker(3), ours), AdaptiveController(Worker(3), AdaptiveSpeculativeParams(3))
     for controller in pair:
         controller.init_states(GRAPH_SIZES)
@@ -39,8 +40,8 @@ def follow(controllers, num_steps: int, acceptance: float, seed: int, clock: Vir
 
 
 def test_switched_off_each_choice_is_sglangs(tmp_path):
-    ours, own, lines, clock = controllers(tmp_path)
     (tmp_path / "off").touch()
+    ours, own, lines, clock = controllers(tmp_path)
     chosen = follow((ours, own), 600, 0.7, 1, clock)
     assert all(a == b for a, b in chosen) and len({a for a, _ in chosen}) > 2
     assert ours.worker.num_switches == own.worker.num_switches > 10 and not lines

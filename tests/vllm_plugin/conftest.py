@@ -3,8 +3,11 @@
 
 import os
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # nothing to warn about: see compatibility.slowness
 collect_ignore_glob = []
@@ -12,3 +15,21 @@ if find_spec("vllm") is None:
     sys.path.insert(0, str(Path(__file__).parent / "stub"))
 else:
     collect_ignore_glob.append("test_*.py")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine is no folder that hangs."""
+    from smartspec.vllm_plugin.file_thread import FileThread
+
+    for name in ("call", "wait"):
+        monkeypatch.setattr(getattr(FileThread, name), "__defaults__", (120.0,))
+    for name in ("stat_logger", "observed.collector"):
+        monkeypatch.setattr(f"smartspec.vllm_plugin.{name}.SCRAPE_SECONDS", 120.0)
+
+
+@pytest.fixture(autouse=True)
+def own_folder_for_temporary_files(tmp_path, monkeypatch):
+    """Nothing is left in that of the machine."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))

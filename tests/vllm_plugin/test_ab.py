@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import random
 import re
 import resource
@@ -17,13 +18,17 @@ from statistics import NormalDist
 import pytest
 from prometheus_client import generate_latest
 from test_toggle import engine_of, off_metrics, serve
+from toy_engine import make_config
 
 from smartspec.vllm_plugin.ab import __main__ as ab
 from smartspec.vllm_plugin.ab.comparison import ACT, GUARD, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
 from smartspec.vllm_plugin.ab.results import ALL, Level, Results, ResultsFile, level_name, t_quantile
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Part, Window
+from smartspec.vllm_plugin.costs.steps import StepCosts
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import Settings
+from smartspec.vllm_plugin.setup import comparison_key
 
 SLOW = (0.1, 0.005, 0.01)  # seconds of steps: few are enough for a window
 
@@ -89,6 +94,57 @@ def test_it_stays_lossless_and_forgets_who_ended_in_a_window(tmp_path):
         assert (
             len({*speculation.decider.callers._known} - {*speculation._ended_requests, *speculation._old_requests}) <= 1
         )
+
+
+def test_the_steps_that_try_lengths_are_in_no_pair(tmp_path, monkeypatch):
+    """Before the controller there is no window, however long that takes."""
+    engine = engine_of(tmp_path, seconds=SLOW, settings={"policy": "goodput", "act": True})
+    toggle, begins = engine.scheduler.toggle, []
+    begin = toggle._meter.begin
+    monkeypatch.setattr(toggle._meter, "begin", lambda *each: (begins.append(engine.now), begin(*each)))
+    monkeypatch.setattr(StepCosts, "is_complete", property(lambda self: engine.now > 90))
+    serve(engine, 0, num_requests=60, tokens=100)
+    assert engine.now > 90 and begins[0] > 90
+
+
+def test_results_are_those_of_the_last_day(tmp_path):
+    found, start = Results(), 1000 * 3600.0
+    for minute in range(30 * 60):
+        found.add(pair(8 if minute < 6 * 60 else 12, 10), start + 60 * minute)
+    level = found.levels[ALL]
+    assert 23 * 60 <= level.pairs <= 24 * 60 and level.ratio == pytest.approx(1.2)
+    assert found.since == start + 6 * 3600
+    assert Results.from_dict(json.loads(json.dumps(found.to_dict()))).levels == found.levels
+    file = ResultsFile(tmp_path, {})
+    file.store(found)
+    assert not file.load().levels  # the day is over
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_speculative_tokens": 5},
+        {"settings": {"datastore": "none"}},
+        {"settings": {"policy": "fixed:2"}},
+        {"max_num_batched_tokens": 128},
+        {"block_size": 32},
+        {"num_speculative_tokens_per_batch_size": [[1, 8, 3]]},
+        "smartspec",
+    ],
+)
+def test_results_are_those_of_one_setup(change, tmp_path, monkeypatch):
+    def key_of(config):
+        return comparison_key(config, Settings.read(config.additional_config))
+
+    same = key_of(make_config(tmp_path))
+    assert key_of(make_config(tmp_path / "other folder")) == same
+    if change == "smartspec":
+        monkeypatch.setattr("smartspec.vllm_plugin.setup._own_version", lambda: "9")
+        change = {}
+    batched = change.pop("max_num_batched_tokens", 256)
+    config = make_config(tmp_path, **change)
+    config.scheduler_config.max_num_batched_tokens = batched
+    assert key_of(config) != same
 
 
 def test_windows_without_traffic_count_for_nothing():
@@ -204,13 +260,30 @@ def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
     engine = engine_of(tmp_path, acceptance=0.8, seconds=SLOW, settings={"act": True})
     serve(engine, 0, num_requests=120, tokens=100)
     pairs = off_metrics(tmp_path)["ab_pairs-0-all"]
-    engine.scheduler.toggle._make_windows.__self__._file.close()  # as the end of the process does
-    engine_of(tmp_path, settings={"act": True})
+    kept = engine.scheduler.toggle._make_windows.__self__._keep.__closure__
+    next(c.cell_contents for c in kept if isinstance(c.cell_contents, ResultsFile)).close()  # as the process' end does
+    engine_of(tmp_path, settings={"act": True}).wait_for_files()
     assert pairs >= 1 and off_metrics(tmp_path)["ab_pairs-0-all"] == pairs
 
 
+def test_an_engine_whose_server_was_killed_leaves_its_results_to_the_next(tmp_path, monkeypatch):
+    """vLLM's engine lives on after a kill -9 of the process that answers HTTP, and has the file's lock."""
+    first = engine_of(tmp_path, settings={"act": True})
+    (lock,) = (tmp_path / "cache" / "vllm").glob("ab-*.lock")
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    first.wait_for_files()
+    engine_of(tmp_path, settings={"act": True})
+    assert [*(tmp_path / "cache" / "vllm").glob("ab-*.lock")] == [lock]
+
+
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"key": {"model": "toy"}, "results": {"format": 1, "levels": {"all": {"pairs": "many"}}}}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600}}}}',
+        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600, "levels": {"all": {}}}}}}',
+    ],
 )
 def test_unusable_results_are_put_aside(text, tmp_path, caplog):
     file = ResultsFile(tmp_path, {"model": "toy"})
@@ -233,13 +306,16 @@ def no_file_may_grow():
 
 
 def test_a_full_disk_loses_nothing(tmp_path, caplog):
-    file, metrics = ResultsFile(tmp_path, {"model": "toy"}), ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0)
+    files = FileThread()
+    file, metrics = ResultsFile(tmp_path, {"model": "toy"}), ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0, files)
     found = results_of([1.2, 1.2])
     with no_file_may_grow():
         for _ in range(2):
             file.store(found)
             metrics.set_results(found)
-        metrics.set_reason("switch")
+            files.wait()
+        metrics.set_switch(True)
+        files.wait()
     assert caplog.text.count("results of --act cannot be written") == 1
     assert caplog.text.count("metrics cannot be written") == 1
     found.add(pair(12, 10))
@@ -293,8 +369,9 @@ def server_of(text: str):
 def shown(tmp_path: Path, *results: Results) -> str:
     texts = []
     for number, found in enumerate(results):
-        metrics = ToggleMetrics(tmp_path / f"{number}.onoff", number)
-        metrics.set_reason("switch" if number else None)
+        metrics = ToggleMetrics(tmp_path / f"{number}.onoff", number, FileThread())
+        metrics.set_reason(None)
+        metrics.set_switch(bool(number))
         metrics.set_results(found)
         texts.append(generate_latest(metrics.registry).decode())
     return "vllm:num_requests_running 3.0\n" + "".join(texts)
@@ -310,6 +387,7 @@ def test_the_table_of_ab(tmp_path, capsys):
         assert ab.main([url, "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
     assert [row.split()[:1] for row in printed.splitlines()[2:5]] == [["4"], ["64"], ["all"]]
+    assert re.search(r"^Pairs since \d{4}-\d\d-\d\d \d\d:\d\d UTC\.$", printed, re.MULTILINE)
     assert "4 or more      5" in printed and "1.229" in printed and "0.925" in printed
     assert "Engine 1 serves without drafts now (switch)." in printed
     rows = {(row["engine"], row["requests"]): row for row in report["rows"]}
@@ -327,15 +405,11 @@ def test_what_ab_says_where_there_is_nothing(tmp_path, capsys):
         assert ab.main([url]) == 2
     assert ab.main([url]) == 2
     other, none, gone = capsys.readouterr().err.splitlines()
-    assert "answers 404" in other and "it is not in use there" in none and "does not answer" in gone
-
-
-def test_the_page_has_the_metrics(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "act.md").read_text()
-    rows = re.findall(r"^\| (`smartspec.*?) \|", page, re.MULTILINE)
-    families = ToggleMetrics(tmp_path / "a.onoff", 0).registry.collect()
-    names = {family.name + "_total" * (family.type == "counter") for family in families}
-    assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == names
+    assert (
+        "answers 404" in other
+        and "not in use there, or cannot write to its cache folder" in none
+        and "does not answer" in gone
+    )
 
 
 def offs_of(ratio: float, scatter: float, days: float) -> list[float]:

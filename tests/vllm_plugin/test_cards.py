@@ -1,6 +1,8 @@
 """A start from a card: `--card`, setting `card`."""
 
 import json
+import logging
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -72,12 +74,16 @@ def test_a_card_that_does_not_fit_is_left_out_with_a_warning(tmp_path, card, cap
     assert str(card) in said and "learned from the first steps" in said
 
 
-def test_own_step_times_come_first(tmp_path, card):
+def test_own_step_times_come_first(tmp_path, card, caplog):
     for _ in range(2):
         engine = run(make_config(tmp_path / "own", **METHOD), max_tokens=300)
     known = engine.scheduler.speculation.learner.latency.to_dict()
     config = make_config(tmp_path / "own", **METHOD, settings={"card": str(card)})
-    found = vllm_plugin.Scheduler(config).speculation.learner.latency.to_dict()
+    with caplog.at_level(logging.INFO):
+        found = vllm_plugin.Scheduler(config).speculation.learner.latency.to_dict()
+        started(tmp_path / "new", card)
+    own, new = re.findall("step times from (.*)", caplog.text)
+    assert re.fullmatch(rf"{tmp_path}/own/cache/vllm/\w+\.json", own) and new == str(card)
     assert found != Card.read(card).latency and set(found) == set(known)
 
 

@@ -8,7 +8,7 @@ from toy_engine import VOCABULARY, ToyEngine, make_config, token
 from smartspec.control import Outcome
 from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
-from smartspec.vllm_plugin.speculation.drafts import LEAST_FOLLOWED
+from smartspec.vllm_plugin.speculation.followed import LEAST_FOLLOWED
 
 
 class Passages(ToyEngine):

@@ -354,6 +354,17 @@ def test_a_missing_attribute_leaves_draft_lengths_alone(tmp_path, caplog, monkey
     assert len(caplog.messages) == 1 and "no_such_thing" in caplog.messages[0]
 
 
+def test_a_name_of_the_configuration_that_is_gone_is_one_line(tmp_path, caplog):
+    config = make_config(tmp_path)
+    del config.speculative_config.draft_model_config
+    scheduler = Scheduler(config)
+    assert scheduler.speculation is None and scheduler.dynamic_sd_lookup is None
+    assert [("another" in m, "draft_model_config" in m) for m in caplog.messages] == [(True, True)]
+    del config.parallel_config.pipeline_parallel_size
+    assert type(Scheduler(config)) is config.scheduler_config.get_scheduler_cls()
+    assert "pipeline_parallel_size" in caplog.messages[-1]
+
+
 def test_an_untested_version_is_tried_where_that_is_said(tmp_path, monkeypatch, caplog):
     """And what such a version lacks is said, and taken for what it is."""
     monkeypatch.setattr("vllm.__version__", "0.34.0")

@@ -1,6 +1,8 @@
 """Settings: where they come from, and what is said about wrong ones."""
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,7 @@ def test_a_policy_of_ones_own_decides(tmp_path, monkeypatch):
 
 def test_a_log_that_exists_is_refused_at_start(tmp_path):
     (tmp_path / "log.jsonl").write_text("mine")
-    with pytest.raises(ValueError, match="choose another file"):
+    with pytest.raises(ValueError, match="another file"):
         Scheduler(make_config(tmp_path, settings={"decision_log": str(tmp_path / "log.jsonl")}))
 
 
@@ -81,3 +83,13 @@ def test_a_log_that_exists_is_refused_at_start(tmp_path):
 def test_a_set_up_that_costs_threads_is_told(method, is_cpu, environment, is_slow):
     advice = slowness(method, is_cpu, environment)
     assert ("NUMBA_THREADING_LAYER=workqueue" in (advice or "")) == is_slow
+
+
+def test_a_user_without_a_home_has_a_cache_all_the_same(monkeypatch):
+    """As in a container whose user has no name."""
+
+    def fail():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", fail)
+    assert Settings.read({}, {}).cache == Path(tempfile.gettempdir(), f"smartspec-{os.getuid()}")

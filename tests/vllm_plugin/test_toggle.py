@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +15,7 @@ from smartspec.vllm_plugin import Scheduler, scheduler, switch
 from smartspec.vllm_plugin.ab.comparison import CALM_SECONDS, FIRST_REST_SECONDS, GUARD
 from smartspec.vllm_plugin.ab.toggle import Toggle
 from smartspec.vllm_plugin.ab.windows import WINDOW
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.speculation.speculation import Speculation
 from smartspec.vllm_plugin.switch import Switch
 
@@ -50,7 +52,8 @@ def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch,
     assert any(map(any, serve(engine, 0)))
     folder = ["--cache", str(tmp_path / "cache")]
     assert switch.main(["off", *folder]) == 0
-    engine.now += 1.0
+    engine.wait_for_files()
+    assert off_metrics(tmp_path)["off-0-switch"] == 1  # while no request comes, too
     calls.clear()
     begin = len(engine.draft_lengths)
     assert not any(map(any, serve(engine, 8)))
@@ -60,7 +63,6 @@ def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch,
     assert off_metrics(tmp_path)["off-0-switch"] == 1
     assert not engine.scheduler.speculation.decider.callers and not engine.scheduler.speculation._steps
     assert switch.main(["on", *folder]) == 0
-    engine.now += 1.0
     assert any(map(any, serve(engine, 16))) and calls
     assert_texts_are_right(engine)
     assert off_metrics(tmp_path)["off-0-switch"] == 0
@@ -82,13 +84,14 @@ def test_drafts_under_way_are_dropped_within_a_second(case, tmp_path):
             if len(engine.verified_lengths) >= step and step not in changed_at:
                 changed_at[step] = engine.now
                 path.touch() if is_there else path.unlink()
+                engine.wait_for_files()
         times.append(engine.now)
         return update(*arguments)
 
     times: list[float] = []
     engine.scheduler.update_from_output = change
     lengths = serve(engine, 0, num_requests=60, tokens=150)
-    while_off = [i for i, now in enumerate(times) if changed_at[40] + 1.1 < now <= changed_at[300]]
+    while_off = [i for i, now in enumerate(times) if changed_at[40] + 0.1 < now <= changed_at[300]]
     assert len(while_off) > 50 and not any(any(lengths[i]) for i in while_off)
     assert any(map(any, lengths[:40])) and any(map(any, lengths[400:]))
     assert_texts_are_right(engine)
@@ -108,7 +111,7 @@ def test_what_is_over_is_counted_when_drafts_go_off(reason, step, tmp_path):
                 engine.scheduler.toggle._set(WINDOW)
             else:
                 switch.switch_path(tmp_path / "cache").touch()
-                engine.now += 1.0
+                engine.wait_for_files()
         return outputs
 
     engine.scheduler.update_from_output = change
@@ -128,46 +131,36 @@ def test_a_server_that_starts_with_the_file_is_off(tmp_path):
     assert any(map(any, serve(other, 0)))
 
 
-def test_the_file_is_looked_at_once_a_second(tmp_path, monkeypatch):
-    looks = []
-    stat = os.stat
-    monkeypatch.setattr(os, "stat", lambda path, **options: (looks.append(path), stat(path, **options))[1])
-    each = Switch(tmp_path / "off")
-    for step in range(1000):
-        each.look(step / 100)
-    assert len(looks) == 10
-
-
 def test_a_file_that_cannot_be_seen_changes_nothing(tmp_path, monkeypatch, caplog):
-    each = Switch(tmp_path / "off")
-    each.path.touch()
-    assert each.look(0.0)
+    (tmp_path / "off").touch()
+    files = FileThread()
+    each = Switch(tmp_path / "off", files)
+    assert each.is_off
+    stat = os.stat
 
-    def fail(path):
-        raise PermissionError(13, "Permission denied")
+    def fail(path, **options):
+        if Path(path).name == "off":
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
 
     monkeypatch.setattr(switch.os, "stat", fail)
-    assert each.look(1.0) and each.look(2.0)
+    assert files.wait() and files.wait() and each.is_off
     assert caplog.text.count("cannot be seen") == 1 and "stays off" in caplog.text
 
 
 def test_clocks_that_jump(tmp_path, monkeypatch):
-    """The clock on the wall is not read. One that goes back makes for one look more."""
+    """The clock on the wall is not read."""
     engine = engine_of(tmp_path)
     wall = iter([-1e9, 1e9] * 100_000)
     monkeypatch.setattr(time, "time", lambda: next(wall))
     assert any(map(any, serve(engine, 0)))
     assert Toggle.__init__.__kwdefaults__["clock"] is time.monotonic
-    each = Switch(tmp_path / "off")
-    assert not each.look(1e6)
-    each.path.touch()
-    assert each.look(0.0)
 
 
 def test_a_folder_of_no_server_is_pointed_out(tmp_path, capsys):
     assert switch.main(["off", "--cache", str(tmp_path)]) == 0
     assert "is it the cache folder of yours?" in capsys.readouterr().out
-    serve(engine_of(tmp_path), 0, num_requests=1)
+    engine_of(tmp_path).wait_for_files()  # before its first request, too
     assert switch.main(["on", "--cache", str(tmp_path / "cache")]) == 0
     assert "is it the cache folder" not in capsys.readouterr().out
 
@@ -240,7 +233,6 @@ def test_a_failing_controller_does_not_keep_the_switch_from_working(tmp_path, mo
     monkeypatch.setattr(Speculation, "before_schedule", fail)
     assert any(map(any, serve(engine, 0)))  # lengths are vLLM's own
     switch.main(["off", "--cache", str(tmp_path / "cache")])
-    engine.now += 1.0
     assert not any(map(any, serve(engine, 8)))
     assert_texts_are_right(engine)
 

@@ -23,6 +23,8 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
             model="draft",
             enable_adaptive_verification=False,
             num_speculative_tokens_per_batch_size=None,
+            draft_sample_method="greedy",
+            draft_model_config=None,
         ),
         "parallel_config": SimpleNamespace(
             pipeline_parallel_size=1,
@@ -44,9 +46,13 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
     return SimpleNamespace(
         additional_config={"smartspec": {"cache": str(tmp_path / "cache"), "metrics_seconds": 0} | (settings or {})},
         scheduler_config=SimpleNamespace(
-            scheduler_cls="ours", get_scheduler_cls=lambda: stock, max_num_batched_tokens=256
+            scheduler_cls="ours",
+            get_scheduler_cls=lambda: stock,
+            max_num_batched_tokens=256,
+            async_scheduling=is_async,
         ),
         instance_id="toy",
+        use_v2_model_runner=False,
         **parts,
     )
 
@@ -90,6 +96,16 @@ class ToyEngine:
 
     def run(self, max_steps: int = 10_000) -> None:
         """Steps one after the other, or, with an asynchronous scheduler, two under way."""
+        self.wait_for_files()
+        self._run(max_steps)
+        self.wait_for_files()
+
+    def wait_for_files(self) -> None:
+        """Let our thread of files see and write what there is."""
+        if hasattr(self.scheduler, "files"):
+            assert self.scheduler.files.wait()
+
+    def _run(self, max_steps: int) -> None:
         under_way: deque = deque()
         depth = 2 if isinstance(self.scheduler, AsyncScheduler) else 1
         for _ in range(max_steps):

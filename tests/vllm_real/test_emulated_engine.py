@@ -95,23 +95,6 @@ def test_recorded_texts_are_said_with_lookups_in_them(drafter, policy, is_async,
     assert len(gpu.log) < 0.6 * sum(map(len, answers)) / 2  # nearly all drafts are right
 
 
-def test_copies_beside_a_head_take_the_place_of_its_drafts(tmp_path):
-    """The head is never right here, and texts repeat."""
-    acceptance, cells, engine, load = parts()
-    repeated = tuple(range(10, 40))
-    texts = [acceptance.Text((*repeated, n, *repeated[:8]), repeated[8:]) for n in range(3)]
-    cell = cells.Cell("8b-h100", "eagle3-copies", "closed:2", "goodput", False, output_tokens=200, acceptance="texts:")
-    requests = load.Load.of(cell, texts)
-    core, gpu = engine.make_engine(cell, acceptance.HeadInTexts(texts, "0.0", cell.longest, 0), tmp_path, None)
-    try:
-        ended = load.Client(core, requests, gpu.clock.rest).run(requests.num_measured).ended
-    finally:
-        core.shutdown()
-    answers = [list(texts[request.number % 3].answer) for request in ended]
-    assert [request.tokens for request in ended] == answers
-    assert len(gpu.log) < 0.8 * sum(map(len, answers)) / 2
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_preempted_request_goes_on_where_it_was(is_async, tmp_path, monkeypatch):
     acceptance, cells, engine, load = parts()

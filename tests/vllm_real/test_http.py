@@ -79,7 +79,7 @@ def test_answers_and_metrics(address):
     assert before["smartspec_verified_tokens_total"] == 0 < after["smartspec_verified_tokens_total"]
     assert after["smartspec_verified_tokens_total"] == after["vllm:spec_decode_num_draft_tokens_total"]
     assert after["smartspec_step_seconds_sum"] > before["smartspec_step_seconds_sum"] > 0
-    request = answer.model_extra["metrics"]["speculative_decoding"]  # as vLLM counts it, see docs/vllm-metrics.md
+    request = answer.model_extra["metrics"]["speculative_decoding"]  # as vLLM counts it, see docs/vllm.md
     for total, name in (("verified", "num_draft_tokens"), ("accepted", "num_accepted_draft_tokens")):
         assert request[name] == after[f"smartspec_{total}_tokens_total"] - before[f"smartspec_{total}_tokens_total"]
     assert sum(request["per_step_drafted"]) == request["num_draft_tokens"]

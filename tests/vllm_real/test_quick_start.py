@@ -16,7 +16,9 @@ def quick_start(model: str, port: int) -> str:
     """The block of the page, with another model and port, and an end."""
     section = PAGE.partition("\n## Quick start\n")[2].partition("\n## ")[0]
     block = re.sub(r"^    ", "", re.search(r"(?:^    .*\n)+", section, re.MULTILINE).group(), flags=re.MULTILINE)
-    assert re.match(r"MODEL=\S+\npip install \. .*\nsmartspec vllm serve \$MODEL ", block)
+    assert re.match(
+        r"MODEL=\S+\npip install \. .*\nexport VLLM_CPU_KVCACHE_SPACE=2 .*\nsmartspec vllm serve \$MODEL ", block
+    )
     lines = block.replace("8000", str(port)).splitlines()
     return "\n".join([f"MODEL={model}", *lines[2:], "kill %1", "wait"])
 

@@ -5,7 +5,6 @@ import logging
 
 import pytest
 import vllm
-from make_heads import make_eagle3
 from serving import EXECUTOR, IN_SCHEDULER, answers, counters, free_blocks, restless, scheduler_of, serving
 from vllm import SamplingParams
 
@@ -39,25 +38,6 @@ def test_answers_are_those_without_speculation(options, model, prompts, expected
         assert speculation.decider.own.drafters[2]._datastore is not None  # the model's own
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 300 and counts["num_accepted_tokens"] > 50
-    assert got == expected
-
-
-def test_beside_a_head_answers_are_those_without_speculation(model, prompts, expected, tmp_path, monkeypatch):
-    """Some requests have the head's drafts, and others copies in their place."""
-    restless(monkeypatch)
-    head = make_eagle3(tmp_path / "head", model, 4)
-    with serving(model, {"method": "eagle3", "model": head, "num_speculative_tokens": 4}, tmp_path, ALL) as llm:
-        free, speculation = free_blocks(llm), scheduler_of(llm).speculation
-        placed, place = [], speculation.decider.own.place
-        speculation.decider.own.place = lambda scheduler, drafter, lengths: (
-            placed.append((sum(lengths[drafter < 0]), sum(lengths[drafter >= 0]))),
-            place(scheduler, drafter, lengths),
-        )
-        got = answers(llm, prompts)
-        counts = counters(llm)
-        assert not speculation.learner.controller.num_errors and free_blocks(llm) == free
-    of_head, copied = map(sum, zip(*placed, strict=True))
-    assert of_head > 300 and copied > 300 and counts["num_accepted_tokens"] > 50
     assert got == expected
 
 

@@ -94,17 +94,6 @@ def _said(texts: Sequence[Text], number: int, position: int, count: int) -> list
     return told + [0] * (count - len(told))
 
 
-class HeadInTexts(StatedAcceptance):
-    """Request i says text i mod N. Drafts of a head in it are right by a rule."""
-
-    def __init__(self, texts: Sequence[Text], acceptance: str, max_draft_tokens: int, seed: int):
-        super().__init__(acceptance, max_draft_tokens, seed)
-        self._texts = texts
-
-    def tokens(self, number: int, position: int, count: int) -> list[int]:
-        return _said(self._texts, number, position, count)
-
-
 class TextAcceptance:
     """Request i says text i mod N. Drafts are those of vLLM's prompt lookup in it, found once at the start."""
 

@@ -8,7 +8,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
-from lib.emulated_gpu.acceptance import Acceptance, HeadInTexts, TextAcceptance
+from lib.emulated_gpu.acceptance import Acceptance, TextAcceptance
 from lib.emulated_gpu.adaptive import AdaptiveVerification
 from lib.emulated_gpu.cells import BESIDE, DYNAMIC_SD, OFF, Cell
 from lib.emulated_gpu.clock import Clock
@@ -26,13 +26,12 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     table: of Dynamic SD."""
     setup, drafter = setup_of(cell.setup), None if cell.policy == OFF else cell.drafter
     in_scheduler = drafter is not None and DRAFTERS[drafter].in_scheduler
-    copies = drafter is not None and DRAFTERS[drafter].copies
-    if (in_scheduler or copies) and (cell.is_async or not isinstance(acceptance, TextAcceptance | HeadInTexts)):
+    if in_scheduler and (cell.is_async or not isinstance(acceptance, TextAcceptance)):
         raise ValueError(f"drafter {drafter} drafts from texts, without asynchronous scheduling: texts:FILE and sync")
     ours = {}
     if cell.is_ours:
         section = {"policy": cell.policy.removesuffix(BESIDE), "cache": str(folder / "learned" / _file_name(cell))}
-        if in_scheduler or copies:
+        if in_scheduler:
             section |= {"drafter": "prompt-lookup", "datastore": "none"}
         ours = {
             "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
@@ -54,17 +53,16 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     ).create_engine_config()
     # What vLLM's CPU build turns off, and its builds for GPUs have on.
     config.scheduler_config.async_scheduling = cell.is_async
-    if not copies:
-        config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
+    config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
     time, longest = setup.gpu_time(drafter), cell.longest
     verification = AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.is_adaptive else None
     gpu = GPU(
         time,
         acceptance,
         Clock(setup.is_measured),
-        frozenset() if copies else _captured(config),
+        _captured(config),
         has_drafter=drafter is not None and not in_scheduler,
-        compares=in_scheduler or copies,
+        compares=in_scheduler,
         verification=verification,
     )
     executor = executor_of(gpu)

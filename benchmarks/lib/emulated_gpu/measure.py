@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.emulated_gpu.acceptance import Acceptance, HeadInTexts, StatedAcceptance, Text, TextAcceptance, read_texts
+from lib.emulated_gpu.acceptance import Acceptance, StatedAcceptance, Text, TextAcceptance, read_texts
 from lib.emulated_gpu.cells import Cell
 from lib.emulated_gpu.engine import make_engine
 from lib.emulated_gpu.load import Client, Load, Window
-from lib.emulated_gpu.setups import DRAFTERS
 from lib.vllm_timed import HOOKS, MEANWHILE, Timed
 
 TEXTS = "texts:"
@@ -75,13 +74,9 @@ def measure(cell: Cell, folder: Path, table: list | None) -> dict:
 
 
 def _acceptance(cell: Cell, texts: list[Text]) -> Acceptance:
-    """Texts say what the target does. Drafts in them are vLLM's lookups, or those of a head, which are right by its own
-    rule."""
+    """Texts say what the target does. Drafts in them are vLLM's lookups."""
     if not texts:
         return StatedAcceptance(cell.acceptance, cell.longest, cell.seed, cell.found_share)
-    drafter = DRAFTERS[cell.drafter]
-    if drafter.has_passes:
-        return HeadInTexts(texts, drafter.acceptance, cell.longest, cell.seed)
     return TextAcceptance(texts, cell.longest)
 
 

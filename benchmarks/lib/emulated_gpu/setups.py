@@ -119,8 +119,7 @@ SETUPS = {
 class Drafter:
     """method: vLLM's, without and with asynchronous scheduling, which vLLM refuses for lookup on the host. acceptance:
     as `simulate --acceptance`, unless told otherwise. found_share: of positions with a draft. in_scheduler: SmartSpec's
-    scheduler drafts, from recorded texts, without asynchronous scheduling. copies: it does so beside the head. Then no
-    graphs are captured (docs/vllm-drafts.md)."""
+    scheduler drafts, from recorded texts, without asynchronous scheduling (docs/vllm-how.md)."""
 
     method: tuple[str, str]
     acceptance: str = "eagle3"
@@ -128,12 +127,10 @@ class Drafter:
     has_passes: bool = True
     in_one_pass: bool = False
     in_scheduler: bool = False
-    copies: bool = False
 
 
 DRAFTERS = {
     "eagle3": Drafter(("eagle3", "eagle3")),
-    "eagle3-copies": Drafter(("eagle3", "eagle3"), copies=True),
     "mtp": Drafter(("mtp", "mtp"), "eagle1"),  # one layer for all depths: falls faster
     "dflash": Drafter(("dflash", "dflash"), in_one_pass=True),
     "draft_model": Drafter(("draft_model", "draft_model"), "0.75/8/2"),

@@ -43,7 +43,7 @@ class Comparison:
     card: Annotated[
         Path | None,
         typer.Option(
-            help="Play a card (docs/cards.md): its step times, drafter and acceptance take the place of --hardware, "
+            help="Play a card (docs/observe.md): its step times, drafter and acceptance take the place of --hardware, "
             "--drafter, --max-draft-tokens and, unless that is given, --acceptance."
         ),
     ] = None

@@ -6,10 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-
-def cache_folder() -> Path:
-    """$SMARTSPEC_CACHE, or ~/.cache/smartspec."""
-    return Path(os.environ.get("SMARTSPEC_CACHE") or Path.home() / ".cache" / "smartspec")
+from smartspec.core.cache_folder import cache_folder as cache_folder
 
 
 def why_untrusted(path: Path) -> str | None:

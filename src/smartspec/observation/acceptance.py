@@ -16,16 +16,17 @@ Outcomes = Mapping[DraftOutcome, int]
 
 @dataclass(frozen=True)
 class Draft:
-    """The mean draft of a request in a step: draft tokens verified and accepted, the standard deviation of that mean,
-    and how it is known."""
+    """The mean draft of a request in a step: draft tokens verified and accepted, the standard deviation of the latter,
+    how it is known, and the share of steps in which the request has any."""
 
     verified: float
     accepted: float
     deviation: float
     known: str
+    share: float
 
 
-NO_DRAFT = Draft(0.0, 0.0, 0.0, SEEN)
+NO_DRAFT = Draft(0.0, 0.0, 0.0, SEEN, 0.0)
 
 
 def draft_of(observation: Observation, length: int) -> Draft:
@@ -47,6 +48,7 @@ def draft_of(observation: Observation, length: int) -> Draft:
         sum(s * d.accepted for s, d in zip(shares, drafts, strict=True)),
         sqrt(sum((s * d.deviation) ** 2 for s, d in zip(shares, drafts, strict=True))),
         max((d.known for d in drafts), key=(SEEN, BETWEEN, BEYOND).index),
+        sum(s * d.share for s, d in zip(shares, drafts, strict=True)),
     )
 
 
@@ -61,6 +63,13 @@ def acceptance_by_depth(outcomes: Outcomes, class_name: str | None = None) -> li
         if tested:
             found.append((right / tested, tested))
     return found
+
+
+def accepted_variance(outcomes: Outcomes) -> float:
+    """The variance of a request's accepted draft tokens in a step."""
+    rows = max(sum(outcomes.values()), 1)
+    mean = sum(n * o.accepted for o, n in outcomes.items()) / rows
+    return sum(n * o.accepted**2 for o, n in outcomes.items()) / rows - mean**2
 
 
 def _by_class(outcomes: Outcomes) -> dict[str, Outcomes]:
@@ -91,7 +100,8 @@ def _cut(outcomes: Outcomes, rows: int, length: int, known: str) -> Draft:
     verified = sum(n * min(o.drafted, length) for o, n in outcomes.items()) / rows
     accepted = sum(n * min(o.accepted, length) for o, n in outcomes.items()) / rows
     squares = sum(n * min(o.accepted, length) ** 2 for o, n in outcomes.items()) / rows
-    return Draft(verified, accepted, sqrt(max(squares - accepted**2, 0.0) * ALIKE_STEPS / rows), known)
+    share = sum(n for o, n in outcomes.items() if o.drafted) / rows
+    return Draft(verified, accepted, sqrt(max(squares - accepted**2, 0.0) * ALIKE_STEPS / rows), known, share)
 
 
 def _extended(outcomes: Outcomes, rows: int, longest: int, length: int) -> Draft:
@@ -103,4 +113,4 @@ def _extended(outcomes: Outcomes, rows: int, longest: int, length: int) -> Draft
     chance, more = all_right / max(tested, 1), length - longest
     further = all_right / rows * sum(chance**depth for depth in range(1, more + 1))
     deviation = sqrt(seen.deviation**2 + (DOUBT_BEYOND * further) ** 2)
-    return Draft(seen.verified + whole / rows * more, seen.accepted + further, deviation, BEYOND)
+    return Draft(seen.verified + whole / rows * more, seen.accepted + further, deviation, BEYOND, seen.share)

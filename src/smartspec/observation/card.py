@@ -10,7 +10,7 @@ from smartspec.control import LatencyModel
 from smartspec.observation.acceptance import acceptance_by_depth, draft_of
 from smartspec.observation.files import read_json, write_json
 from smartspec.observation.records import COLUMN, Observation
-from smartspec.observation.step_times import fit_step_times
+from smartspec.observation.step_times import CellTimes
 
 KIND, FORMAT = "smartspec-card", 1
 MOST_TESTS = 1000.0  # observations of acceptance that a card counts as, at most: traffic may differ
@@ -46,7 +46,7 @@ class Card:
         setup = observation.setup
         depths = acceptance_by_depth(observation.outcomes)
         loads = [cell[COLUMN["requests"]] / cell[0] for cell in observation.cells.values()]
-        latency = fit_step_times(observation).latency(bool(setup.get("has_passes")))
+        latency = CellTimes.of(observation).fit().latency(bool(setup.get("has_passes")))
         texts = {name: str(setup.get(name, "")) for name in ("engine", "method", "dtype", "quantization", "device")}
         return Card(
             **texts,

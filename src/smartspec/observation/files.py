@@ -2,7 +2,7 @@
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from smartspec.observation.records import Observation
@@ -18,14 +18,20 @@ def observation_path(cache: Path, instance_id: str, engine_index: int) -> Path:
 
 def write_json(path: Path, data: dict) -> None:
     """Whole or not at all; OSError where that is not possible, ValueError where a number is not finite."""
+    write_whole(path, json.dumps(data, allow_nan=False).encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Whole or not at all; OSError where that is not possible. Who may read it is as for all files of this user: other
+    users of a machine have servers and commands, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=".storing-")
+    part = path.with_name(f".storing-{secrets.token_hex(8)}")
     try:
-        with open(number, "w", encoding="utf-8") as file:
-            json.dump(data, file, allow_nan=False)
-        os.replace(name, path)
+        with part.open("xb") as file:
+            file.write(content)
+        os.replace(part, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 

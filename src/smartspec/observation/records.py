@@ -1,4 +1,4 @@
-"""Observations of an engine's traffic: sums over its steps by load and draft length, outcomes of drafts, arrivals.
+"""Observations of an engine's traffic: sums over its steps by load and drafts, outcomes of drafts, arrivals.
 
 Sums are enough to fit step times, as these are linear in what is summed: a step's mean time is the time of its mean
 size, if the tokens beyond each possible bend are summed, too.
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
-KIND, FORMAT = "smartspec-observation", 1
+KIND, FORMAT = "smartspec-observation", 2
 # Fed tokens from which on a pass may be bound by arithmetic. Tokens beyond each are summed.
 BENDS = (2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 480, 512, 640, 768, 1024)
 LONGEST_STEP = 60.0  # seconds: more is no step, but a machine that was stopped
@@ -34,10 +34,16 @@ class StepSize:
     prefill_tokens: int
     passes: int  # of a draft model
 
+    @property
+    def drafted(self) -> int:
+        """Verified draft tokens of a request, in the mean: 0 where no request has any, else at least 1."""
+        return max(round(self.verified_tokens / max(self.decoding, 1)), 1) if self.verified_tokens else 0
 
-SUMS = ("steps", *(each.name for each in fields(StepSize)), "squares", "mixed", "pass_rows")
+
+SUMS = ("steps", *(each.name for each in fields(StepSize)), "squares", "mixed", "pass_rows", "drafting")
 COLUMN = {name: number for number, name in enumerate(SUMS)}
-Key = tuple[int, int]  # (level, draft length), see level_of
+KEY = ("level", "length", "drafted")  # see level_of; draft length that was set; StepSize.drafted
+Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Observation:
     """Observed steps of one setup."""
 
     setup: dict  # what the steps ran on, see setup_of in the plugin
-    # by load and draft length, sums of SUMS and of fed tokens beyond each of BENDS
+    # by KEY, sums of SUMS and of fed tokens beyond each of BENDS
     cells: dict[Key, np.ndarray] = field(default_factory=dict)
     outcomes: Counter[DraftOutcome] = field(default_factory=Counter)
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -81,7 +87,7 @@ class Observation:
         self.left_out += len(steps) - len(sound)
         if not sound:
             return
-        keys = [(level_of(step.requests), length) for length, step in sound]
+        keys = [(level_of(step.requests), length, step.drafted) for length, step in sound]
         values = np.array([tuple(vars(step).values()) for _, step in sound], dtype=float)
         columns = np.concatenate([np.ones((len(values), 1)), values, _derived(values)], axis=1)
         for key in set(keys):
@@ -104,10 +110,10 @@ class Observation:
     def to_dict(self) -> dict:
         """JSON-able."""
         cells = [
-            {"level": level, "length": length}
+            dict(zip(KEY, key, strict=True))
             | {name: float(f"{cell[i]:.9g}") for name, i in COLUMN.items()}
             | {"beyond": [float(f"{value:.9g}") for value in cell[len(SUMS) :]]}
-            for (level, length), cell in sorted(self.cells.items())
+            for key, cell in sorted(self.cells.items())
         ]
         outcomes = [asdict(outcome) | {"count": count} for outcome, count in sorted(self.outcomes.items(), key=str)]
         return {
@@ -154,22 +160,23 @@ def level_of(requests: float) -> int:
 
 
 def _derived(steps: np.ndarray) -> np.ndarray:
-    """The columns beside those of StepSize: squares, mixed, pass_rows, and tokens beyond each bend. steps: float
-    [N, fields of StepSize]."""
+    """The columns beside those of StepSize: squares, mixed, pass_rows, drafting, and tokens beyond each bend. steps:
+    float [N, fields of StepSize]."""
     names = [each.name for each in fields(StepSize)]
-    seconds, decoding, prefills, fed, passes = (
-        steps[:, names.index(name)] for name in ("seconds", "decoding", "prefills", "fed_tokens", "passes")
+    seconds, decoding, prefills, fed, passes, verified = (
+        steps[:, names.index(name)]
+        for name in ("seconds", "decoding", "prefills", "fed_tokens", "passes", "verified_tokens")
     )
     mixed = prefills > 0
     beyond = np.maximum(fed[:, None] - np.array(BENDS), 0)
-    return np.column_stack([seconds**2, mixed, passes * decoding, beyond])
+    return np.column_stack([seconds**2, mixed, passes * decoding, verified > 0, beyond])
 
 
 def _key(cell: dict) -> Key:
-    level, length = cell["level"], cell["length"]
-    if not (isinstance(level, int) and isinstance(length, int) and level >= 0 and length >= 0):
-        raise ValueError(f"it is corrupt (level {level!r}, length {length!r})")
-    return level, length
+    key = tuple(cell[name] for name in KEY)
+    if not all(isinstance(number, int) and number >= 0 for number in key):
+        raise ValueError(f"it is corrupt ({KEY} is {key})")
+    return key  # type: ignore[return-value]
 
 
 def _sums(cell: dict) -> np.ndarray:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.observation.acceptance import SEEN, acceptance_by_depth
+from smartspec.observation.acceptance import ALIKE_STEPS, SEEN, acceptance_by_depth, accepted_variance
 from smartspec.observation.forecast import INTERVAL, OFF, Forecast, Forecasts
-from smartspec.observation.records import COLUMN, Observation
+from smartspec.observation.records import COLUMN, SUMS, Observation
+from smartspec.observation.step_times import STALL_STEPS
 
 LEAST_SHARE = 0.01  # of the time at a load: loads that were rarer are not shown
 MARKS = {"seen": " ", "between": "~", "beyond": "*"}
@@ -23,14 +24,18 @@ class Load:
     tokens_per_second: float  # measured
     milliseconds: float  # per token of a request, measured
     lengths: dict[int, int]  # steps by draft length
+    accepted: float  # draft tokens of a request in a step, measured
+    doubt: tuple[float, float]  # relative standard deviations of the measured seconds and of accepted
 
 
 def loads_of(observation: Observation) -> list[Load]:
     """The loads with LEAST_SHARE of the time or more, the smallest first."""
     by_level: dict[int, dict[int, np.ndarray]] = {}
-    for (level, length), cell in sorted(observation.cells.items()):
-        by_level.setdefault(level, {})[length] = cell
+    for (level, length, _), cell in sorted(observation.cells.items()):
+        lengths_here = by_level.setdefault(level, {})
+        lengths_here[length] = lengths_here.get(length, 0.0) + cell
     seconds = sum(cell[COLUMN["seconds"]] for cell in observation.cells.values())
+    spread = accepted_variance(observation.outcomes)
     loads = []
     for cells in by_level.values():
         total = np.sum(list(cells.values()), axis=0)
@@ -38,8 +43,20 @@ def loads_of(observation: Observation) -> list[Load]:
         requests, speed = total[COLUMN["requests"]] / steps, emitted / taken
         if taken >= LEAST_SHARE * seconds and speed > 0:
             lengths = {length: int(cell[0]) for length, cell in cells.items()}
-            loads.append(Load(requests, taken / seconds, speed, 1e3 * requests / speed, lengths))
+            measured = (requests, taken / seconds, speed, 1e3 * requests / speed, lengths)
+            loads.append(Load(*measured, *_accepted(total, spread)))
     return loads
+
+
+def _accepted(total: np.ndarray, spread: float) -> tuple[float, tuple[float, float]]:
+    """Accepted and doubt of a Load. total: its sums. spread: variance of a draft's accepted tokens."""
+    sums = dict(zip(SUMS, total, strict=False))
+    seconds = sums["seconds"] / sums["steps"]
+    variance = max(sums["squares"] / sums["steps"] / seconds**2 - 1.0, 0.0)
+    rows = max(sums["decoding"], 1.0)
+    accepted = max(sums["emitted_tokens"] - rows - sums["prefills"], 0.0) / rows
+    doubt = np.sqrt(spread * ALIKE_STEPS / rows) / max(accepted, 1e-9) if accepted else 0.0
+    return accepted, (float(np.sqrt(variance * STALL_STEPS / sums["steps"])), float(doubt))
 
 
 def longest_of(observation: Observation) -> int:
@@ -78,6 +95,7 @@ def summary(forecasts: Forecasts) -> dict:
     return {
         "setup": observation.setup,
         "traffic": traffic_of(observation),
+        "drafter_kv": drafter_kv(observation),
         "acceptance": acceptance_of(observation),
         "loads": shown,
         "crossover": _crossover(forecasts),
@@ -101,6 +119,20 @@ def traffic_of(observation: Observation) -> dict:
         "mean_output_tokens": round(total[COLUMN["emitted_tokens"]] / requests, 1),
         "tokens_per_second": round(total[COLUMN["emitted_tokens"]] / busy, 1),
     }
+
+
+def drafter_kv(observation: Observation) -> dict | None:
+    """What the drafter's KV costs: its share of the memory for KV, and the tokens and the requests as observed that fit
+    into that memory, with it and without. None where it has none, or the engine does not say."""
+    kv, traffic = observation.setup.get("kv"), traffic_of(observation)
+    if not isinstance(kv, dict) or not kv.get("drafter_share"):
+        return None
+    tokens, length = kv["tokens"], max(traffic["mean_prompt_tokens"] + traffic["mean_output_tokens"], 1.0)
+    without = tokens / (1.0 - kv["drafter_share"])
+    return {
+        "share": kv["drafter_share"], "tokens": tokens, "tokens_without": round(without),
+        "requests": round(tokens / length, 1), "requests_without": round(without / length, 1),
+    }  # fmt: skip
 
 
 def acceptance_of(observation: Observation) -> dict:
@@ -135,6 +167,12 @@ def text(found: dict) -> str:
         f"{traffic['busiest_minute']}), prompts of {traffic['mean_prompt_tokens']:g} tokens, answers of "
         f"{traffic['mean_output_tokens']:g}",
     ]
+    if kv := found["drafter_kv"]:
+        lines.append(
+            f"the drafter's KV takes {kv['share']:.1%} of the memory for KV: {kv['tokens']:,} tokens fit, "
+            f"{kv['tokens_without']:,} without it; that is {kv['requests']:,} requests of this length, "
+            f"{kv['requests_without']:,} without it, and further ones wait"
+        )
     for name, each in found["acceptance"].items():
         depths = " ".join(f"{chance:.2f}" for chance in each["acceptance"])
         lines.append(f"acceptance by depth, {name}: {depths or 'no draft was verified'}")
@@ -162,21 +200,32 @@ def conclusions(found: dict) -> list[str]:
             f"{crossover['high'] or 'none'}{beyond}) no speculation makes most"
         )
     lines.append(
-        f"the present setting makes {100 * regret['value']:.1f} % less than the best length of each load "
+        f"the present setting makes {100 * regret['value']:.1f} % less than the best of {_lengths(found)} at each load "
         f"({100 * regret['low']:.1f} to {100 * regret['high']:.1f} %)"
     )
     return lines
 
 
+def _lengths(found: dict) -> str:
+    names = list(found["loads"][0]["lengths"])[1:] if found["loads"] else ["0"]
+    return f"lengths {names[0]} to {names[-1]}"
+
+
 def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> np.ndarray:
-    """Float [loads, lengths], right for what was measured at each load: by the factor that its own lengths are off."""
+    """Float [loads, lengths], right for what was measured at each load: its requests accept as many tokens as there,
+    and times are off by the factor by which those of its own lengths are."""
     rows = []
     for load in loads:
-        speeds = np.array([forecast.tokens_per_second(load.requests, length) for length in lengths])
-        own = [(n, *forecast.step(load.requests, k)) for k, n in load.lengths.items() if k in lengths]
-        seconds = sum(n * each for n, _, each in own)
-        present = sum(n * tokens for n, tokens, _ in own) / seconds if own else load.tokens_per_second
-        rows.append(speeds * (load.tokens_per_second / present))
+        of_seconds, of_accepted = np.exp(np.array(forecast.luck[:2]) * load.doubt)
+        own = {k: n for k, n in load.lengths.items() if k in lengths}
+        usual = sum(n * forecast.accepted(k) for k, n in own.items()) / max(sum(own.values()), 1)
+        accepts = load.accepted / usual if usual else 1.0
+        steps = [(n, *forecast.step(load.requests, k, accepts)) for k, n in own.items()]
+        seconds = sum(n * each for n, _, each in steps)
+        present = sum(n * tokens for n, tokens, _ in steps) / seconds if steps else load.tokens_per_second
+        factor = load.tokens_per_second / present * of_seconds
+        found = [forecast.step(load.requests, k, accepts * of_accepted) for k in lengths]
+        rows.append([factor * tokens / each for tokens, each in found])
     return np.array(rows).reshape(len(loads), len(lengths))
 
 

@@ -1,7 +1,7 @@
 """Step times fitted to what was observed, for loads and lengths that were not.
 
     seconds = constant + per token fed + more per token beyond the bend + per request + per token in the KV
-              + for prefill in the step + per draft pass, and per request in it
+              + for prefill in the step + for drafts in it + per draft pass, and per request in it
 
 No coefficient is negative. Up to the bend a pass is bound by reading weights, beyond it by arithmetic. Where the bend
 is, traffic of few loads does not tell: so it is fitted for each of BENDS, and all count by how well they fit. What
@@ -10,7 +10,7 @@ how many tokens' arithmetic takes as long as the reading of all 16-bit weights (
 draft pass takes a twentieth of the shortest step.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from smartspec.control import CostCurve, LatencyModel
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation
 
-FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "passes", "pass_rows")
+FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "drafting", "passes", "pass_rows")
 # By feature, the most of a step's time that it may take where nothing speaks for more, as a standard deviation.
-USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, np.inf, 0.1)
+USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, 0.1, np.inf, 0.1)
 NUM_ASSUMED = int(np.isfinite(USUAL_SHARE).sum()) + 2
 # Dense 16-bit operations per byte of memory traffic, from vendors' data sheets, by what the device's name holds. Large
 # matrix products reach about 65 % of the first, streaming reads 90 % of the second.
@@ -29,7 +29,7 @@ USUAL_RIDGE, REACHED = 295.0, 0.65 / 0.90
 CPU_RIDGE_TOKENS = 16.0
 RIDGE_DOUBT = 0.5
 PASS_SHARE, PASS_DOUBT = 0.05, 0.05
-MODEL_NOISE = 0.01  # of a mean time: what this form of a step's time leaves out
+MODEL_NOISE = 0.015  # of a mean time: what this form of a step's time leaves out
 STALL_STEPS = 4.0  # neighbouring steps take alike: so many say as much as one
 LEAST_STEPS = 8  # of a cell
 
@@ -46,38 +46,72 @@ class StepTimes:
         """Mean time of steps. sizes: float [bends, FEATURES], means of the steps' features."""
         return float(self.weights @ (sizes * self.coefficients).sum(axis=1))
 
-    def of_one_bend(self, number: int) -> "StepTimes":
-        """The same times, as if that bend were certain."""
-        return replace(self, weights=np.eye(len(BENDS))[number])
-
     def latency(self, has_passes: bool) -> LatencyModel:
         """The likeliest bend as a cost model of the controller."""
         c = dict(zip(FEATURES, self.coefficients[self.weights.argmax()].tolist(), strict=True))
         bend = float(BENDS[self.weights.argmax()])
         slopes = (c["fed"], c["fed"] + c["beyond"])
-        target = CostCurve((0.0, bend), slopes, c["constant"], per_context_token=c["context"], per_row=c["requests"])
+        constant = c["constant"] + c["drafting"]  # that of steps with drafts
+        target = CostCurve((0.0, bend), slopes, constant, per_context_token=c["context"], per_row=c["requests"])
         draft = CostCurve.linear(max(c["passes"], 1e-6), c["pass_rows"])
         return LatencyModel(target, (draft,) if has_passes else ())
 
 
-def fit_step_times(observation: Observation, rng: np.random.Generator | None = None) -> StepTimes:
-    """Fitted to the cells. rng: draws the cells' times from what they may be, for intervals. ValueError where there
-    are too few steps."""
-    cells = np.array([cell for cell in observation.cells.values() if cell[0] >= LEAST_STEPS])
-    if not len(cells):
-        raise ValueError(f"{observation.num_steps} steps were observed: too few to say anything, send more requests")
-    steps, seconds = cells[:, COLUMN["steps"]], cells[:, COLUMN["seconds"]]
-    means = cells / steps[:, None]
-    noise = _noise(steps, means)
-    target, doubt = np.ones(len(cells)), np.zeros(NUM_ASSUMED)
-    if rng is not None:
-        target, doubt = 1.0 + noise * rng.standard_normal(len(cells)), rng.standard_normal(NUM_ASSUMED)
-    ridge = ridge_tokens(observation.setup)
-    fits = [_fit(means, seconds / steps, noise, target, doubt, number, ridge) for number in range(len(BENDS))]
-    cost = np.array([cost for _, cost in fits])
-    weights = np.exp(-(cost - cost.min()) / 2)
-    coefficients = np.array([found for found, _ in fits])
-    return StepTimes(coefficients, weights / weights.sum(), float(means[:, COLUMN["fed_tokens"]].max()))
+@dataclass(frozen=True)
+class CellTimes:
+    """The measured times of cells. means: float [N, SUMS and BENDS], of a step's sums. noise: relative standard
+    deviations of mean times."""
+
+    means: np.ndarray
+    noise: np.ndarray
+    ridge: float
+
+    @staticmethod
+    def of(observation: Observation) -> "CellTimes":
+        """ValueError where there are too few steps."""
+        cells = np.array([cell for cell in observation.cells.values() if cell[0] >= LEAST_STEPS])
+        if not len(cells):
+            raise ValueError(
+                f"{observation.num_steps} steps were observed: too few to say anything, send more requests"
+            )
+        means = cells / cells[:, :1]
+        return CellTimes(means, _noise(cells[:, COLUMN["steps"]], means), ridge_tokens(observation.setup))
+
+    def fit(self) -> StepTimes:
+        fits = [self._fit(number, 1.0, np.zeros(NUM_ASSUMED)) for number in range(len(BENDS))]
+        cost = np.array([cost for _, cost in fits])
+        weights = np.exp(-(cost - cost.min()) / 2)
+        return self._times(np.array([found for found, _ in fits]), weights / weights.sum())
+
+    def draw(self, likeliest: StepTimes, rng: np.random.Generator) -> StepTimes:
+        """What the times may be: a bend drawn by its weight, and what is measured and assumed by its doubt."""
+        number = int(rng.choice(len(BENDS), p=likeliest.weights))
+        target = 1.0 + self.noise * rng.standard_normal(len(self.noise))
+        found, _ = self._fit(number, target, rng.standard_normal(NUM_ASSUMED))
+        weights = np.eye(len(BENDS))[number]
+        return self._times(weights[:, None] * found, weights)
+
+    def _times(self, coefficients: np.ndarray, weights: np.ndarray) -> StepTimes:
+        return StepTimes(coefficients, weights, float(self.means[:, COLUMN["fed_tokens"]].max()))
+
+    def _fit(self, bend: int, target: np.ndarray | float, doubt: np.ndarray) -> tuple[np.ndarray, float]:
+        """Coefficients, and how badly they fit. target, doubt: 1 and 0, or what measured and assumed may be."""
+        seconds = self.means[:, COLUMN["seconds"]]
+        design = features(self.means, bend) / seconds[:, None]
+        scale = np.maximum(design.max(axis=0), 1e-300)
+        scale[design.max(axis=0) <= 0] = 1.0
+        shares = np.array(USUAL_SHARE)
+        usual = np.diag(1.0 / shares)[np.isfinite(shares)]
+        shortest = seconds.min()
+        slope, draft_pass = np.zeros((2, len(FEATURES)))
+        slope[[FEATURES.index("fed"), FEATURES.index("beyond")]] = self.ridge / shortest / RIDGE_DOUBT
+        draft_pass[FEATURES.index("passes")] = 1.0 / shortest / PASS_DOUBT
+        assumed = np.concatenate([usual, [slope / scale, draft_pass / scale]])
+        wanted = np.append(np.zeros(len(usual)), [1.0 / RIDGE_DOUBT, PASS_SHARE / PASS_DOUBT]) + doubt
+        matrix = np.concatenate([design / scale / self.noise[:, None], assumed])
+        values = np.append(target / self.noise, wanted)
+        found = solve_nnls(matrix, values)
+        return found / scale, float(((matrix @ found - values) ** 2).sum())
 
 
 def ridge_tokens(setup: dict) -> float:
@@ -90,29 +124,10 @@ def ridge_tokens(setup: dict) -> float:
 
 def features(means: np.ndarray, bend: int) -> np.ndarray:
     """FEATURES of steps with these mean sums (float [N, SUMS and BENDS]): float [N, FEATURES]. bend: its number."""
-    columns = ("fed_tokens", None, "requests", "context_tokens", "mixed", "passes", "pass_rows")
+    columns = ("fed_tokens", None, "requests", "context_tokens", "mixed", "drafting", "passes", "pass_rows")
     beyond = means[:, len(SUMS) + bend]
     found = [beyond if name is None else means[:, COLUMN[name]] for name in columns]
     return np.column_stack([np.ones(len(means)), *found])
-
-
-def _fit(means, seconds, noise, target, doubt, bend: int, ridge: float) -> tuple[np.ndarray, float]:
-    """Coefficients, and how badly they fit. target, doubt: 1 and 0, or draws of what measured and assumed may be."""
-    design = features(means, bend) / seconds[:, None]
-    scale = np.maximum(design.max(axis=0), 1e-300)
-    scale[design.max(axis=0) <= 0] = 1.0
-    shares = np.array(USUAL_SHARE)
-    usual = np.diag(1.0 / shares)[np.isfinite(shares)]
-    shortest = seconds.min()
-    slope, draft_pass = np.zeros((2, len(FEATURES)))
-    slope[[FEATURES.index("fed"), FEATURES.index("beyond")]] = ridge / shortest / RIDGE_DOUBT
-    draft_pass[FEATURES.index("passes")] = 1.0 / shortest / PASS_DOUBT
-    assumed = np.concatenate([usual, [slope / scale, draft_pass / scale]])
-    wanted = np.append(np.zeros(len(usual)), [1.0 / RIDGE_DOUBT, PASS_SHARE / PASS_DOUBT]) + doubt
-    matrix = np.concatenate([design / scale / noise[:, None], assumed])
-    values = np.append(target / noise, wanted)
-    found = solve_nnls(matrix, values)
-    return found / scale, float(((matrix @ found - values) ** 2).sum())
 
 
 def _noise(steps: np.ndarray, means: np.ndarray) -> np.ndarray:

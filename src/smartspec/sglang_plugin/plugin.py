@@ -5,8 +5,6 @@ import logging
 import os
 from collections.abc import Mapping
 
-from smartspec.sglang_plugin.switch import Switch, off_file
-
 ACTIVATION, UNTESTED = "SMARTSPEC_SGLANG", "SMARTSPEC_UNTESTED"
 TESTED = ("0.5.23",)
 CONTROLLER_INIT = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.__init__"
@@ -52,9 +50,13 @@ def hand_over(original, controller, *args, **kwargs) -> None:
         worker, policy = bound.arguments["worker"], bound.arguments["policy"]
         if problem := policy_problem(policy) or worker_problem(worker):
             raise ValueError(problem)
+        from smartspec.core.cache_folder import cache_folder
         from smartspec.sglang_plugin.policy import GoodputSteps
+        from smartspec.vllm_plugin.file_thread import FileThread
+        from smartspec.vllm_plugin.switch import Switch
 
-        ours = GoodputSteps(policy, Switch(off_file(os.environ)), logger.warning)
+        switch = Switch(cache_folder() / "sglang" / "off", FileThread(), log=logger)
+        ours = GoodputSteps(policy, switch, logger.warning)
     except Exception as error:
         logger.warning("SmartSpec does not decide (%s): SGLang's own policy does", error)
         return original(controller, *args, **kwargs)

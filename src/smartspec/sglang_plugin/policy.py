@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from smartspec.sglang_plugin.chooser import Chooser
-from smartspec.sglang_plugin.switch import Switch
 from smartspec.sglang_plugin.timeline import Timeline
+from smartspec.vllm_plugin.switch import Switch
 
 
 class GoodputSteps:
@@ -94,7 +94,7 @@ class GoodputSteps:
             return None
         try:
             now = self._clock()
-            if self._switch.look(now):
+            if self._switch.is_off:
                 self._timeline, self._ahead = Timeline(), ()
                 return None
             return function(now, *arguments)

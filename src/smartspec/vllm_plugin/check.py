@@ -21,7 +21,7 @@ class Need:
     """The members of a class of vLLM that the plugin uses."""
 
     file: str  # below the package
-    owner: str  # the name of the class
+    owner: str  # the name of the class, "" for the file itself
     methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # parameters in order, as far as they matter
     attributes: tuple[str, ...] = ()  # fields, properties, or attributes that its methods set on self
     base: tuple[str, str] | None = None  # file and name of a class from which it may inherit them
@@ -61,14 +61,46 @@ NEEDS = (
         ),
     ),
     Need("sampling_params.py", "SamplingParams", attributes=("extra_args",)),
-    Need("config/scheduler.py", "SchedulerConfig", {"get_scheduler_cls": ("self",)}, ("scheduler_cls",)),
-    Need("config/speculative.py", "SpeculativeConfig", attributes=("method", "model", "num_speculative_tokens")),
+    Need("tokenizers/registry.py", "", {"cached_tokenizer_from_config": ("model_config",)}),
+    Need(
+        "config/scheduler.py",
+        "SchedulerConfig",
+        {"get_scheduler_cls": ("self",)},
+        ("scheduler_cls", "max_num_batched_tokens"),
+    ),
+    Need(
+        "config/speculative.py",
+        "SpeculativeConfig",
+        attributes=(
+            "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size",
+            "draft_model_config", "enable_adaptive_verification",
+        ),
+    ),
     Need(
         "config/parallel.py",
         "ParallelConfig",
-        attributes=("pipeline_parallel_size", "data_parallel_size", "data_parallel_index"),
+        attributes=(
+            "pipeline_parallel_size", "tensor_parallel_size", "data_parallel_size", "data_parallel_index",
+            "distributed_executor_backend", "world_size",
+        ),
     ),
-    Need("config/vllm.py", "VllmConfig", attributes=("additional_config", "instance_id")),
+    Need(
+        "config/model.py",
+        "ModelConfig",
+        {"get_vocab_size": ("self",), "get_total_num_hidden_layers": ("self",)},
+        ("model", "dtype", "quantization", "enforce_eager", "is_moe", "is_hybrid", "hf_config"),
+    ),
+    Need("config/compilation.py", "CompilationConfig", attributes=("cudagraph_mode", "cudagraph_capture_sizes")),
+    Need("config/compilation.py", "CUDAGraphMode", {"has_full_cudagraphs": ("self",)}),
+    Need("config/cache.py", "CacheConfig", attributes=("num_gpu_blocks", "block_size")),
+    Need(
+        "config/vllm.py",
+        "VllmConfig",
+        attributes=(
+            "additional_config", "instance_id", "use_v2_model_runner", "model_config", "speculative_config",
+            "parallel_config", "scheduler_config", "compilation_config",
+        ),
+    ),
     Need("v1/executor/abstract.py", "Executor", {"_init_executor": ("self",), "take_draft_token_ids": ("self",)}),
     Need(
         "v1/executor/multiproc_executor.py",
@@ -142,25 +174,28 @@ def missing_members(package: Path, needs: tuple[Need, ...] = NEEDS) -> list[str]
 
 
 def _missing_members(package: Path, need: Need) -> Iterator[str]:
-    path = package / need.file
+    path, name = package / need.file, need.owner or need.file
     if (owner := _class(path, need.owner)) is None:
-        yield f"{need.owner}: {need.file} {'has no such class' if path.is_file() else 'does not exist'}"
+        yield f"{name}: {need.file} {'has no such class' if path.is_file() else 'does not exist'}"
         return
     base = None if need.base is None else _class(package / need.base[0], need.base[1])
     classes = [owner] if base is None else [base, owner]
     bodies = [node for each in classes for node in each.body]
     methods = {node.name: node for node in bodies if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    for name, expected in need.methods.items():
-        if name not in methods:
-            yield f"{need.owner}.{name} does not exist"
-        elif (parameters := _parameters(methods[name]))[: len(expected)] != expected:
-            yield f"{need.owner}.{name} takes {', '.join(parameters)}; expected {', '.join(expected)}"
+    for member, expected in need.methods.items():
+        if member not in methods:
+            yield f"{name}.{member} does not exist"
+        elif (parameters := _parameters(methods[member]))[: len(expected)] != expected:
+            yield f"{name}.{member} takes {', '.join(parameters)}; expected {', '.join(expected)}"
     known = set(methods).union(*map(_fields, classes))
-    yield from (f"{need.owner}.{name} does not exist" for name in need.attributes if name not in known)
+    yield from (f"{name}.{member} does not exist" for member in need.attributes if member not in known)
 
 
-def _class(path: Path, name: str) -> ast.ClassDef | None:
-    nodes = ast.walk(ast.parse(path.read_text("utf-8"))) if path.is_file() else ()
+def _class(path: Path, name: str) -> ast.ClassDef | ast.Module | None:
+    tree = ast.parse(path.read_text("utf-8")) if path.is_file() else None
+    if tree is None or not name:
+        return tree
+    nodes = ast.walk(tree)
     return next((node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name), None)
 
 
@@ -169,7 +204,7 @@ def _parameters(method: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ..
     return tuple(each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
 
 
-def _fields(owner: ast.ClassDef) -> set[str]:
+def _fields(owner: ast.ClassDef | ast.Module) -> set[str]:
     """Return the names that a class's body assigns, and those that its methods set on self."""
     names = set()
     for node in ast.walk(owner):

@@ -17,6 +17,7 @@ METHODS = {
     "has_unfinished_requests": ("self",),
     "get_request_counts": ("self",),
     "get_kv_cache_usage": ("self",),
+    "shutdown": ("self",),
 }
 # Members of adaptive verification's manager and of the V2 model runner, in vLLM's workers, with all their parameters.
 MANAGER = {
@@ -28,7 +29,8 @@ RUNNER = {"sample_tokens": ("grammar_output",)}
 CAPACITY = "_batch_draft_capacity"  # of the manager
 ATTRIBUTES = (
     "running", "waiting", "requests", "num_spec_tokens", "dynamic_sd_lookup", "max_num_scheduled_tokens",
-    "max_num_running_reqs", "max_model_len", "cache_config",
+    "max_num_running_reqs", "max_model_len", "cache_config", "vllm_config", "use_v2_model_runner",
+    "kv_cache_config",
 )  # fmt: skip
 
 
@@ -44,19 +46,7 @@ def has_scheduler_drafts(vllm_config) -> bool:
 
 def is_adaptive(vllm_config) -> bool:
     """True if vLLM's workers choose the draft tokens that they verify (adaptive verification)."""
-    return bool(getattr(vllm_config.speculative_config, "enable_adaptive_verification", False))
-
-
-def beside_problem(vllm_config) -> str | None:
-    """The problem of drafts of the scheduler beside those that a model makes. With the V2 runner and with asynchronous
-    scheduling, drafts stay in the workers. So do the probabilities of sampled drafts."""
-    if getattr(vllm_config.scheduler_config, "async_scheduling", False):
-        return "scheduling is asynchronous (use --no-async-scheduling)"
-    if getattr(vllm_config, "use_v2_model_runner", False):
-        return "vLLM's V2 runner takes no drafts from the scheduler (set VLLM_USE_V2_MODEL_RUNNER=0)"
-    if getattr(vllm_config.speculative_config, "draft_sample_method", "greedy") != "greedy":
-        return "drafts are sampled (leave out draft_sample_method)"
-    return None
+    return vllm_config.speculative_config.enable_adaptive_verification
 
 
 def is_newer(version: str) -> bool:
@@ -111,7 +101,7 @@ def setup_problem(vllm_config) -> str | None:
         return "no speculation is configured (--speculative-config)"
     if speculation.method == "extract_hidden_states":
         return "method extract_hidden_states drafts nothing"
-    executor = getattr(parallel, "distributed_executor_backend", None)
+    executor = parallel.distributed_executor_backend
     if is_adaptive(vllm_config) and executor != EXECUTOR and not getattr(executor, "has_admitted_counts", False):
         return (
             f"vLLM's adaptive verification needs --distributed-executor-backend {EXECUTOR}: without it the scheduler "

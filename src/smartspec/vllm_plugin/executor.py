@@ -20,11 +20,10 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from smartspec.vllm_plugin.compatibility import CAPACITY, MANAGER, RUNNER, has_scheduler_drafts, is_adaptive
+from smartspec.vllm_plugin.speculation.drafts import RUNNER_PARAMETERS, leave_out_speculation
 from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS, CostCurves
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
-
-RUNNER_PARAMETERS = ("scheduler_output", "intermediate_tensors")  # of a model runner's execute_model, V1
 
 
 class Executor(VllmExecutor):
@@ -96,26 +95,6 @@ class Executor(VllmExecutor):
     def take_draft_token_ids(self):
         """Return nothing where the workers have no drafts."""
         return None if self._has_scheduler_drafts else super().take_draft_token_ids()
-
-
-def leave_out_speculation(worker, expected: tuple[str, ...]) -> str | None:
-    """Let a worker of vLLM do steps without drafts as if no speculation were configured: it prepares less, and uses the
-    plain sampler. If its runner is not as expected, nothing changes. Return the problem, None without one."""
-    runner = worker.model_runner
-    parameters = tuple(inspect.signature(runner.execute_model).parameters)
-    if parameters != expected or not hasattr(runner, "speculative_config"):
-        return f"{type(runner).__name__}.execute_model takes {parameters} in this version of vLLM, expected {expected}"
-    if runner.model_config.is_hybrid:
-        return "the model has states, whose place depends on accepted drafts"
-    execute_model, speculation = runner.execute_model, runner.speculative_config
-
-    def execute_step(scheduler_output, intermediate_tensors=None):
-        # Sampling, which follows, reads it too.
-        runner.speculative_config = speculation if scheduler_output.scheduled_spec_decode_tokens else None
-        return execute_model(scheduler_output, intermediate_tensors)
-
-    runner.execute_model = execute_step
-    return None
 
 
 def tell_admitted(worker) -> str | None:

@@ -2,12 +2,15 @@
 
 import logging
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING
 
 import vllm
 
 from smartspec.vllm_plugin.ab.windows import WINDOW
 from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
+from smartspec.vllm_plugin.file_thread import FileThread
+from smartspec.vllm_plugin.handover import remove_old
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 
 if TYPE_CHECKING:
@@ -25,10 +28,13 @@ def Scheduler(vllm_config, *arguments, **options):
     lengths decided by the controller. Where that is not possible, vLLM's own as it is, after one line with the reason.
     ValueError on a wrong setting."""
     settings = Settings.read(vllm_config.additional_config)
-    config = copy(vllm_config.scheduler_config)
-    config.scheduler_cls = None
-    stock = config.get_scheduler_cls()
-    problem = version_problem(vllm.__version__) or signature_problem(stock) or setup_problem(vllm_config)
+    scheduler_config = copy(vllm_config.scheduler_config)
+    scheduler_config.scheduler_cls = None
+    stock = scheduler_config.get_scheduler_cls()
+    try:
+        problem = version_problem(vllm.__version__) or signature_problem(stock) or setup_problem(vllm_config)
+    except AttributeError as error:
+        problem = f"this version of vLLM is another: {error}"
     if problem is not None:
         logger.warning("SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem)
         return stock(vllm_config, *arguments, **options)
@@ -61,20 +67,20 @@ def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer 
         try:  # the import, too, may fail with a version that is tried
             from smartspec.vllm_plugin.observed.observer import make_observer
 
-            return make_observer(scheduler, settings)
+            return make_observer(scheduler, settings, scheduler.files)
         except Exception:
             logger.exception("SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler.")
             return None
     problem = attribute_problem(scheduler)
     if problem is None:
-        try:  # a version that is tried may lack what this imports
+        try:  # a version that is tried may lack what this imports or reads
             from smartspec.vllm_plugin.speculation.builder import make_speculation
-        except ImportError as error:
-            problem = str(error)
-    if problem is not None:
-        logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
-        return None
-    return make_speculation(scheduler, settings)
+
+            return make_speculation(scheduler, settings, scheduler.files)
+        except (ImportError, AttributeError) as error:
+            problem = f"this version of vLLM is another: {error}"
+    logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
+    return None
 
 
 def controlled_class(stock: type) -> type:
@@ -84,14 +90,14 @@ def controlled_class(stock: type) -> type:
     class ControlledScheduler(stock):
         speculation: "Speculation | Observer | None" = None
         rest: Rest
+        files: FileThread  # no method here touches a file
 
         def begin(self, settings: Settings) -> None:
             """Take over draft lengths."""
-            self.rest = Rest()
+            self.rest, self.files = Rest(), FileThread()
+            self.files.post("old files", partial(remove_old, settings.cache))
             self.speculation = _make_speculation(self, settings)
-            if self.speculation is None:
-                return
-            if settings.policy != OBSERVE:
+            if self.speculation is not None and settings.policy != OBSERVE:
                 # With a table vLLM does not pad requests of one token with drafts that do not exist.
                 self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
@@ -113,8 +119,14 @@ def controlled_class(stock: type) -> type:
         def update_from_output(self, scheduler_output, model_runner_output):
             finished = self._call_speculation("before_update", scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output)
-            self._call_speculation("after_update", finished)
+            self._call_speculation("after_update", finished, outputs)
             return outputs
+
+        def shutdown(self) -> None:
+            self._call_speculation("finish")
+            if not self.files.wait():
+                logger.warning("SmartSpec's last metrics and results are not written: their folder does not answer.")
+            super().shutdown()
 
         def _call_speculation(self, name: str, *arguments):
             if self.speculation is None or self.rest.steps:
@@ -122,20 +134,22 @@ def controlled_class(stock: type) -> type:
             try:
                 return getattr(self.speculation, name)(*arguments)
             except Exception:
-                self._rest()
+                _rest(self)
                 return None
 
-        def _rest(self) -> None:
-            self.rest.begin()
-            text = "SmartSpec failed: draft lengths are vLLM's own for %d steps, then it begins anew."
-            logger.exception(text, self.rest.steps)
-            try:
-                self.speculation.start_over()
-            except Exception:
-                logger.exception("SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own.")
-                self.speculation = None
-
     return ControlledScheduler
+
+
+def _rest(scheduler) -> None:
+    """Let speculation rest after an exception, which is logged."""
+    scheduler.rest.begin()
+    text = "SmartSpec failed: draft lengths are vLLM's own for %d steps, then it begins anew."
+    logger.exception(text, scheduler.rest.steps)
+    try:
+        scheduler.speculation.start_over()
+    except Exception:
+        logger.exception("SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own.")
+        scheduler.speculation = None
 
 
 def switchable_class(scheduler_class: type) -> type:
@@ -154,7 +168,7 @@ def switchable_class(scheduler_class: type) -> type:
             try:
                 from smartspec.vllm_plugin.ab.toggle import make_toggle
 
-                self.toggle = make_toggle(self, settings, self._leave_speculation)
+                self.toggle = make_toggle(self, settings, self.files, self._leave_speculation)
             except Exception:
                 logger.exception(NO_TOGGLE)
 
@@ -177,12 +191,15 @@ def switchable_class(scheduler_class: type) -> type:
             return None if self.toggle is None else self.toggle.reason
 
         def _leave_speculation(self, is_long: bool) -> None:
+            if self._is_observing:  # steps without drafts are worth most: they say what no speculation makes
+                return
             super()._call_speculation("pause")
-            if is_long and not self._is_observing:
+            if is_long:
                 super()._call_speculation("start_over")
 
         def _call_speculation(self, name: str, *arguments):
-            return super()._call_speculation(name, *arguments) if self._off_reason is None else None
+            is_called = self._off_reason is None or self._is_observing
+            return super()._call_speculation(name, *arguments) if is_called else None
 
         def _call_toggle(self, name: str, *arguments) -> None:
             if self.toggle is None:

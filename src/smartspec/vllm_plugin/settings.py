@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+from smartspec.core.cache_folder import cache_folder
 
 SECTION = "smartspec"
 PREFIX = "SMARTSPEC_"
@@ -20,7 +22,7 @@ class Settings:
 
     policy: str = "goodput"  # as `smartspec serve --policy`, or OBSERVE
     decision_log: Path | None = None  # file for every decision; it must not exist yet
-    cache: Path = Path.home() / ".cache" / "smartspec"  # folder of cost models, metrics and observations
+    cache: Path = field(default_factory=lambda: cache_folder({}))  # folder of cost models, metrics and observations
     metrics_seconds: float = 1.0  # between two hand-overs of metrics to the API server
     verification: str = "smartspec"  # or "vllm": whose step times vLLM's adaptive verification uses
     drafter: str | None = None  # names of the drafters in the scheduler, if there are any; None for the best

@@ -4,6 +4,7 @@ that answers HTTP. It does nothing unless SmartSpec's scheduler is in use."""
 import atexit
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import REGISTRY, Metric
@@ -13,6 +14,8 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.observation.files import observation_path
 from smartspec.vllm_plugin.ab.metrics import toggle_metrics_path
+from smartspec.vllm_plugin.file_thread import SCRAPE_SECONDS, FileThread
+from smartspec.vllm_plugin.handover import newest
 from smartspec.vllm_plugin.observed.collector import ObservationCollector
 from smartspec.vllm_plugin.observed.file import log_conclusions
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
@@ -24,11 +27,13 @@ SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
 
 class MetricsCollector(Collector):
-    """The last metrics of the engines, read on every collection. A file that cannot be read is left out, and
-    the log says so once. All other metrics, vLLM's own among them, are shown."""
+    """The last metrics of the engines, read on every collection by the thread of files, for which none waits long. A
+    file that cannot be read is left out, and the log says so once. All other metrics, vLLM's own among them, are
+    shown."""
 
-    def __init__(self, paths: list[Path]):
-        self._paths = paths
+    def __init__(self, paths: list[Path], files: FileThread | None = None):
+        self._paths, self._files = paths, files or FileThread()
+        self._families: dict[str, Metric] = {}
         self._unreadable: set[Path] = set()
 
     def describe(self) -> list[Metric]:
@@ -37,26 +42,39 @@ class MetricsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return one family of each name, with the samples of all engines."""
+        try:
+            self._files.call(self._read_all, SCRAPE_SECONDS)
+        except TimeoutError as error:
+            self._warn(self._paths[0].parent, error)
+        yield from self._families.values()
+
+    def _read_all(self) -> None:
         families: dict[str, Metric] = {}
         for path in self._paths:
             for family in self._read(path):
                 families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 families[family.name].samples.extend(family.samples)
-        yield from families.values()
+        self._families = families
+        self._unreadable.discard(self._paths[0].parent)
 
     def _read(self, path: Path) -> list[Metric]:
         """Return all families of a file, or none."""
         try:
-            families = list(text_string_to_metric_families(path.read_text(encoding="utf-8")))
+            found = newest(path)
+            text = "" if found is None else found.read_text(encoding="utf-8")
+            families = list(text_string_to_metric_families(text))
         except FileNotFoundError:
             return []
         except Exception as error:  # the parser has many kinds, and whatever it is must not cost the others
-            if path not in self._unreadable:
-                self._unreadable.add(path)
-                logger.warning("%s is left out of /metrics: %s; delete it if this does not end", path, error)
+            self._warn(path, error)
             return []
         self._unreadable.discard(path)
         return families
+
+    def _warn(self, path: Path, error: Exception) -> None:
+        if path not in self._unreadable:
+            self._unreadable.add(path)
+            logger.warning("%s is left out of /metrics, or old there (%s); delete it if this does not end", path, error)
 
 
 class StatLogger(AggregateStatLoggerBase):
@@ -73,17 +91,24 @@ class StatLogger(AggregateStatLoggerBase):
             for path in (metrics_path, toggle_metrics_path)
             for index in engine_indexes
         ]
-        REGISTRY.register(MetricsCollector(paths))
+        thread = FileThread()
+        thread.wait()  # its thread begins here: at the end of a process, none can
+        REGISTRY.register(MetricsCollector(paths, thread))
         if settings.policy == OBSERVE:
             files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
-            REGISTRY.register(ObservationCollector(files))
-            atexit.register(log_conclusions, files)
+            REGISTRY.register(ObservationCollector(files, thread))
+            atexit.register(_tell, thread, files)
 
     def record(self, *_, **__) -> None:
         """Do nothing: the engines count."""
 
     def log_engine_initialized(self, *_, **__) -> None:
         """Do nothing."""
+
+
+def _tell(files: FileThread, paths: list[Path]) -> None:
+    with suppress(TimeoutError):
+        files.call(lambda: log_conclusions(paths))
 
 
 StatLogger.__abstractmethods__ = frozenset()  # methods that a newer version demands do nothing here

@@ -1,21 +1,24 @@
 """`smartspec vllm off` and `on`: speculation off in running servers, without a restart or a port.
 
 The switch is a file in the cache folder. It is for all servers that have this cache folder, those that start later
-too. While it is there, vLLM serves without drafts. A scheduler looks for it once a second, by one os.stat.
+too. While it is there, vLLM serves without drafts. A thread looks for it twice a second, by one os.stat, also while no
+request comes; the scheduler reads what it saw.
 """
 
 import argparse
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import Settings
 
 logger = logging.getLogger("vllm.smartspec")
 
 SWITCH = "switch"  # the reason where an operator switches speculation off
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 
 
 def switch_path(cache: Path) -> Path:
@@ -24,34 +27,46 @@ def switch_path(cache: Path) -> Path:
 
 
 class Switch:
-    """The state of the switch. Where the file cannot be seen, the last state stays, and the log says so once."""
+    """The state of the switch, looked at by the thread of files. Where the file cannot be seen, the last state stays,
+    and the log says so once. on_change: called in that thread with each new state. log: of the server."""
 
-    def __init__(self, path: Path):
-        self.path = path
-        self._name = os.fspath(path)  # not made anew for each look
-        self.is_off = self._has_failed = False
-        self._next_look = -float("inf")
-
-    def look(self, now: float) -> bool:
-        """Return true if speculation is off. now: seconds of a clock that never goes back, for one look a second."""
-        if not self._next_look - LOOK_SECONDS <= now < self._next_look:
-            self._next_look = now + LOOK_SECONDS
-            self._look()
-        return self.is_off
+    def __init__(
+        self,
+        path: Path,
+        files: FileThread,
+        on_change: Callable[[bool], None] = lambda is_off: None,
+        log: logging.Logger = logger,
+    ):
+        self.path, self.is_off = path, False
+        self._files, self._on_change, self._log, self._has_failed = files, on_change, log, False
+        try:
+            files.call(self._look)
+        except TimeoutError as error:
+            files.post(self, self._look)
+            self._warn(error)
 
     def _look(self) -> None:
+        self._files.post(self, self._look, LOOK_SECONDS)
+        was_off = self.is_off
         try:
-            os.stat(self._name)
+            os.stat(self.path)
             self.is_off = True
         except (FileNotFoundError, NotADirectoryError):
             self.is_off = False
         except OSError as error:
-            if not self._has_failed:
-                text = "%s cannot be seen (%s): speculation stays %s, as it was."
-                logger.warning(text, self.path, error, "off" if self.is_off else "on")
-            self._has_failed = True
+            self._warn(error)
             return
         self._has_failed = False
+        if self.is_off != was_off:
+            said = "off: an operator said so, by the file %s." if self.is_off else "on again: %s is gone."
+            self._log.warning(f"Speculation is {said}", self.path)
+            self._on_change(self.is_off)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._has_failed:
+            text = "%s cannot be seen (%s): speculation stays %s, as it was."
+            self._log.warning(text, self.path, error, "off" if self.is_off else "on")
+        self._has_failed = True
 
 
 def main(arguments: list[str]) -> int:
@@ -85,7 +100,7 @@ def main(arguments: list[str]) -> int:
         print(f"off, within a second: {servers}. They serve without drafts until: {again}")
     else:
         print(f"on, within a second: {servers}")
-    if not any(path.parent.glob("*.prom")):
+    if not any(path.parent.glob("*.onoff")):
         print(f"No server has left metrics in {path.parent} yet: is it the cache folder of yours?")
     return 0
 

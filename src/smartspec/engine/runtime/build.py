@@ -13,6 +13,7 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
 from smartspec.control.safe_controller import SafeController
 from smartspec.core.blocks import BlockManager
+from smartspec.core.decision_log import DecisionLog
 from smartspec.core.drafter import Drafter, ProfiledDrafter
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
@@ -32,7 +33,6 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
-from smartspec.engine.runtime.decision_log import DecisionLog
 from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, may_draw, prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.free_cores import FreeCores

@@ -10,8 +10,9 @@ import sys
 import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
-ALL = "all"
+ALL, SINCE = "all", "ab_since_seconds"
 SAMPLE = re.compile(r"^smartspec_(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 COLUMNS = ("requests", "pairs", "off", "SmartSpec", "ratio", "95 %", "off, all", "SmartSpec, all")
@@ -40,6 +41,7 @@ class Report:
     rows: tuple[Row, ...]
     off: dict[str, str]  # by engine, the reason for which speculation is off right now
     guard_ratio: dict[str, float]  # by engine, the ratio that the guard measured last
+    since: dict[str, float]  # by engine, when the oldest pair ended, in seconds of the epoch
 
 
 def fetch(url: str, seconds: float = 10.0) -> str:
@@ -64,12 +66,15 @@ def read(text: str) -> Report:
         more = [by_label[label] for label in ("requests", "reason", "speculation") if label in by_label]
         samples[(name, by_label.get("engine", "0"), *more)] = float(value)
     if not any(key[0] == "off" for key in samples):
-        raise ValueError("the server has no metrics of SmartSpec: it is not in use there (its log says why)")
+        raise ValueError(
+            "the server has no metrics of SmartSpec: it is not in use there, or cannot write to its cache folder (its "
+            "log says which)"
+        )
     rows = [_row(samples, *key[1:]) for key in samples if key[0] == "ab_pairs"]
     return Report(
         tuple(sorted(rows, key=lambda row: (row.engine, row.requests == ALL, int(row.requests.replace(ALL, "0"))))),
         {key[1]: key[2] for key, value in samples.items() if key[0] == "off" and value},
-        {key[1]: value for key, value in samples.items() if key[0] == "guard_ratio"},
+        *({key[1]: value for key, value in samples.items() if key[0] == name} for name in ("guard_ratio", SINCE)),
     )
 
 
@@ -91,6 +96,8 @@ def table(report: Report) -> str:
         rows = [row for row in report.rows if row.engine == engine]
         lines += [f"engine {engine}"] if len(rows) < len(report.rows) else []
         lines += _align([COLUMNS, *map(_cells, rows)])
+        if engine in report.since:
+            lines.append(f"Pairs since {datetime.fromtimestamp(report.since[engine], UTC):%Y-%m-%d %H:%M} UTC.")
     if lines:
         lines.append("Speeds are tokens per second and request; under `all`, tokens per second of all requests.")
     for engine, reason in sorted(report.off.items()):

@@ -7,13 +7,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from smartspec.vllm_plugin.ab.comparison import GUARD
 from smartspec.vllm_plugin.ab.results import Results
 from smartspec.vllm_plugin.ab.windows import WINDOW
-from smartspec.vllm_plugin.step.metrics import MetricsFile, metrics_path
+from smartspec.vllm_plugin.file_thread import FileThread
+from smartspec.vllm_plugin.step.metrics import metrics_path, metrics_writer
 from smartspec.vllm_plugin.switch import SWITCH
 
-REASONS = (SWITCH, GUARD, WINDOW)
 GAUGES = {
     "off": ("1 while SmartSpec decides no draft lengths and there are no drafts, for this reason", "reason"),
     "guard_ratio": ("Speed of a request of that without drafts, as the guard measured it last",),
+    "ab_since_seconds": ("When the oldest pair of windows of --act ended, in seconds of the epoch",),
     "ab_pairs": ("Pairs of windows of --act, by the least requests at a time of a power of two", "requests"),
     "ab_ratio": ("Speed of a request with speculation, of that without", "requests"),
     "ab_ratio_low": ("Lower end of the interval of that ratio, 95 %", "requests"),
@@ -29,11 +30,12 @@ def toggle_metrics_path(folder: Path, instance_id: str, engine_index: int) -> Pa
 
 
 class ToggleMetrics:
-    """The metrics of one engine, written to path whenever one changes."""
+    """The metrics of one engine, written to path whenever one changes, by the thread of files."""
 
-    def __init__(self, path: Path, engine_index: int):
-        self._file, self._engine = MetricsFile(path), str(engine_index)
+    def __init__(self, path: Path, engine_index: int, files: FileThread):
+        self._files, self._engine = files, str(engine_index)
         self.registry = CollectorRegistry()
+        self._write_file = metrics_writer(path, self.registry)
         self._gauges = {
             name: Gauge(f"smartspec_{name}", text, ["engine", *labels], registry=self.registry)
             for name, (text, *labels) in GAUGES.items()
@@ -44,15 +46,20 @@ class ToggleMetrics:
         )
 
     def set_reason(self, reason: str | None) -> None:
-        """Set the reason for which speculation is off; None while it is on."""
-        for each in REASONS:
+        """Set the reason for which the scheduler has speculation off; None while it is on."""
+        for each in (GUARD, WINDOW):
             self._set("off", float(each == reason), each)
-        self._file.write(self.registry)
+        self._write()
+
+    def set_switch(self, is_off: bool) -> None:
+        """Set the operator's switch, which is seen without a request, too."""
+        self._set("off", float(is_off), SWITCH)
+        self._write()
 
     def set_ratio(self, ratio: float) -> None:
         """Set the ratio that the guard measured last."""
         self._set("guard_ratio", ratio)
-        self._file.write(self.registry)
+        self._write()
 
     def count_guard(self) -> None:
         """Count a time that the guard switches speculation off."""
@@ -60,6 +67,8 @@ class ToggleMetrics:
 
     def set_results(self, results: Results) -> None:
         """Set the results of --act so far."""
+        if results.since is not None:
+            self._set("ab_since_seconds", results.since)
         for name, level in results.levels.items():
             self._set("ab_pairs", level.pairs, name)
             self._set("ab_ratio", level.ratio, name)
@@ -69,7 +78,10 @@ class ToggleMetrics:
             for state, side in (("on", level.on), ("off", level.off)):
                 self._set("ab_request_tokens_per_second", side.speed, name, state)
                 self._set("ab_tokens_per_second", side.tokens_per_second, name, state)
-        self._file.write(self.registry)
+        self._write()
 
     def _set(self, name: str, value: float, *labels: str) -> None:
         self._gauges[name].labels(self._engine, *labels).set(value)
+
+    def _write(self) -> None:
+        self._files.post(self, self._write_file)

@@ -2,7 +2,7 @@
 
 The estimate is the mean of the pairs' log ratios, weighted by the tokens of the smaller window. Its interval, of 95 %,
 is that of Student's t around a weighted mean, with the degrees of freedom of the effective number of pairs. Pairs are
-kept as sums alone.
+kept as sums alone, by hour: those of the last KEPT_HOURS count.
 
 Results survive a restart. Servers of one set-up that share a cache folder, and replicas, have files of their own. A
 lock says which files are in use: it ends with the process, however that ends.
@@ -14,7 +14,8 @@ import json
 import logging
 import math
 import os
-from dataclasses import dataclass, field, fields
+import time
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import NormalDist
 
@@ -27,7 +28,8 @@ logger = logging.getLogger("vllm.smartspec")
 ALL = "all"
 LEAST_PAIRS = 5  # for an interval
 CONFIDENCE = 0.95
-FORMAT = 1
+FORMAT = 2
+KEPT_HOURS = 24  # traffic changes: a day has its busy and its quiet hours
 MOST_FILES = 64  # of one set-up in a folder
 
 
@@ -55,6 +57,13 @@ class Level:
         self.on.add(pair.on)
         self.off.add(pair.off)
 
+    def include(self, other: "Level") -> None:
+        """Add the pairs of another level."""
+        for name in ("pairs", "weights", "squares", "weighted", "squared_1", "squared_2"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.on.add(other.on)
+        self.off.add(other.off)
+
     @property
     def ratio(self) -> float:
         return math.exp(self.weighted / self.weights)
@@ -71,29 +80,56 @@ class Level:
         return math.exp(mean - reach), math.exp(mean + reach)
 
 
+@dataclass
+class Hour:
+    """The pairs of an hour, by level."""
+
+    first: float  # seconds of the epoch at which the first of them ended
+    levels: dict[str, Level] = field(default_factory=dict)
+
+
 class Results:
-    """Levels by the least requests at a time, a power of two ("1", "2", "4", ...), and one of ALL."""
+    """Levels by the least requests at a time, a power of two ("1", "2", "4", ...), and one of ALL. hours: by number, in
+    hours of the epoch."""
 
-    def __init__(self, levels: dict[str, Level] | None = None):
-        self.levels = levels or {}
+    def __init__(self, hours: dict[int, Hour] | None = None):
+        self.hours = hours or {}
 
-    def add(self, pair: Pair) -> None:
+    def add(self, pair: Pair, now: float | None = None) -> None:
+        """Add a pair that ended now, in seconds of the epoch, and drop those that are too old."""
+        now = time.time() if now is None else now
+        hour = self.hours.setdefault(int(now // 3600), Hour(now))
         for name in (ALL, level_name(pair.off.requests)):
-            self.levels.setdefault(name, Level()).add(pair)
+            hour.levels.setdefault(name, Level()).add(pair)
+        self.drop_old(now)
+
+    def drop_old(self, now: float) -> None:
+        self.hours = {n: hour for n, hour in self.hours.items() if n > now // 3600 - KEPT_HOURS}
+
+    @property
+    def levels(self) -> dict[str, Level]:
+        """The levels of all hours."""
+        found: dict[str, Level] = {}
+        for hour in self.hours.values():
+            for name, level in hour.levels.items():
+                found.setdefault(name, Level()).include(level)
+        return found
+
+    @property
+    def since(self) -> float | None:
+        """When the oldest pair ended, in seconds of the epoch; None without pairs."""
+        return min((hour.first for hour in self.hours.values()), default=None)
 
     def to_dict(self) -> dict:
         """Return JSON-able data."""
-        levels = {
-            name: {**vars(level), "on": vars(level.on), "off": vars(level.off)} for name, level in self.levels.items()
-        }
-        return {"format": FORMAT, "levels": levels}
+        return {"format": FORMAT, "hours": {str(n): asdict(hour) for n, hour in self.hours.items()}}
 
     @staticmethod
     def from_dict(data: object) -> "Results":
         """Return results of such data. ValueError says what is wrong with it."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("levels"), dict):
+        if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("hours"), dict):
             raise ValueError("it is not of this format")
-        return Results({str(name): _level(values) for name, values in data["levels"].items()})
+        return Results({int(number): _hour(values) for number, values in data["hours"].items()})
 
 
 def level_name(requests: float) -> str:
@@ -111,6 +147,14 @@ def t_quantile(freedom: float) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
     return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
+
+
+def _hour(values: object) -> Hour:
+    first = _numbers(Hour, {"": values}, "")["first"]
+    levels = values.get("levels")  # type: ignore[attr-defined]
+    if not isinstance(levels, dict):
+        raise ValueError(f"levels is {levels!r}")
+    return Hour(first, {str(name): _level(each) for name, each in levels.items()})
 
 
 def _level(values: object) -> Level:
@@ -163,7 +207,9 @@ class ResultsFile:
             data = json.loads(self.path.read_text("utf-8"))
             if not isinstance(data, dict) or data.get("key") != self.key:
                 raise ValueError("it is of another set-up")
-            return Results.from_dict(data.get("results"))
+            results = Results.from_dict(data.get("results"))
+            results.drop_old(time.time())
+            return results
         except FileNotFoundError:
             return Results()
         except (OSError, ValueError) as error:

@@ -7,31 +7,37 @@ dropped.
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
 from random import Random
-
-import vllm
 
 from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
-from smartspec.vllm_plugin.ab.results import ALL, ResultsFile, level_name
+from smartspec.vllm_plugin.ab.results import ALL, Results, ResultsFile, level_name
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
 from smartspec.vllm_plugin.compatibility import is_lockstep
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
-from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, captured_lengths, device_name, setup_key
+from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, comparison_key
+from smartspec.vllm_plugin.step.decision import tokens_given
 from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
 
 logger = logging.getLogger("vllm.smartspec")
 
+PARENT_SECONDS = 1.0  # between two looks
 DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two steps are under way
 
 
 class Toggle:
     """The state of speculation in one scheduler. reason: None while it is on, else the reason for which it is off.
 
-    make_windows: makes the windows to measure, None for none. plain_length: draft tokens that workers make while it is
-    off. leave: called before speculation goes off, with True if that is for long. clock: one that never goes back."""
+    make_windows: makes the windows to measure, None for none. is_ready: false while windows wait. plain_length: draft
+    tokens that workers make while it is off. leave: called before speculation goes off, with True if that is for long.
+    clock: one that never goes back."""
 
     def __init__(
         self,
@@ -40,6 +46,7 @@ class Toggle:
         metrics: ToggleMetrics,
         make_windows: Callable[[], Windows] | None,
         *,
+        is_ready: Callable[[], bool],
         plain_length: int,
         leave: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
@@ -48,21 +55,21 @@ class Toggle:
         self._scheduler, self._switch, self._metrics, self._make_windows = scheduler, switch, metrics, make_windows
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
-        self._leave, self._clock = leave, clock
+        self._is_ready, self._leave, self._clock = is_ready, leave, clock
         self._steps_to_drop = 0
         self._windows: Windows | None = None
         self._meter = Meter()
         metrics.set_reason(None)
 
     def before_schedule(self) -> None:
-        """Look at the switch, end windows that are over, and drop drafts while speculation is off."""
+        """Read the switch, end windows that are over, and drop drafts while speculation is off."""
         now = self._clock()
-        if self._switch.look(now):
+        if self._switch.is_off:
             if self.reason != SWITCH:
-                self._switch_off()
+                self._windows = self._meter.window = None
+                self._set(SWITCH)
         elif self.reason == SWITCH:
             self._set(None)
-            logger.warning("Speculation is on again: the file that switched it off is gone.")
         if self.reason != SWITCH and self._make_windows is not None:
             self._measure(now)
         if self.reason is not None and (self._plain[0] or self._steps_to_drop):
@@ -75,7 +82,7 @@ class Toggle:
         """Measure a step that is over. outputs: those that vLLM sends to its front end, by client."""
         if not self._meter.is_measuring or not scheduler_output.total_num_scheduled_tokens:
             return
-        tokens = sum([len(each.new_token_ids) for some in (outputs or {}).values() for each in some.outputs])
+        tokens = tokens_given(outputs)
         is_idle = not self._scheduler.has_unfinished_requests()
         self._meter.finish_step(self._clock(), tokens, len(scheduler_output.num_scheduled_tokens), is_idle)
 
@@ -83,16 +90,13 @@ class Toggle:
         """Give draft lengths back as they were, for good."""
         self._scheduler.dynamic_sd_lookup, self.reason = self._lookup, None
 
-    def _switch_off(self) -> None:
-        self._windows = self._meter.window = None
-        self._set(SWITCH)
-        logger.warning("Speculation is off: an operator said so, by the file %s.", self._switch.path)
-
     def _measure(self, now: float) -> None:
         """End windows that are over, and begin those that follow."""
         assert self._make_windows is not None
         meter = self._meter
         if self._windows is None:
+            if not self._is_ready():
+                return
             self._windows = self._make_windows()
             meter.begin(next(self._windows), now)
             self._set(meter.window.part.reason)
@@ -113,19 +117,28 @@ class Toggle:
 
 
 class Comparison:
-    """Windows of `--act`, their results so far, and a line a minute in the log."""
+    """Windows of `--act`, their results so far, and a line a minute in the log.
 
-    def __init__(self, file: ResultsFile, metrics: ToggleMetrics, guard: Guard | None, random: Random | None = None):
-        self._file, self._metrics, self._guard, self._random = file, metrics, guard, random or Random()
-        self.results = file.load()
-        metrics.set_results(self.results)
+    results: of earlier servers. keep: called with the results after each pair."""
+
+    def __init__(
+        self,
+        results: Results,
+        keep: Callable[[Results], None],
+        metrics: ToggleMetrics,
+        guard: Guard | None,
+        random: Random | None = None,
+    ):
+        self.results, self._keep = results, keep
+        self._metrics, self._guard, self._random = metrics, guard, random or Random()
+        metrics.set_results(results)
 
     def windows(self) -> Windows:
         return compare(self._add, self._guard, lambda: self._random.random() < 0.5)
 
     def _add(self, pair: Pair) -> None:
         self.results.add(pair)
-        self._file.store(self.results)
+        self._keep(self.results)
         self._metrics.set_results(self.results)
         level = self.results.levels[ALL]
         low, high = level.interval or (math.nan, math.nan)
@@ -151,28 +164,52 @@ def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
     return Guard(least_ratio, metrics.set_ratio, rest)
 
 
-def make_toggle(scheduler, settings: Settings, leave: Callable[[bool], None]) -> Toggle:
+def make_toggle(scheduler, settings: Settings, files: FileThread, leave: Callable[[bool], None]) -> Toggle:
     """Return the toggle of a scheduler of vLLM. Where it only observes, the operator's switch alone counts."""
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
-    metrics = ToggleMetrics(toggle_metrics_path(settings.cache, config.instance_id, engine_index), engine_index)
+    metrics = ToggleMetrics(toggle_metrics_path(settings.cache, config.instance_id, engine_index), engine_index, files)
     least_ratio = settings.guard if settings.policy != OBSERVE else 0.0
     if least_ratio is None:  # a length that a person chose is not overruled
         least_ratio = LEAST_RATIO if settings.policy == AUTOMATIC else 0.0
     guard = make_guard(least_ratio, metrics) if least_ratio else None
     make_windows = guard.watch if guard else None
     if settings.act:
-        key = setup_key(config, vllm.__version__, device_name(), captured_lengths(config))
-        file = ResultsFile(settings.cache, key | {"policy": settings.policy, "drafter": settings.drafter})
-        make_windows = Comparison(file, metrics, guard).windows
-    switch = Switch(switch_path(settings.cache))
+        kept = _kept_results(settings.cache, comparison_key(config, settings), files)
+        make_windows = Comparison(*kept, metrics, guard).windows
+    switch = Switch(switch_path(settings.cache), files, metrics.set_switch)
+    metrics.set_switch(switch.is_off)
     logger.info("Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).", switch.path)
-    return Toggle(scheduler, switch, metrics, make_windows, plain_length=_plain_length(config), leave=leave)
+
+    def has_controller() -> bool:  # the first steps try lengths: they say nothing of SmartSpec
+        return scheduler.speculation is not None and scheduler.speculation.learner.controller is not None
+
+    length = _plain_length(config)
+    return Toggle(scheduler, switch, metrics, make_windows, is_ready=has_controller, plain_length=length, leave=leave)
+
+
+def _kept_results(cache: Path, key: dict, files: FileThread) -> tuple[Results, Callable[[Results], None]]:
+    """Return the results of earlier servers, and what keeps new ones."""
+    try:
+        file = files.call(lambda: ResultsFile(cache, key))
+        files.post("parent", partial(_leave_with_parent, file, files, os.getppid()))
+        return files.call(file.load), lambda results: files.post(file, partial(file.store, deepcopy(results)))
+    except TimeoutError as error:
+        logger.warning("results of --act are not kept for the next start (%s: %s)", cache, error)
+        return Results(), lambda results: None
+
+
+def _leave_with_parent(file: ResultsFile, files: FileThread, parent: int) -> None:
+    """Leave the file to the next server once the process that answers HTTP was killed: vLLM's engine lives on then."""
+    if os.getppid() != parent:
+        file.close()
+    else:
+        files.post("parent", partial(_leave_with_parent, file, files, parent), PARENT_SECONDS)
 
 
 def _plain_length(vllm_config) -> int:
     """The draft tokens that workers make while speculation is off: none, where they honour that. Ranks in lockstep make
     the configured number, or they would wait for each other."""
     speculation = vllm_config.speculative_config
-    is_honoured = getattr(vllm_config, "use_v2_model_runner", False) or speculation.method not in MODEL_FREE
+    is_honoured = vllm_config.use_v2_model_runner or speculation.method not in MODEL_FREE
     return 0 if is_honoured and not is_lockstep(vllm_config) else speculation.num_speculative_tokens

@@ -1,17 +1,19 @@
 """Cost models from before the start: one that was learned, in a file for each set-up, and that of a card.
 
-A set-up is a model with its device, parallelism, drafter and version of vLLM. Cards: docs/cards.md.
+A set-up is a model with its device, parallelism, drafter and version of vLLM. Cards: docs/observe.md.
 """
 
 import hashlib
 import json
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from smartspec.control import CostCurve, DrafterSpec, LatencyModel
 from smartspec.observation.card import Card
 from smartspec.observation.files import write_json
+from smartspec.vllm_plugin.file_thread import FileThread
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
@@ -45,37 +47,41 @@ class CostFile:
     def store(self, latency: LatencyModel) -> None:
         """Write it whole or not at all; OSError where that is not possible, ValueError where times are not finite.
         Nothing happens unless is_writable."""
-        if not self.is_writable:
-            return
-        write_json(self.path, {"key": self.key, "cost_model": latency.to_dict()})
+        self._store(latency.to_dict())
+
+    def store_soon(self, latency: LatencyModel, files: FileThread) -> None:
+        """Write it in the thread of files. Where that is not possible, there is a warning."""
+        files.post(self.path, partial(self._store_or_warn, latency.to_dict()))
+
+    def _store(self, cost_model: dict) -> None:
+        if self.is_writable:
+            write_json(self.path, {"key": self.key, "cost_model": cost_model})
+
+    def _store_or_warn(self, cost_model: dict) -> None:
+        try:
+            self._store(cost_model)
+        except (OSError, ValueError) as error:
+            logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
 
 
-def load_latency(costs: CostFile, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
+def load_latency(costs: CostFile, drafters: tuple[DrafterSpec, ...], files: FileThread) -> LatencyModel | None:
     """Return the model of a file. None without one, and, after a warning, where the file is unusable."""
     try:
-        return costs.load(drafters)
+        return files.call(lambda: costs.load(drafters))
     except (ValueError, OSError) as error:
         logger.warning("the cost model %s is unusable (%s): step times are learned anew", costs.path, error)
         return None
 
 
-def store_latency(costs: CostFile, latency: LatencyModel) -> None:
-    """Write a model to a file. Where that is not possible, there is a warning."""
-    try:
-        costs.store(latency)
-    except (OSError, ValueError) as error:
-        logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
-
-
-def read_card(path: Path | None, setup: dict) -> Card | None:
+def read_card(path: Path | None, setup: dict, files: FileThread) -> Card | None:
     """Return the card at a path for a set-up (see describe_setup). None without a path, and, after a warning, where it
     is unreadable or of another model: vLLM serves on, and step times are learned from the first steps."""
     if path is None:
         return None
     try:
-        card = Card.read(path)
+        card = files.call(lambda: Card.read(path))
         problem = card.problem(setup)
-    except ValueError as error:
+    except (ValueError, TimeoutError) as error:
         card, problem = None, str(error)
     if problem is not None:
         logger.warning("card %s is not used: %s. Step times are learned from the first steps.", path, problem)

@@ -76,8 +76,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--longest", type=int, metavar="K", help="longest draft to look at (default: the server's)")
     parser.add_argument("--tables", type=Path, metavar="FOLDER", help="write tables for vLLM, SGLang and TensorRT-LLM")
     parser.add_argument("--max-batch", type=int, metavar="N", help="of the tables (default: the server's limit)")
-    parser.add_argument("--allow-zero", action="store_true", help="tables may name length 0 (docs/export.md)")
-    parser.add_argument("--card", type=Path, metavar="FILE", help="write a card (docs/cards.md)")
+    parser.add_argument("--allow-zero", action="store_true", help="tables may name length 0 (docs/observe.md)")
+    parser.add_argument("--card", type=Path, metavar="FILE", help="write a card (docs/observe.md)")
     return parser
 
 

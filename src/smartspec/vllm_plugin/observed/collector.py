@@ -3,6 +3,7 @@ The process that answers HTTP reads the files of the engines, and computes again
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -13,6 +14,8 @@ from smartspec.observation.files import read_observation
 from smartspec.observation.forecast import Forecasts
 from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, summary
+from smartspec.vllm_plugin.file_thread import SCRAPE_SECONDS, FileThread
+from smartspec.vllm_plugin.handover import newest
 from smartspec.vllm_plugin.observed.samples import TEXTS, Sample, samples_of
 
 logger = logging.getLogger(__name__)
@@ -32,10 +35,10 @@ CONCLUSIONS = {
 class ObservationCollector(Collector):
     """A source of samples. paths: of the engines' observations, in the order of their numbers. Missing or unreadable
     files are left out. Conclusions are computed in a thread, as answers of vLLM pass through this process: they are
-    there with the next collection."""
+    there with the next collection. files: the thread that reads, for which no collection waits long."""
 
-    def __init__(self, paths: list[Path]):
-        self._paths = paths
+    def __init__(self, paths: list[Path], files: FileThread | None = None):
+        self._paths, self._files = paths, files or FileThread()
         self._times: tuple[float, ...] = ()
         self._sums: list[Metric] = []
         self._conclusions: list[Metric] = []
@@ -47,14 +50,8 @@ class ObservationCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the samples of the files as they are now."""
-        times = tuple(path.stat().st_mtime if path.exists() else 0.0 for path in self._paths)
-        if times != self._times:
-            self._times = times
-            try:
-                self._read()
-            except (OSError, ValueError) as error:
-                logger.warning("what was observed is left out of /metrics: %s", error)
-                self._sums = self._conclusions = []
+        with suppress(TimeoutError):  # a folder that hangs: the last ones
+            self._files.call(self._look, SCRAPE_SECONDS)
         yield from self._sums
         yield from self._conclusions
 
@@ -63,8 +60,19 @@ class ObservationCollector(Collector):
         if self._thread is not None:
             self._thread.join()
 
-    def _read(self) -> None:
-        observations = {n: read_observation(path) for n, path in enumerate(self._paths) if path.exists()}
+    def _look(self) -> None:
+        try:
+            found = {n: file for n, path in enumerate(self._paths) if (file := newest(path))}
+            times = tuple(file.stat().st_mtime for file in found.values())
+            if times != self._times:
+                self._times = times
+                self._read(found)
+        except (OSError, ValueError) as error:
+            logger.warning("what was observed is left out of /metrics: %s", error)
+            self._sums = self._conclusions = []
+
+    def _read(self, files: dict[int, Path]) -> None:
+        observations = {n: read_observation(path) for n, path in files.items()}
         self._sums = _families(TEXTS, (each for n, part in observations.items() for each in samples_of(str(n), part)))
         if observations and (self._thread is None or not self._thread.is_alive()):
             whole = Observation.merged(list(observations.values()))

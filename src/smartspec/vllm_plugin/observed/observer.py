@@ -8,12 +8,13 @@ be written costs one warning.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import repeat
 
 from smartspec.observation.files import observation_path
 from smartspec.observation.records import DraftOutcome, Observation, StepSize
 from smartspec.vllm_plugin.compatibility import is_adaptive
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.observed.file import ObservationFile, log_conclusions
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.setup import describe_setup
@@ -34,8 +35,8 @@ FinishedStep = tuple[Step, EmittedTokens]
 
 class Observer:
     """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model. is_adaptive: vLLM's
-    workers choose the drafts that they verify. on_steps: called with finished steps. on_end: called with the
-    observation at the end."""
+    workers choose the drafts that they verify. on_steps: called with finished steps. on_end: called once the last
+    state is about to be written."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Observer:
         has_passes: bool,
         is_adaptive: bool = False,
         on_steps: Callable[[list[FinishedStep], None], None] = lambda steps, controller: None,
-        on_end: Callable[[Observation], None] = lambda observation: None,
+        on_end: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler, self.observation, self.file = scheduler, observation, file
@@ -64,6 +65,11 @@ class Observer:
         self._start: float | None = None
         self._write_time = float("inf")  # of the last write, or of the first step
         self._minute, self._in_minute = 0, 0
+
+    @property
+    def _is_off(self) -> bool:
+        """True while an operator has drafts off."""
+        return self._scheduler.toggle is not None and self._scheduler.toggle.reason is not None
 
     def before_schedule(self) -> None:
         """Do nothing: vLLM decides."""
@@ -87,7 +93,7 @@ class Observer:
             num_verified=num_verified,
             num_decoding=len(scheduled) - prefill.num_prefills,
             context_tokens=self._context_of(scheduled, prefill),
-            draft_length=self._last_length,
+            draft_length=0 if self._is_off else self._last_length,
         )
         self._last_length = output.num_spec_tokens_to_schedule
         self._steps[id(output)] = step
@@ -122,22 +128,17 @@ class Observer:
             step.num_verified = sum(step.verified.values())
         return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
 
-    def after_update(self, finished: FinishedStep | None) -> None:
+    def after_update(self, finished: FinishedStep | None, outputs: Mapping) -> None:
         """Keep a finished step, which is summed later."""
         if finished is not None:
-            self._sum_queue.append(finished)
+            step, tokens = finished
+            self._sum_queue.append((step, tokens.with_given(outputs)))
             self._count_queue.append(finished)
         if not self._scheduler.has_unfinished_requests():
             self._last_completion = None
             self.while_running()
             self._sum()
             self._write(IDLE_WRITE_SECONDS, later=True)
-
-    def pause(self) -> None:
-        """Stop observing: an operator switches drafts off. It goes on once they are on again."""
-        self.while_running()
-        self._write(0.0)
-        self.start_over()
 
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Requests
@@ -150,10 +151,9 @@ class Observer:
         """Write the observation: vLLM ends."""
         self.while_running()
         self._sum()
-        self.file.wait()
         if self.observation.num_steps:
-            self.file.write(self.observation)
-            self._on_end(self.observation)
+            self.file.write_soon(self.observation)
+            self._on_end()
 
     def _write(self, spacing: float, later: bool = False) -> None:
         """Write if the last write was so many seconds ago. later: else write then, as no step may come that does it."""
@@ -212,7 +212,7 @@ class Observer:
     def _sum(self) -> None:
         finished, self._sum_queue = self._sum_queue, []
         outcomes, self._outcomes = self._outcomes, Counter()
-        later = self._has_passes and getattr(self._scheduler, "use_v2_model_runner", False)
+        later = self._has_passes and self._scheduler.use_v2_model_runner
         sizes = [_size(step, tokens, self._passes(step, later)) for step, tokens in finished]
         self.observation.add_steps([step.draft_length for step, _ in finished], sizes)
         self.observation.add_outcomes((DraftOutcome(*key), count) for key, count in outcomes.items())
@@ -235,43 +235,29 @@ def _size(step: Step, tokens: EmittedTokens, passes: int) -> StepSize:
         context_tokens=step.context_tokens,
         fed_tokens=step.num_decoding + step.num_verified + prefill.prefill_tokens,
         verified_tokens=step.num_verified,
-        emitted_tokens=tokens.num_emitted,
+        emitted_tokens=tokens.num_given,
         prefills=prefill.num_prefills,
         prefill_tokens=prefill.prefill_tokens,
         passes=passes,
     )
 
 
-def make_observer(scheduler, settings: Settings) -> Observer:
+def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
     """Return the observer of a scheduler, with its file, its metrics, and the end of the log."""
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
     setup = describe_setup(scheduler)
-    file = ObservationFile(observation_path(settings.cache, config.instance_id, engine_index))
-    logger.info("SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s", file.path)
-    observer = Observer(
+    path = observation_path(settings.cache, config.instance_id, engine_index)
+    logger.info("SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s", path)
+    metrics = Metrics(
+        metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds, files
+    )
+    return Observer(
         scheduler,
         Observation(setup),
-        file,
+        ObservationFile(path, files),
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),
-        on_steps=Metrics(
-            metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds
-        ).observe,
-        on_end=lambda observation: log_conclusions([file.path]),
+        on_steps=metrics.observe,
+        on_end=lambda: files.post("the end", lambda: log_conclusions([path])),
     )
-    scheduler.shutdown = _add_finish(observer, scheduler.shutdown)
-    return observer
-
-
-def _add_finish(observer: Observer, shutdown: Callable[[], None]) -> Callable[[], None]:
-    """Return vLLM's shutdown of the scheduler, with the end of the observation before it."""
-
-    def finish_and_shut_down() -> None:
-        try:
-            observer.finish()
-        except Exception:
-            logger.exception("what was observed last is lost")
-        shutdown()
-
-    return finish_and_shut_down

@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
-from smartspec.observation.records import BENDS, FORMAT, KIND, SUMS, Arrivals, DraftOutcome, Observation
+from smartspec.observation.records import BENDS, FORMAT, KEY, KIND, SUMS, Arrivals, DraftOutcome, Key, Observation
 
 STEPS, DRAFTS, ARRIVALS, SETUP = (
     f"smartspec_observed_{name}" for name in ("step_sums", "drafts", "arrivals", "setup_info")
@@ -33,7 +33,7 @@ def samples_of(engine: str, observation: Observation) -> Iterator[Sample]:
     for name, value in (data["arrivals"] | {"left_out": data["left_out"]}).items():
         yield ARRIVALS, {"engine": engine, "sum": name}, float(value)
     for cell in data["cells"]:
-        labels = {"engine": engine, "level": str(cell["level"]), "length": str(cell["length"])}
+        labels = {"engine": engine} | {name: str(cell[name]) for name in KEY}
         sums = {name: cell[name] for name in SUMS} | dict(zip(map(_beyond, BENDS), cell["beyond"], strict=True))
         for name, value in sums.items():
             yield STEPS, labels | {"sum": name}, value
@@ -70,12 +70,13 @@ def observations_of(page: str) -> list[Observation]:
 
 
 def _observation(samples: list[Sample]) -> Observation:
-    cells: dict[tuple[int, int], dict[str, float]] = {}
+    cells: dict[Key, dict[str, float]] = {}
     arrivals, outcomes, setup = {}, [], "{}"
     try:
         for name, labels, value in samples:
             if name == STEPS:
-                cells.setdefault((int(labels["level"]), int(labels["length"])), {})[labels["sum"]] = value
+                level, length, drafted = (int(labels[each]) for each in KEY)
+                cells.setdefault((level, length, drafted), {})[labels["sum"]] = value
             elif name == ARRIVALS:
                 arrivals[labels["sum"]] = value if labels["sum"] == "seconds" else int(value)
             elif name == DRAFTS:
@@ -94,10 +95,9 @@ def _observation(samples: list[Sample]) -> Observation:
     return Observation.from_dict(data)
 
 
-def _cell(key: tuple[int, int], sums: dict[str, float]) -> dict:
-    return {"level": key[0], "length": key[1], "beyond": [sums[_beyond(bend)] for bend in BENDS]} | {
-        name: sums[name] for name in SUMS
-    }
+def _cell(key: Key, sums: dict[str, float]) -> dict:
+    named = dict(zip(KEY, key, strict=True)) | {name: sums[name] for name in SUMS}
+    return named | {"beyond": [sums[_beyond(bend)] for bend in BENDS]}
 
 
 def _beyond(bend: int) -> str:

@@ -8,10 +8,12 @@ mistakes are seen at once.
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -28,20 +30,32 @@ from smartspec.vllm_plugin.compatibility import (
     slowness,
     version_problem,
 )
+from smartspec.vllm_plugin.serve.config_file import with_file
 from smartspec.vllm_plugin.serve.routes import (
     LONGEST,
     OWN,
-    WITHOUT_PASSES,
     Machine,
     check_table,
     choose_observe_route,
     choose_route,
     read_object,
 )
+from smartspec.vllm_plugin.serve.words import drop_options, option_name, option_value
 from smartspec.vllm_plugin.settings import OBSERVE, SECTION, Settings
 from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
+KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+# Files of vLLM that name its options; the last one before 0.32.
+VLLM_OPTIONS = ("engine/arg_utils.py", "entrypoints/launchers/cli_args.py", "entrypoints/openai/cli_args.py")
+LEAST_ALIKE = 0.8  # of an option's name, see difflib
+DRAFT_OPTIONS = ("--spec-method", "--spec-model", "--spec-tokens")
+OWN_OPTIONS = (
+    *DRAFT_OPTIONS,
+    "--observe",
+    "--print",
+    *(f"--{each.name.replace('_', '-')}" for each in fields(Settings)),
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,7 @@ class ServeCommand:
     words: tuple[str, ...]
     variables: Mapping[str, str]  # that it needs beside those of the environment
     reason: str = ""  # of the route of drafts
+    notes: tuple[str, ...] = ()  # for people
 
     def __str__(self) -> str:
         return " ".join([*(f"{name}={value}" for name, value in self.variables.items()), shlex.join(self.words)])
@@ -76,33 +91,55 @@ def serve_command(
     options: argparse.Namespace, vllm_words: list[str], environment: Mapping[str, str], installation: Installation
 ) -> ServeCommand:
     """Return the command of these options. vllm_words: for vLLM as they are. ValueError on a contradiction."""
-    if (own := option_value(vllm_words, "--scheduler-cls")) not in (None, SCHEDULER):
+    known = with_file(vllm_words, OWN_OPTIONS)
+    if (own := option_value(known, "--scheduler-cls")) not in (None, SCHEDULER):
         raise ValueError(f"--scheduler-cls {own}: this command adds {SCHEDULER}; for another use vllm serve itself")
-    additional = make_additional_config(options, vllm_words)
+    additional = make_additional_config(options, known)
     settings = Settings.read(additional, environment)
     check_settings(settings)
     make_route = choose_observe_route if settings.policy == OBSERVE else choose_route
-    route = make_route(options, option_value(vllm_words, "--speculative-config", "-sc"), installation.machine)
+    route = make_route(options, option_value(known, "--speculative-config", "-sc"), installation.machine)
     speculation = dict(route.speculation)
     check_table(speculation)
     method = speculation.get("method")
-    if not route.is_own and method in WITHOUT_PASSES and (options.drafter or options.datastore):
-        raise ValueError(
-            f"--drafter and --datastore are for --spec-method {OWN}, or beside a head or a draft model, but {method} "
-            "drafts"
-        )
+    if not route.is_own and (options.drafter or options.datastore):
+        raise ValueError(f"--drafter and --datastore are for --spec-method {OWN}, but {method or 'a model'} drafts")
     executor = EXECUTOR if route.is_own or speculation.get("enable_adaptive_verification") else None
-    if problem := setup_problem(_make_config(speculation, vllm_words, executor)):
+    if problem := setup_problem(_make_config(speculation, known, executor)):
         raise ValueError(f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough")
     added = {"--scheduler-cls": SCHEDULER, "--speculative-config": json.dumps(speculation)}
     if SECTION in additional:
         added["--additional-config"] = json.dumps(additional)
-    if executor is not None and option_value(vllm_words, "--distributed-executor-backend") is None:
+    if executor is not None and option_value(known, "--distributed-executor-backend") is None:
         added["--distributed-executor-backend"] = executor
+    check_model(known)
     words = [sys.executable, "-m", *vllm_program(drop_options(vllm_words, *added, "-sc"), installation)]
     is_slow = slowness(str(method), installation.machine.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
-    return ServeCommand((*words, *chain.from_iterable(added.items())), variables, route.reason)
+    words += chain.from_iterable(added.items())
+    notes = memory_notes(known, environment) if installation.machine.is_cpu else ()
+    return ServeCommand(tuple(words), variables, route.reason, notes)
+
+
+def memory_notes(known: list[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a line for a CPU where neither options nor the environment limit the memory that vLLM takes."""
+    options = ("--kv-cache-memory-bytes", "--gpu-memory-utilization")
+    if KV_SPACE in environment or any(option_value(known, each) is not None for each in options):
+        return ()
+    return (
+        f"vLLM takes 0.92 of this machine's memory, and ends where that is not free: {KV_SPACE}=4 (GiB) takes less",
+    )
+
+
+def check_spelling(words: list[str], package: Path) -> None:
+    """Raise ValueError on an option that is nearly one of ours and that the source of vLLM does not have."""
+    sources = [path.read_text("utf-8") for name in VLLM_OPTIONS if (path := package / name).is_file()]
+    for word in words:
+        name = option_name(word.partition("=")[0])
+        field = name.removeprefix("--").replace("-", "_")
+        near = get_close_matches(name, OWN_OPTIONS, 1, LEAST_ALIKE) if name.startswith("--") else []
+        if near and not any(re.search(rf"\b{re.escape(field)}\b", source) for source in sources):
+            raise ValueError(f"unknown option {name}: did you mean {near[0]}?")
 
 
 def check_settings(settings: Settings) -> None:
@@ -117,9 +154,11 @@ def plain_command(
     options: argparse.Namespace, vllm_words: list[str], installation: Installation, problem: str
 ) -> ServeCommand:
     """Return a command of vLLM alone, without a class of ours. vLLM makes drafts as the caller said."""
+    known = with_file(vllm_words, OWN_OPTIONS)
+    check_model(known)
     own = {"--scheduler-cls": SCHEDULER, "--distributed-executor-backend": EXECUTOR}
     words = drop_options(vllm_words, *(name for name, value in own.items() if option_value(vllm_words, name) == value))
-    speculation = option_value(words, "--speculative-config", "-sc")
+    speculation = option_value(known, "--speculative-config", "-sc")
     if speculation is not None and NO_DRAFTS in speculation:
         words = drop_options(words, "--speculative-config", "-sc")
     draft_options = {"method": options.spec_method, "model": options.spec_model}
@@ -131,14 +170,18 @@ def plain_command(
     return ServeCommand((sys.executable, "-m", *vllm_program(words, installation)), {}, reason)
 
 
+def check_model(known: list[str]) -> None:
+    """Raise ValueError where no model is among the words of the command line and of its file."""
+    if (known[:1] or ["-"])[0].startswith("-") and option_value(known, "--model") is None:
+        raise ValueError("which model? Put its name or folder first: smartspec vllm serve MODEL")
+
+
 def vllm_program(words: list[str], installation: Installation) -> list[str]:
-    """Return the module of vLLM that serves, and its words. ValueError where no model is among them."""
+    """Return the module of vLLM that serves, and its words."""
     if installation.has_command:
         return ["vllm.entrypoints.cli.main", "serve", *words]
     if words and not words[0].startswith("-"):
         words = ["--model", *words]
-    elif option_value(words, "--model") is None:
-        raise ValueError("which model? Put its name or folder first")
     return ["vllm.entrypoints.openai.api_server", *words]
 
 
@@ -146,7 +189,7 @@ def _make_config(speculation: dict, vllm_words: list[str], executor: str | None)
     """The part of vLLM's configuration that is known before vLLM reads it."""
     stages = option_value(vllm_words, "--pipeline-parallel-size", "-pp") or ""
     return SimpleNamespace(
-        speculative_config=SimpleNamespace(**{"method": None} | speculation),
+        speculative_config=SimpleNamespace(**{"method": None, "enable_adaptive_verification": False} | speculation),
         parallel_config=SimpleNamespace(
             pipeline_parallel_size=int(stages) if stages.isdigit() else 1,
             data_parallel_size=1,
@@ -168,34 +211,6 @@ def make_additional_config(options: argparse.Namespace, vllm_words: list[str]) -
     if settings and SECTION in additional:
         raise ValueError(f"--additional-config has {SECTION!r}, and {sorted(settings)} are options too: say it once")
     return additional | ({SECTION: settings} if settings else {})
-
-
-def option_value(words: list[str], *names: str) -> str | None:
-    """Return the value of an option, under any of its names, with - or _; the last one counts. None without it."""
-    value = None
-    for word, next_word in zip(words, [*words[1:], ""], strict=True):
-        name, equals, rest = word.partition("=")
-        if option_name(name).startswith(tuple(f"{each}." for each in names)):
-            raise ValueError(f"{word}: write {names[0]} as one JSON object")
-        if option_name(name) in names:
-            value = rest if equals else next_word
-    return value
-
-
-def drop_options(words: list[str], *names: str) -> list[str]:
-    """Return the words without these options and their values."""
-    words_left: list[str] = []
-    is_value = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if not is_value and option_name(name) not in names:
-            words_left.append(word)
-        is_value = not is_value and not equals and option_name(name) in names
-    return words_left
-
-
-def option_name(name: str) -> str:
-    return name.replace("_", "-") if name.startswith("--") else name
 
 
 class UntestedError(ValueError):
@@ -229,6 +244,7 @@ def make_command(options: argparse.Namespace, vllm_words: list[str]) -> ServeCom
         package, problem = check_package(), None
     except UntestedError as error:
         package, problem = installed_package(), str(error)
+    check_spelling(vllm_words, package)
     installation = Installation.of(package, os.environ)
     if problem is not None:
         return plain_command(options, vllm_words, installation, problem)

@@ -18,7 +18,6 @@ TABLE = "num_speculative_tokens_per_batch_size"
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
 NGRAMS = ("ngram", "ngram_gpu")
 MODEL_FREE = (OWN, *NGRAMS, "suffix")
-WITHOUT_PASSES = (*MODEL_FREE, "medusa", "custom_class")  # no draft of them can be left out for a copy
 NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 V1_ONLY = ("suffix", "medusa", "custom_class", OWN)
 FIRST_WITH_LENGTHS = (0, 32)  # of vLLM: its V2 runner honours a length per step from here on

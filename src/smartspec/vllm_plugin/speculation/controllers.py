@@ -1,48 +1,28 @@
-"""Controllers for a scheduler, and the log of their decisions, for `smartspec log replay`: a header, then one line of
-JSON for every step."""
+"""Controllers for a scheduler, and the log of their decisions, for `smartspec log replay`."""
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from smartspec.control import Controller, DecisionRecord, DrafterSpec, LatencyModel, LogHeader, SafeController
+from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
+from smartspec.core.decision_log import DecisionLog
 from smartspec.observation.card import Card
 from smartspec.vllm_plugin.costs.steps import StepCosts
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import Settings
 
 logger = logging.getLogger("vllm.smartspec")
 
-
-class DecisionLog:
-    """A new log file. Added records are on disk even if vLLM is killed. ValueError if the file exists or cannot be
-    made. A failed write later ends the log with a warning; serving goes on."""
-
-    def __init__(self, path: Path):
-        try:
-            self._file = path.open("x", buffering=1)
-        except OSError as error:
-            raise ValueError(f"decision log {path} cannot be made ({error.strerror}): choose another file") from error
-
-    def begin(self, header: LogHeader) -> None:
-        """Write the first line."""
-        self._write(header.to_json)
-
-    def add(self, record: DecisionRecord) -> None:
-        """Write a record."""
-        self._write(record.to_json)
-
-    def _write(self, to_json: Callable[[], str]) -> None:
-        if self._file.closed:
-            return
-        try:
-            self._file.write(to_json() + "\n")
-        except (OSError, ValueError) as error:
-            logger.warning("the decision log %s ends here: %s", self._file.name, error)
-            self._file.close()
+LOG_SECONDS = 0.5  # until a decision is on disk
 
 
 def controller_maker(
-    config, settings: Settings, max_draft_tokens: int, drafters: tuple[DrafterSpec, ...], engine_index: int
+    config,
+    settings: Settings,
+    max_draft_tokens: int,
+    drafters: tuple[DrafterSpec, ...],
+    engine_index: int,
+    files: FileThread,
 ) -> Callable[[LatencyModel], SafeController]:
     """Return a function that makes the controller of a cost model. Errors of the policy or the log are raised now."""
     costs = StepCosts(drafters[0].has_passes).fit()
@@ -53,7 +33,7 @@ def controller_maker(
     path = settings.decision_log
     if path is not None and engine_index:
         path = path.with_name(f"{path.stem}-{engine_index}{path.suffix}")
-    log = None if path is None else DecisionLog(path)
+    log = None if path is None else _open_log(path, files)
 
     def make_controller(latency: LatencyModel) -> SafeController:
         controller = Controller(settings.policy, max_draft_tokens, latency, drafters=drafters)
@@ -64,6 +44,15 @@ def controller_maker(
         return SafeController(controller, logger.warning)
 
     return make_controller
+
+
+def _open_log(path: Path, files: FileThread) -> DecisionLog:
+    """Return a log whose records are on disk within LOG_SECONDS, even if vLLM is killed. ValueError where that cannot
+    be made."""
+    try:
+        return files.call(lambda: DecisionLog(path, lambda flush: files.post(path, flush, LOG_SECONDS)))
+    except TimeoutError as error:
+        raise ValueError(f"cannot write decision log {path} ({error}): choose another file") from error
 
 
 def add_acceptance(

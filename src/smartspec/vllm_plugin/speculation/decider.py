@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView, FreeTests
-from smartspec.vllm_plugin.speculation.drafts import COPYING, FollowedTokens, OwnDrafters
+from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView
+from smartspec.vllm_plugin.speculation.drafts import OwnDrafters
+from smartspec.vllm_plugin.speculation.followed import COPYING, FollowedTokens
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step import batch
 from smartspec.vllm_plugin.step.callers import Callers, Columns
@@ -14,7 +15,7 @@ from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 class Decider:
     """The decider of one scheduler of vLLM, with its knowledge of requests. drafter, own: vLLM's drafter, and ours if
-    they draft, in its place or beside it. tiers, is_adaptive: see Speculation."""
+    they draft in its place. tiers, is_adaptive: see Speculation."""
 
     def __init__(
         self,
@@ -30,7 +31,6 @@ class Decider:
         self._max_draft_tokens, self._tiers, self._clock = scheduler.num_spec_tokens, tiers, clock
         self._is_adaptive = is_adaptive
         self.own = own
-        self._first_own = int(own is not None and drafter.has_passes)  # the number of the first of ours
         self.callers = Callers(self._max_draft_tokens)
         self._matches = FollowedTokens() if drafter.name in COPYING else None
 
@@ -52,12 +52,11 @@ class Decider:
             lengths_to_draft, drafter = np.asarray(plan.lengths), np.asarray(plan.drafter)
             verified = controller.cut(plan, Drafted(lengths_to_draft))
         if self.own is not None:
-            self.own.place(self._scheduler, drafter - self._first_own, verified)
+            self.own.place(self._scheduler, drafter, verified)
         draft_length = self._max_draft_tokens
         if self._drafter.has_passes:
             # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
-            of_model = lengths_to_draft[drafter == 0] if self._first_own else lengths_to_draft
-            draft_length = int(of_model.max(initial=0)) if rows else last_draft_length
+            draft_length = int(lengths_to_draft.max(initial=0)) if rows else last_draft_length
         if self._is_adaptive:  # vLLM's workers choose which drafts are verified
             verified = np.minimum(view.max_draft_tokens, draft_length)
         return Decision(
@@ -79,10 +78,7 @@ class Decider:
         if self._matches is not None:
             self._matches.observe(step.decision, step, outcome)
         if self.own is not None and step.decision.drafter is not None:
-            drafter = step.decision.drafter - self._first_own
-            found = self.own.observe(drafter, step.verified, outcome.tokens)
-            nothing = FreeTests(*np.zeros((3, len(drafter)), dtype=np.int64))
-            step.free_tests = (nothing, *found) if found and self._first_own else found
+            step.free_tests = self.own.observe(step.decision.drafter, step.verified, outcome.tokens)
 
     def end(self, name: str) -> None:
         """Forget a request of vLLM that has ended."""
@@ -122,8 +118,7 @@ class Decider:
     def _drafts(self, rows: list, names: tuple[str, ...], caps: np.ndarray) -> dict:
         """Return the drafts that exist, or queries for them. caps: int [R], longest draft of each."""
         if self.own is not None:
-            queries = self.own.queries(rows, caps, self._scheduler.max_model_len)
-            return {"queries": (lambda _: DrafterView(caps), *queries) if self._first_own else queries}
+            return {"queries": self.own.queries(rows, caps, self._scheduler.max_model_len)}
         lengths = caps
         if not self._drafter.has_passes:  # they exist already
             lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))

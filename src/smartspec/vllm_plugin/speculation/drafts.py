@@ -1,17 +1,15 @@
-"""Drafts in vLLM's scheduler: those of our model-free drafters, and how well texts follow those of vLLM's lookups.
+"""Drafts in vLLM's scheduler: those of our model-free drafters, and what vLLM's workers leave out then.
 
 The scheduler knows every token. So our drafters need no call to a worker, and they look for drafts only in steps in
 which the controller queries. Drafts are put into requests as vLLM puts those of its workers, which draft nothing.
-
-Of vLLM's lookups the scheduler gets the drafts, but not the length of the match that they continue. It sees whether the
-text went on as the last draft said. Then the next draft continues the same passage, or one that is as long.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import count, repeat
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -28,16 +26,12 @@ from smartspec.drafters.drafter_names import MODEL_FREE_DRAFTERS, READERS, is_mo
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.drafters.tokenizer_digest import quick_digest
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 DEFAULT = "prompt-lookup,datastore"
 _MODELS = find_spec("smartspec_models")  # a package of its own, which a server may lack
 SHIPPED = Path((_MODELS and _MODELS.origin) or __file__).parent / "datastores"
+RUNNER_PARAMETERS = ("scheduler_output", "intermediate_tensors")  # of a model runner's execute_model, V1
 NOT_HERE = ("ngram-tree", "prediction")  # vLLM verifies chains, and its requests have no predicted output
-COPYING = ("ngram", "suffix")  # methods of vLLM whose drafts are copied from texts
-# Acceptance is learned separately from these numbers of followed tokens on. They are the match lengths of our engine's
-# prompt lookup, less its shortest match, 2.
-LEAST_FOLLOWED = (0, 1, 2, 4, 7)
 
 
 class OwnDrafters:
@@ -163,32 +157,21 @@ def _tokenizer_digest(model_config) -> str:
     return "" if tokenizer is None else quick_digest(tokenizer)
 
 
-class FollowedTokens:
-    """The number of tokens that each text has followed its drafts, up to the newest, by vLLM's id of the request."""
+def leave_out_speculation(worker, expected: tuple[str, ...]) -> str | None:
+    """Let a worker of vLLM do steps without drafts as if no speculation were configured: it prepares less, and uses the
+    plain sampler. If its runner is not as expected, nothing changes. Return the problem, None without one."""
+    runner = worker.model_runner
+    parameters = tuple(inspect.signature(runner.execute_model).parameters)
+    if parameters != expected or not hasattr(runner, "speculative_config"):
+        return f"{type(runner).__name__}.execute_model takes {parameters} in this version of vLLM, expected {expected}"
+    if runner.model_config.is_hybrid:
+        return "the model has states, whose place depends on accepted drafts"
+    execute_model, speculation = runner.execute_model, runner.speculative_config
 
-    def __init__(self):
-        self._tokens: dict[str, int] = {}  # where it is not 0
+    def execute_step(scheduler_output, intermediate_tensors=None):
+        # Sampling, which follows, reads it too.
+        runner.speculative_config = speculation if scheduler_output.scheduled_spec_decode_tokens else None
+        return execute_model(scheduler_output, intermediate_tensors)
 
-    def of(self, names: tuple[str, ...]) -> np.ndarray:
-        """Return the numbers of these requests: int [R]."""
-        return np.fromiter(map(self._tokens.get, names, repeat(0)), np.int64, len(names))
-
-    def observe(self, decision: Decision, step: Step, outcome: EmittedTokens) -> None:
-        """Note the outcome of a step's drafts. A text follows a draft that was accepted as a whole, if the token after
-        it is the draft's next one too, or the draft has no next one. This is a loop because the next step waits for it:
-        right after a pass of the model, a few rows take less time than a few calls of numpy."""
-        assert decision.cut_off is not None, "drafts that are copied exist before they are decided on"
-        tokens = {}
-        columns = decision.names, decision.lengths.tolist(), decision.cut_off.tolist()
-        for name, decided, next_draft in zip(*columns, strict=True):
-            emitted = outcome.emitted.get(name, 0)
-            num_verified = step.verified.get(name, 0)
-            if emitted <= num_verified or name in outcome.invalid:
-                continue
-            if next_draft < 0:
-                follows = num_verified > 0
-            else:
-                follows = num_verified == decided and outcome.tokens[name][-1] == next_draft
-            if follows:
-                tokens[name] = self._tokens.get(name, 0) + emitted
-        self._tokens = tokens
+    runner.execute_model = execute_step
+    return None

@@ -96,7 +96,7 @@ class Learner:
         """Split a measured time. Only the whole step can be timed, so draft passes get their predicted time: if a step
         takes longer, as beside prefill, that says nothing of drafts. Fits learn their cost, from steps that verify
         another length than they make."""
-        host = _host_seconds(step)
+        host = step.host_seconds
         if not self._drafter.has_passes or not step.timed_length or self.latency is None or step.decision is None:
             return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
         rows = step.decision.view.num_rows
@@ -113,13 +113,8 @@ class Learner:
         fed, prefill = step.num_decoding + step.num_verified, step.prefill
         passes = max(step.timed_length - KEPT_PASSES, 0) if self._drafter.has_passes and step.num_decoding else 0
         rows, tokens = step.num_decoding + prefill.num_prefills, fed + prefill.prefill_tokens
-        size, seconds = StepSize(rows, tokens, fed + prefill.num_prefills, passes), step.seconds - _host_seconds(step)
+        size, seconds = StepSize(rows, tokens, fed + prefill.num_prefills, passes), step.seconds - step.host_seconds
         if not (step.num_decoding and prefill.num_prefills):
             self.costs.add(size, step.context_tokens, seconds)
         elif self.controller is None:
             self.costs.add_mixed(size, step.context_tokens, seconds)
-
-
-def _host_seconds(step: Step) -> float:
-    """The seconds of a step's decision, where it may search for drafts."""
-    return 0.0 if step.decision is None else min(step.decision.host_seconds, step.seconds)

@@ -8,7 +8,7 @@ nothing there.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from smartspec.control import DrafterSpec
 from smartspec.vllm_plugin.speculation.decider import Decider
@@ -22,8 +22,8 @@ MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 
 class Speculation:
-    """The object that the scheduler calls. drafter: vLLM's, as the controller names it. own: ours, if they draft, in
-    its place or beside it. tiers: all requests of a step share one of these lengths; None where lengths may differ.
+    """The object that the scheduler calls. drafter: vLLM's, as the controller names it. own: ours, if they draft in
+    its place. tiers: all requests of a step share one of these lengths; None where lengths may differ.
     is_adaptive: vLLM's workers choose the drafts that they verify. cost_sizes: numbers of tokens whose costs are sent
     to them for that, None for none."""
 
@@ -40,7 +40,7 @@ class Speculation:
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler, self._tiers, self._clock = scheduler, tiers, clock
-        self._is_ahead = drafter.has_passes and own is None
+        self._is_ahead = drafter.has_passes
         self.learner = learner
         self.decider = Decider(scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock())
         self._is_adaptive, self._cost_sizes = is_adaptive, cost_sizes
@@ -118,17 +118,20 @@ class Speculation:
         now = self._clock()
         start = step.start if self._last_completion is None else self._last_completion
         step.seconds = max(now - start, 1e-9)
+        if step.decision is not None and start < step.start:  # else the decision was made before these seconds
+            step.host_seconds = min(step.decision.host_seconds, step.seconds)
         self._last_completion = now
         if self._is_adaptive and step.verified:
             step.verified = verified_by_request(model_output, step.verified)
             step.num_verified = sum(step.verified.values())
         return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
 
-    def after_update(self, finished: tuple[Step, EmittedTokens] | None) -> None:
+    def after_update(self, finished: tuple[Step, EmittedTokens] | None, outputs: Mapping) -> None:
         """Note a finished step, once vLLM has applied its output. Work that can wait is left for later."""
         if finished is not None:
-            self._learn_queue.append(finished)
-            self.decider.observe(*finished)
+            step, tokens = finished
+            self._learn_queue.append((step, tokens.with_given(outputs)))
+            self.decider.observe(step, tokens)
         is_idle = not self._scheduler.has_unfinished_requests()
         if is_idle or self.learner.controller is None:  # the steps that try lengths use the number of measured steps
             self._learn()
@@ -144,6 +147,10 @@ class Speculation:
         while self._steps:
             self._drop_oldest()
         self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+
+    def finish(self) -> None:
+        """Count finished steps: vLLM ends."""
+        self.pause()
 
     def note_ends(self, output) -> None:
         """Note requests that have ended, of a step that is scheduled while speculation pauses."""

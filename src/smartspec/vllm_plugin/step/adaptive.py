@@ -32,7 +32,7 @@ def token_sizes(vllm_config) -> tuple[int, ...]:
     """Return the numbers of fed tokens for which costs are sent: sizes with captured graphs, to which smaller steps are
     padded, and doubled ones up to the largest step."""
     largest = vllm_config.scheduler_config.max_num_batched_tokens
-    sizes = sorted(getattr(vllm_config.compilation_config, "cudagraph_capture_sizes", None) or (1,))
+    sizes = sorted(vllm_config.compilation_config.cudagraph_capture_sizes or (1,))
     while sizes[-1] < largest:
         sizes.append(min(2 * sizes[-1], largest))
     return tuple(size for size in sizes if size <= largest)

@@ -93,8 +93,7 @@ class Callers:
         return numbers
 
     def _add(self, request) -> Caller:
-        extra = getattr(request.sampling_params, "extra_args", None)
-        options = extra if isinstance(extra, Mapping) else {}
+        options = _options_of(request)
         longest, weight, name = (options.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
         # Compared before they are converted: whole numbers may be too large for a float, and floats for an integer.
         is_length = _is_number(longest) and longest >= 0
@@ -122,9 +121,13 @@ class Callers:
 
 def class_of(request) -> str:
     """Return the class of a vLLM request, "" for none."""
-    extra = getattr(request.sampling_params, "extra_args", None)
-    name = extra.get(WORKLOAD_CLASS) if isinstance(extra, Mapping) else None
+    name = _options_of(request).get(WORKLOAD_CLASS)
     return name if _is_class(name) else ""
+
+
+def _options_of(request) -> Mapping:
+    extra = None if request.sampling_params is None else request.sampling_params.extra_args
+    return extra if isinstance(extra, Mapping) else {}
 
 
 def _is_class(name: object) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class Decision:
     @property
     def has_comparison(self) -> bool:
         """True if the tokens of its outcome are compared with drafts."""
-        return self.cut_off is not None or self.drafter is not None
+        return self.cut_off is not None
 
     @cached_property
     def shortest(self) -> int:
@@ -55,7 +56,7 @@ class Decision:
 class Step:
     """A step that vLLM has scheduled."""
 
-    output: object  # vLLM's SchedulerOutput
+    output: Any  # vLLM's SchedulerOutput
     start: float  # seconds of the clock at which it was scheduled
     prefill: Prefill
     verified: Mapping[str, int]  # draft tokens by request
@@ -67,6 +68,7 @@ class Step:
     ended_requests: tuple[str, ...] = ()  # requests that have ended between the schedule of the step before and its own
     # The rest is set once the step has finished.
     seconds: float = 0.0
+    host_seconds: float = 0.0  # of them, for a decision that searches for drafts
     timed_length: int = 0  # of the drafts that were made in these seconds
     predicted_seconds: float | None = None  # None without a prediction
     is_overruled: bool = False  # true if its lengths differ from those of the policy's rule alone
@@ -75,21 +77,21 @@ class Step:
 
 @dataclass(frozen=True)
 class EmittedTokens:
-    """The outcome of a step, by request."""
+    """The outcome of a step, by request, before vLLM cuts answers at a stop or at max_tokens."""
 
     emitted: Mapping[str, int]  # number of tokens, at least one, of requests whose output counts
     tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # these tokens, where they are compared
     invalid: Mapping[str, int] = field(default_factory=dict)  # number of draft tokens that broke a grammar
-
-    @cached_property
-    def num_emitted(self) -> int:
-        """The number of tokens of all requests."""
-        return sum(self.emitted.values())
+    num_given: int = 0  # tokens that callers are given, of all requests
 
     @property
     def num_accepted(self) -> int:
-        """The number of accepted draft tokens: every request emits one token more than that."""
-        return self.num_emitted - len(self.emitted)
+        """The number of accepted draft tokens, as vLLM counts them: every request emits one token more than that."""
+        return sum(self.emitted.values()) - len(self.emitted)
+
+    def with_given(self, outputs: Mapping) -> "EmittedTokens":
+        """Return the same with the tokens in vLLM's outputs for its front ends."""
+        return replace(self, num_given=tokens_given(outputs))
 
     @staticmethod
     def of(step: Step, model_output, requests: Mapping) -> "EmittedTokens":
@@ -104,7 +106,12 @@ class EmittedTokens:
         }
         is_compared = step.decision is not None and step.decision.has_comparison
         tokens = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if is_compared else {}
-        return EmittedTokens(emitted, tokens, getattr(step.output, "num_invalid_spec_tokens", None) or {})
+        return EmittedTokens(emitted, tokens, step.output.num_invalid_spec_tokens or {})
+
+
+def tokens_given(outputs: Mapping) -> int:
+    """Return the tokens in the outputs of a step, by front end, as vLLM's update_from_output returns them."""
+    return sum([len(each.new_token_ids) for some in outputs.values() for each in some.outputs])
 
 
 def _select_view(view: BatchView, rows: list[int]) -> BatchView:
@@ -124,9 +131,8 @@ def make_outcome(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Out
     valid = np.maximum(verified - _column(decision, tokens.invalid), 0) if tokens.invalid else verified
     accepted = np.minimum(np.maximum(emitted - 1, 0), valid)
     drafted = verified
-    if decision.cut_off is None:  # a model makes drafts, unless a row's is ours
-        is_of_model = True if decision.drafter is None else decision.drafter == 0
-        drafted = np.maximum(np.where(is_of_model, step.draft_length, 0), verified)
+    if decision.cut_off is None:  # a model makes drafts
+        drafted = np.maximum(step.draft_length, verified)
     return Outcome.of(
         view,
         Plan(drafted, np.where(drafted > 0, 0 if decision.drafter is None else decision.drafter, -1)),
@@ -135,7 +141,7 @@ def make_outcome(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Out
         accepted,
         seconds,
         tested=np.where(emitted > 0, np.minimum(valid, accepted + 1), 0),
-        num_emitted=min(tokens.num_emitted, view.num_rows + view.num_prefills + int(accepted.sum())),
+        num_emitted=min(tokens.num_given, view.num_rows + view.num_prefills + int(accepted.sum())),
         free_tests=step.free_tests or _free_tests(decision, tokens, verified, accepted),
     )
 

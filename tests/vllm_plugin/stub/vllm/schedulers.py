@@ -51,9 +51,10 @@ class Scheduler:
     def __init__(self, vllm_config, **options):
         self.vllm_config, self.cache_config = vllm_config, vllm_config.cache_config
         self.num_spec_tokens = vllm_config.speculative_config.num_speculative_tokens
-        self.dynamic_sd_lookup = None
+        self.dynamic_sd_lookup, self.use_v2_model_runner = None, vllm_config.use_v2_model_runner
         self.max_num_scheduled_tokens, self.max_num_running_reqs, self.max_model_len = 256, 8, 1024
         self.requests: dict[str, Request] = {}
+        self.kv_cache_config = None
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.finished_req_ids: set[str] = set()

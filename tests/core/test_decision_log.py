@@ -10,7 +10,7 @@ import pytest
 from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
 from smartspec.control.policy import no_drafts
 from smartspec.control.records import BatchView, Outcome, StepSeconds
-from smartspec.engine.runtime.decision_log import FLUSH_RECORDS, DecisionLog
+from smartspec.core.decision_log import FLUSH_RECORDS, DecisionLog
 
 HEADER = LogHeader("some-model", "goodput", 4, (), {"format": 2})
 
@@ -63,7 +63,7 @@ def test_header_and_all_records_are_there_after_close(tmp_path):
 def test_a_log_is_never_overwritten(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text("precious\n")
-    with pytest.raises(ValueError, match=r"log\.jsonl exists already: .*--decision-log"):
+    with pytest.raises(ValueError, match=r"log\.jsonl exists already: .*another file"):
         DecisionLog(path)
     assert path.read_text() == "precious\n"
 
@@ -78,7 +78,7 @@ def test_an_empty_file_left_by_a_failed_start_is_used(tmp_path):
 
 @pytest.mark.parametrize("name", ["no/such/folder/log.jsonl", "."])
 def test_a_path_that_cannot_be_written_is_an_error_at_start(tmp_path, name):
-    with pytest.raises(ValueError, match=r"cannot write decision log .*--decision-log"):
+    with pytest.raises(ValueError, match=r"cannot write decision log .*another file"):
         DecisionLog(tmp_path / name)
 
 

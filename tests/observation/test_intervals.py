@@ -1,0 +1,29 @@
+"""Nine times in ten the true speed lies in its interval, on engines and traffic that are drawn at random."""
+
+import numpy as np
+import pytest
+from random_engine import Engine
+
+from smartspec.observation.forecast import OFF, Forecasts
+from smartspec.observation.records import Observation
+from smartspec.observation.report import name_of, summary
+
+LOADS = ((1,), (4,), (1, 8), (2, 16))
+
+
+@pytest.mark.parametrize("has_passes", [False, True])
+def test_the_true_speed_lies_in_the_interval(has_passes):
+    """One length was served: of it, of one draft token, and of no speculation."""
+    held = []
+    for seed in range(8):
+        rng = np.random.default_rng([seed, has_passes])
+        engine, loads = Engine.drawn(rng, has_passes), LOADS[seed % len(LOADS)]
+        observation = Observation(engine.setup)
+        for requests in loads:
+            engine.serve(observation, requests, engine.longest, 1000, seed)
+        found = summary(Forecasts(observation, engine.longest))["loads"]
+        for requests, load in zip(loads, found, strict=True):
+            for length in (OFF, 1, engine.longest):
+                said = load["lengths"][name_of(length)]
+                held.append(said["low"] <= engine.serve(None, requests, length, 3000, seed + 1) <= said["high"])
+    assert np.mean(held) >= 0.9

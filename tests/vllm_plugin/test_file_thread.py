@@ -1,0 +1,148 @@
+"""A folder that hangs, as of a file server that is gone, costs no answer: neither of the scheduler nor of /metrics."""
+
+import io
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import REGISTRY
+from toy_engine import ToyEngine, assert_texts_are_right, make_config
+
+from smartspec.vllm_plugin import Scheduler, stat_logger
+from smartspec.vllm_plugin.file_thread import FileThread
+from smartspec.vllm_plugin.observed.collector import ObservationCollector
+
+CALLS = [(os, name) for name in ("stat", "open", "mkdir", "replace", "unlink", "scandir")] + [(io, "open")]
+
+
+class Hanging:
+    """From begin to end, calls about files in this folder wait. In this thread they are noted, and fail."""
+
+    def __init__(self, folder: Path, monkeypatch):
+        self._monkeypatch = monkeypatch
+        self.folder, self.is_back, self.noted = str(folder), threading.Event(), []
+        self._thread = threading.get_ident()
+        self.is_back.set()
+        for owner, name in CALLS:
+            monkeypatch.setattr(owner, name, self._around(getattr(owner, name), name))
+
+    def begin(self) -> None:
+        """From here on, patience is short."""
+        for name in ("call", "wait"):
+            self._monkeypatch.setattr(getattr(FileThread, name), "__defaults__", (0.1,))
+        for name in ("stat_logger", "observed.collector"):
+            self._monkeypatch.setattr(f"smartspec.vllm_plugin.{name}.SCRAPE_SECONDS", 0.1)
+        self.is_back.clear()
+
+    def _around(self, call, name):
+        def called(path, *arguments, **options):
+            if not self.is_back.is_set() and str(path).startswith(self.folder):
+                if threading.get_ident() == self._thread:
+                    self.noted.append(name)
+                    raise AssertionError(f"{name} of {path} in the thread that answers")
+                self.is_back.wait()
+            return call(path, *arguments, **options)
+
+        return called
+
+
+@pytest.fixture
+def hanging(tmp_path, monkeypatch):
+    folder = Hanging(tmp_path, monkeypatch)
+    yield folder
+    folder.is_back.set()
+
+
+def serve(engine: ToyEngine, first: int) -> None:
+    for number in range(first, first + 6):
+        engine.add(number, prompt_tokens=20, max_tokens=150)
+    engine._run(10_000)
+    assert_texts_are_right(engine)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"policy": "observe"}, {"act": True}, {"policy": "fixed:3", "decision_log": "LOG"}]
+)
+def test_a_folder_that_hangs_costs_no_answer(settings, tmp_path, hanging, caplog):
+    settings = {name: str(tmp_path / "log") if value == "LOG" else value for name, value in settings.items()}
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
+    serve(engine, 0)
+    assert engine.scheduler.files.wait(120.0)
+    hanging.begin()
+    serve(engine, 10)
+    engine.scheduler.shutdown()  # nor does the end wait for long
+    assert any("folder does not answer" in message for message in caplog.messages)
+    assert not hanging.noted and engine.scheduler.rest.steps == 0
+    hanging.is_back.set()
+    assert engine.scheduler.files.wait(120.0)
+    if "decision_log" in settings:
+        assert len(Path(settings["decision_log"]).read_text().splitlines()) > 100
+
+
+@pytest.mark.parametrize("settings", [{}, {"policy": "observe"}, {"act": True}])
+def test_a_folder_that_hangs_from_the_start_costs_what_is_kept_there(settings, tmp_path, hanging, caplog):
+    hanging.begin()
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
+    serve(engine, 0)
+    assert not hanging.noted and engine.scheduler.speculation is not None and engine.scheduler.toggle is not None
+    assert any("no answer of its disk" in message for message in caplog.messages)
+    hanging.is_back.set()
+    assert engine.scheduler.files.wait(120.0) and list((tmp_path / "cache" / "vllm").glob("*.prom"))
+
+
+def test_metrics_do_not_wait_for_it_either(tmp_path, hanging):
+    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "observe"})))
+    serve(engine, 0)
+    engine.scheduler.shutdown()
+    assert engine.scheduler.files.wait(120.0)
+    (metrics,), (observation,) = (list((tmp_path / "cache").rglob(name)) for name in ("*.prom", "observed/*.json"))
+    collectors = stat_logger.MetricsCollector([metrics]), ObservationCollector([observation])
+    before = [[family.name for family in each.collect()] for each in collectors]
+    hanging.begin()
+    for each, names in zip(collectors, before, strict=True):
+        for _ in range(3):
+            assert set(names) <= {family.name for family in each.collect()} and names
+    assert not hanging.noted
+
+
+def test_of_a_file_one_state_waits_and_a_job_that_fails_costs_a_line(caplog):
+    files, may_go, done = FileThread(), threading.Event(), []
+    files.post("first", may_go.wait)
+    for number in range(3):
+        files.post("metrics", lambda number=number: done.append(number))
+    files.post("bad", lambda: 1 / 0)
+    files.post("later", lambda: done.append("later"), 1e9)
+    with pytest.raises(TimeoutError, match="no answer of its disk"):
+        files.call(lambda: done.append("asked"), 0.05)
+    assert not files.wait(0.05)
+    may_go.set()
+    assert files.wait(120.0) and done == [2, "later"]
+    assert caplog.text.count("ZeroDivisionError") == 1 and files.call(lambda: 7) == 7
+
+
+def test_where_the_folder_is_read_only_metrics_go_elsewhere(tmp_path):
+    (tmp_path / "cache").write_text("a file, not a folder")
+    config = make_config(tmp_path, settings={"policy": "fixed:3"})
+    front_end = SimpleNamespace(
+        **vars(config) | {"scheduler_config": SimpleNamespace(scheduler_cls=stat_logger.SCHEDULER)}
+    )
+    before = set(REGISTRY._collector_to_names)
+    stat_logger.StatLogger(front_end, [0])
+    try:
+        engine = ToyEngine(Scheduler(config))
+        engine.wait_for_files()
+        assert REGISTRY.get_sample_value("smartspec_off", {"engine": "0", "reason": "switch"}) == 0
+        engine.add(0, 20, 150)
+        engine.run()
+        steps = REGISTRY.get_sample_value("smartspec_steps_total", {"engine": "0"})
+        assert steps == len(engine.verified_lengths)
+        (tmp_path / "cache").unlink()
+        engine.add(1, 20, 150)
+        engine.run()
+        assert REGISTRY.get_sample_value("smartspec_steps_total", {"engine": "0"}) > steps
+        assert not list((tmp_path / "tmp").glob("smartspec-*.prom"))
+    finally:
+        for collector in set(REGISTRY._collector_to_names) - before:
+            REGISTRY.unregister(collector)
