@@ -76,7 +76,7 @@ ORDER = {
     ),
     "sglang_plugin": ("timeline", "chooser", "policy", "plugin", "__init__"),
     "engine": (
-        "__init__", "kernels", "attention", "models",
+        "__init__", "cache_folder", "kernels", "attention", "models",
         "sampling", "drafting", "text", "runtime",
     ),
     "server": ("__init__", "http", "live", "structured", "openai", "anthropic", "openapi", "app"),

@@ -36,7 +36,7 @@ def run(folder: Path, *command: str) -> str:
 
 def test_the_programs_of_the_page_run(folder):
     shown = run(folder, "-c", "\n".join(block for block in BLOCKS if not block.startswith(FILE)))
-    assert int(re.search(r"^accepted: (\d+)$", shown, re.MULTILINE)[1]) > 10
+    assert int(re.search(r"^accepted: (\d+)$", shown, re.MULTILINE)[1]) > 0
     seconds = dict(re.findall(r"^(\S+): (\S+) s$", shown, re.MULTILINE))
     assert float(seconds["mine:Halving"]) < float(seconds["off"]) > float(seconds["goodput"])
     assert "lengths [4, 4]" in shown

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import stat
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -98,6 +99,22 @@ def test_salts_are_forgotten_beyond_a_number(tmp_path):
         memory.of_salt("salt 0")
     assert len(list((tmp_path / "kept").glob("*.tokens"))) == MAX_SALTS
     assert [len(drafted(memory, f"salt {number}")) > 0 for number in (0, MAX_SALTS, 1)] == [True, True, False]
+
+
+@pytest.mark.parametrize("key", ["", "key"])
+def test_thousands_of_salts_take_the_memory_of_those_that_are_kept(key):
+    """Also where more answers end in each step than are taken in."""
+    memory, begun = AnswerMemory(), []
+    tracemalloc.start()
+    for step in range(100):
+        memory.follow(Batch(decoding=tuple(begun)))
+        for running in begun:
+            end(running)
+        begun = [request(PROMPT, ANSWER[:1], f"{key} {step} {number}", 16 * step + number) for number in range(16)]
+    memory.follow(Batch())
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 1e6 < taken < (MAX_SALTS + 2) * 0.6e6
 
 
 @pytest.mark.parametrize("kept", ["", "key", "key own", " own"])

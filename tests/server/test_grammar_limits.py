@@ -17,7 +17,7 @@ from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import QueueFull
 from smartspec.server.structured import grammars
 from smartspec.server.structured.fields import StructuredOutputs
-from smartspec.server.structured.grammar_check import MAX_REMEMBERED, GrammarCheck, GrammarCheckFailed
+from smartspec.server.structured.grammar_check import MAX_REMEMBERED, Checked, GrammarCheck, GrammarCheckFailed
 from smartspec.server.structured.grammars import MAX_WAITING_OF_CLIENT, GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
@@ -142,7 +142,7 @@ def test_no_helper_outlives_its_server(tokenizer, tmp_path, busy_with):
 
 def test_grammars_of_all_requests_share_a_bound(tokenizer, monkeypatch):
     compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
-    monkeypatch.setattr(compiler._check, "check", lambda *_: 2**20)
+    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
     monkeypatch.setattr(grammars, "MAX_BYTES", 5 * 2**20)
     held = [compiler.compile(definition(regex="a+")) for _ in range(2)]
     copies = [held[0].copy()]
@@ -225,7 +225,7 @@ def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch)
 
 def test_one_client_takes_half_of_the_room_for_grammars(tokenizer, monkeypatch):
     compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
-    monkeypatch.setattr(compiler._check, "check", lambda *_: 2**20)
+    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
     monkeypatch.setattr(grammars, "MAX_BYTES_OF_CLIENT", 4 * 2**20)
     held = [compiler.compile(definition(regex="a+"), origin=Origin("a")) for _ in range(2)]
     with pytest.raises(QueueFull, match="yours 4 MB"):

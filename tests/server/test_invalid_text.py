@@ -7,6 +7,7 @@ from fake_server import MODEL, FakeServer, running_server
 from real_server import running_model
 
 from smartspec.cli.serve import ServerOptions, serve
+from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.server.openai.invalid_text import invalid_text_name
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -70,10 +71,11 @@ def test_steps_are_not_speculated_on_with_invalid_text():
 
 
 def test_the_engine_accepts_what_it_is_told_to():
-    """On the real model, all drafts of a fixed length, whatever the target says; without it there are rejections."""
+    """On the real model, whose drafts for itself the target would accept: all of them or none, whatever it says."""
     accepted = []
     for forced in (1.0, 0.0):
-        with running_model(policy="fixed:3", max_model_len=256, forced_acceptance=forced) as server:
+        drafters = (DEFAULT_MODEL,)
+        with running_model(policy="fixed:3", drafters=drafters, max_model_len=256, forced_acceptance=forced) as server:
             server.chat(messages=MESSAGES, max_tokens=24, temperature=0, ignore_eos=True)
             table = server.http.get("/metrics").text.splitlines()
         counts = {line.split()[0]: float(line.split()[1]) for line in table if not line.startswith("#")}

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from smartspec.cli.config_file import read_classes
-from smartspec.cli.logs import JsonLines
+from smartspec.cli.logs import MAX_TRACEBACKS, TRACEBACKS_SECONDS, FewTracebacks, JsonLines
 from smartspec.cli.main import _build_app
 from smartspec.server.http.access_log import BAD_LINES_PER_SECOND, AccessLog
 from smartspec.server.live.metrics import ServerMetrics
@@ -140,6 +140,17 @@ def test_json_lines():
     except RuntimeError as error:
         record.exc_info = (RuntimeError, error, error.__traceback__)
     assert "RuntimeError: why" in json.loads(JsonLines().format(record))["exception"]
+
+
+def test_a_client_that_finds_what_fails_does_not_fill_the_log():
+    few, left_in = FewTracebacks(), []
+    for number in range(3 * MAX_TRACEBACKS):
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed", (), (ValueError, None, None))
+        record.created = 1000.0 + number * TRACEBACKS_SECONDS / (2 * MAX_TRACEBACKS)
+        left_in += [record.getMessage() for _ in range(few.filter(record))]
+    said = ["failed"] * (MAX_TRACEBACKS - 1) + ["failed (the next tracebacks of this minute are left out)"]
+    assert left_in == said * 2
+    assert few.filter(logging.LogRecord("any", logging.ERROR, __file__, 1, "a line", (), None))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("bulk", 0), ("chat", None)])

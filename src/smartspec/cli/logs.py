@@ -6,6 +6,8 @@ import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 
+MAX_TRACEBACKS = 10
+TRACEBACKS_SECONDS = 60.0
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -19,8 +21,28 @@ class LogFormat(StrEnum):
 def configure_logs(log_format: LogFormat) -> None:
     """Lines of at least INFO to standard error."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(FewTracebacks())
     handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else logging.Formatter(TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class FewTracebacks(logging.Filter):
+    """At most MAX_TRACEBACKS in TRACEBACKS_SECONDS: who finds what fails can send it again and again."""
+
+    def __init__(self):
+        super().__init__()
+        self._num, self._began = 0, 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.exc_info:
+            return True
+        if not 0 <= record.created - self._began < TRACEBACKS_SECONDS:
+            self._num, self._began = 0, record.created
+        self._num += 1
+        if self._num == MAX_TRACEBACKS:
+            text = f"{record.getMessage().strip()} (the next tracebacks of this minute are left out)"
+            record.msg, record.args = text, ()
+        return self._num <= MAX_TRACEBACKS
 
 
 class JsonLines(logging.Formatter):

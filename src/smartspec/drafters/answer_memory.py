@@ -19,7 +19,7 @@ class AnswerMemory:
     """Answers by salt. The drafters of an engine share it, so that each answer is remembered once.
 
     files: where answers are kept over restarts, None for nowhere. Of an API key's salts beyond MAX_SALTS the longest
-    unused is forgotten; the answers of requests without a salt are not counted.
+    unused is forgotten, taken in or not; the answers of requests without a salt are not counted.
     """
 
     def __init__(self, files: AnswerFiles | None = None):
@@ -59,10 +59,22 @@ class AnswerMemory:
 
     def _new(self, cache_salt: str, known: np.ndarray) -> FinishedAnswers:
         answers = FinishedAnswers(known=known)
-        forgotten = self._of_salt.put(key_of(cache_salt), cache_salt, answers)
-        if forgotten is not None and self._files is not None:
-            self._files.forget(forgotten[0])
+        key = key_of(cache_salt)
+        forgotten = self._of_salt.put(key, cache_salt, answers)
+        if forgotten is not None:
+            salt, old = forgotten
+            if old.num_unread:
+                self._leave(key, old)
+            if self._files is not None:
+                self._files.forget(salt)
         return answers
+
+    def _leave(self, key: str, answers: FinishedAnswers) -> None:
+        """These wait no more to be taken in."""
+        waiting = self._unindexed[key]
+        waiting.remove(answers)
+        if not waiting:
+            del self._unindexed[key]
 
     def _remember_finished(self) -> None:
         for request in [request for request in self._running.values() if request.finished]:
@@ -89,6 +101,4 @@ class AnswerMemory:
             self._unindexed.move_to_end(key)
             waiting.rotate(-1)
             if not waiting[-1].num_unread:
-                waiting.pop()
-            if not waiting:
-                del self._unindexed[key]
+                self._leave(key, waiting[-1])

@@ -31,15 +31,20 @@ def engine_of(**options) -> Engine:
 
 def answer(engine: Engine, request_id: int = 0, salt: str = "") -> tuple[list[int], int]:
     """The answer to a prompt, and in how many steps it was written."""
+    return steps_of(engine, request_id, salt)[:2]
+
+
+def steps_of(engine: Engine, request_id: int, salt: str) -> tuple[list[int], int, int]:
+    """The same, and how many draft tokens were verified."""
     token_ids = engine.tokenizer(PROMPTS[1])["input_ids"]
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
     request = Request(request_id, token_ids, params, seed=0, origin=Origin(cache_salt=salt))
     engine.core.add_request(request)
-    num_steps = 0
+    num_steps = num_verified = 0
     while engine.core.has_work:
-        engine.core.step(time.monotonic())
+        num_verified += engine.core.step(time.monotonic()).num_verified_tokens
         num_steps += 1
-    return request.output_token_ids.tolist(), num_steps
+    return request.output_token_ids.tolist(), num_steps, num_verified
 
 
 def test_a_repeated_request_is_drafted_if_its_salt_is_the_same():
@@ -69,8 +74,8 @@ def test_the_default_uses_the_store_that_comes_with_the_model():
     assert EngineConfig(model="some/model").drafters == ("prompt-lookup", "recycling", "prediction")
     assert EngineConfig(model="some/model", datastore="folder").drafters[-1] == "datastore"
     assert datastore_folder(None, f"folder/../{DEFAULT_MODEL}") is None
-    with_store, without = (answer(engine_of(datastore=name)) for name in (None, "none"))
-    assert with_store[0] == without[0] and with_store[1] < without[1]
+    with_store, without = (steps_of(engine_of(datastore=name), 0, "") for name in (None, "none"))
+    assert with_store[0] == without[0] and with_store[2] > without[2]
 
 
 def test_the_shipped_store_is_small_and_of_todays_tokens():

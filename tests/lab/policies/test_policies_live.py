@@ -27,7 +27,7 @@ NAMES = [name for name in all_policies(K) if name not in ("off", "dsde")]  # dsd
 
 @cache
 def generate(policy: str, *drafters: str) -> tuple[list[list[int]], int]:
-    """Tokens of the answers to three prompts, served together, and how many draft tokens were accepted."""
+    """Tokens of the answers to three prompts, served together, and how many draft tokens were verified."""
     config = EngineConfig(
         policy=policy, drafters=drafters, max_batch=3, max_model_len=512, max_draft_tokens=K, strict=True, device="cpu"
     )
@@ -39,22 +39,22 @@ def generate(policy: str, *drafters: str) -> tuple[list[list[int]], int]:
         token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         requests.append(Request(index, token_ids, params, seed=index))
         engine.core.add_request(requests[-1])
-    accepted = 0
+    verified = 0
     while engine.core.has_work:
-        accepted += engine.core.step(time.monotonic()).num_accepted_tokens
-    return [request.output_token_ids.tolist() for request in requests], accepted
+        verified += engine.core.step(time.monotonic()).num_verified_tokens
+    return [request.output_token_ids.tolist() for request in requests], verified
 
 
 @pytest.mark.parametrize("policy", NAMES)
 def test_with_a_head_answers_are_those_of_plain_decoding(policy):
-    answers, accepted = generate(policy, SHIPPED)
+    answers, verified = generate(policy, SHIPPED)
     assert answers == generate("off")[0]
-    assert accepted > 0
+    assert verified > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", NAMES)
 def test_with_a_draft_model_answers_are_those_of_plain_decoding(policy):
-    answers, accepted = generate(policy, DEFAULT_MODEL)
+    answers, verified = generate(policy, DEFAULT_MODEL)
     assert answers == generate("off")[0]
-    assert accepted > MAX_TOKENS
+    assert verified > MAX_TOKENS

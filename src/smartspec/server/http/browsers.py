@@ -21,7 +21,7 @@ class BrowserCheck:
     """ASGI middleware: answers 403 to requests under another name than the server's own, and to those that change
     something from pages of other sites (as Go's net/http.CrossOriginProtection tells them).
 
-    hosts: names of the server, beside localhost, addresses, and names without a dot, which no site has; `*` for any.
+    hosts: names of the server, beside localhost and addresses; `*` for any.
     origins: sites whose pages may call it, `*` for all.
     """
 
@@ -59,10 +59,9 @@ class BrowserCheck:
             )
 
     def _is_own_name(self, name: str) -> bool:
-        return "." not in name or name.endswith(".localhost") or _is_address(name) or self._is_configured(name)
-
-    def _is_configured(self, name: str) -> bool:
-        return name in self._hosts or ANY in self._hosts
+        # No browser sends an empty Host. A name without a dot may be any machine's of the network.
+        is_local = name in ("", "localhost") or name.endswith(".localhost") or _is_address(name)
+        return is_local or name in self._hosts or ANY in self._hosts
 
     def _may_call(self, origin: str, headers: dict[str, list[str]]) -> bool:
         if ANY in self._origins or origin in self._origins:
@@ -70,7 +69,10 @@ class BrowserCheck:
         if "sec-fetch-site" in headers:  # which no page can set
             return headers["sec-fetch-site"][0] in ("same-origin", "none")
         own = [host.lower() for host in headers.get("host", ())]
-        place = urlsplit(origin).netloc.lower()
+        try:
+            place = urlsplit(origin).netloc.lower()
+        except ValueError:
+            return False
         return not origin or place in own or (bool(place) and name_of(place) in self._hosts)
 
 

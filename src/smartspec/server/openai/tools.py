@@ -9,13 +9,12 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from llguidance import LLMatcher
 from pydantic import BeforeValidator, Field, model_validator
 
 from smartspec.server.http.body_model import Body, Ignored, JsonObject
 from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
-from smartspec.server.structured.closed_schema import closed_parameters
 from smartspec.server.structured.fields import JSON_OPTIONS, check_schema_size
+from smartspec.server.structured.grammar_worker import ARGUMENTS
 from smartspec.server.structured.json_text import read_json
 
 MAX_TOOLS = 128
@@ -155,24 +154,24 @@ class CallGrammar:
     several: bool = False
 
     def definition(self) -> str:
-        """Raises ValueError for schemas that are too long, and as closed_parameters."""
-        # Each schema is a root of its own, so that references inside it hold.
+        """Raises ValueError for schemas that are too long."""
         calls = rf'call ("\n" call){{0,{MAX_CALLS - 1}}}' if self.several else "call"
-        rules = [f"start: {calls}"]
+        # Each schema is a grammar of its own, so that references inside it hold.
+        rules, schemas = [f"start: {calls}"], {}
         if self.answer is not None:
-            rules = [f"start: {calls} | answer", f"answer: {_json(self.answer)}"]
-        check_schema_size(json.dumps([tool.function.parameters for tool in self.tools]))
+            rules = [f"start: {calls} | @answer"]
+            schemas["answer"] = self.answer | {"x-guidance": JSON_OPTIONS}
         names = []
         for number, tool in enumerate(self.tools):
             opening = json.dumps(f'{BEGIN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": ')
             closing = json.dumps(f"}}\n{END}")
             names.append(f"call_{number}")
-            rules.append(f"call_{number}: {opening} arguments_{number} {closing}")
-            rules.append(f"arguments_{number}: {_json(closed_parameters(tool.function.parameters))}")
-        text = "\n".join([*rules, f"call: {' | '.join(names)}"])
+            rules.append(f"call_{number}: {opening} @{ARGUMENTS}{number} {closing}")
+            # What satisfies one alternative of a oneOf may satisfy another: no grammar counts them.
+            options = JSON_OPTIONS | {"coerce_one_of": True}
+            schemas[f"{ARGUMENTS}{number}"] = tool.function.parameters | {"x-guidance": options}
+        lark = "\n".join([*rules, f"call: {' | '.join(names)}"])
+        parts = [{"name": name, "json_schema": schema} for name, schema in schemas.items()]
+        text = json.dumps({"grammars": [{"name": "calls", "lark_grammar": lark}, *parts]})
         check_schema_size(text)
-        return LLMatcher.grammar_from_lark(text)
-
-
-def _json(schema: dict) -> str:
-    return f"%json {json.dumps(schema | {'x-guidance': JSON_OPTIONS})}"
+        return text

@@ -21,7 +21,7 @@ from smartspec.server.structured import grammar_worker
 from smartspec.server.structured.grammar_worker import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, MAX_WAIT_SECONDS
 
 MAX_HELPERS = 2
-MAX_REMEMBERED = 1024  # definitions of one API key
+MAX_REMEMBERED = 128  # definitions of one API key
 MAX_START_SECONDS = 60.0
 POLL_SECONDS = 0.02  # how soon a helper stops after the caller was cancelled
 REMEDY = (
@@ -40,13 +40,13 @@ class GrammarCheck:
         self._vocabulary = vocabulary
         self._slots = threading.BoundedSemaphore(MAX_HELPERS)
         self._idle: list[_Helper] = []
-        self._known: PerKey[bytes, _Answer] = PerKey(MAX_REMEMBERED)
+        self._known: PerKey[bytes, Checked] = PerKey(MAX_REMEMBERED)
         self._lock = threading.Lock()
 
-    def check(self, definition: str, given_up: threading.Event, key: str = "") -> int:
-        """The bytes that compiling the definition takes; they are remembered for this API key. Raises ValueError saying
-        why it cannot be compiled or what is too much of it, GrammarCheckFailed where that is not known: given_up was
-        set, or the helper has died."""
+    def check(self, definition: str, given_up: threading.Event, key: str = "") -> "Checked":
+        """What may be compiled; it is remembered for this API key. Raises ValueError saying why nothing can be compiled
+        or what is too much of it, GrammarCheckFailed where that is not known: given_up was set, or the helper has
+        died."""
         digest = sha256(definition.encode()).digest()
         with self._lock:
             answer = self._known.get(key, digest)
@@ -57,7 +57,7 @@ class GrammarCheck:
             self._known.put(key, digest, answer)
         if answer.error is not None:
             raise ValueError(answer.error)
-        return answer.num_bytes
+        return answer
 
     def close(self) -> None:
         """End the helpers that have nothing to do; others would be started where one is needed."""
@@ -80,22 +80,23 @@ class GrammarCheck:
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """error: None where the definition can be compiled."""
+class Checked:
+    """error: None where the definition, with closed arguments, can be compiled. num_bytes: what that takes."""
 
     error: str | None
     num_bytes: int = 0
+    definition: str = ""
 
 
-def _read(answer: dict) -> _Answer:
+def _read(answer: dict) -> Checked:
     ended_by = answer.get("signal")
     if ended_by is None:
-        return _Answer(**answer)
+        return Checked(**answer)
     if ended_by == signal.SIGPROF:
-        return _Answer(f"it takes more than the {MAX_COMPILE_SECONDS:g} s that compiling it may take: {REMEDY}")
+        return Checked(f"it takes more than the {MAX_COMPILE_SECONDS:g} s that compiling it may take: {REMEDY}")
     if ended_by in (signal.SIGALRM, signal.SIGKILL, signal.SIGTERM):
         raise GrammarCheckFailed("compiling the grammar was given up")
-    return _Answer(f"compiling it takes more than {MAX_COMPILE_BYTES >> 20} MB, or it is nested too deeply: {REMEDY}")
+    return Checked(f"compiling it takes more than {MAX_COMPILE_BYTES >> 20} MB, or it is nested too deeply: {REMEDY}")
 
 
 class _Helper:

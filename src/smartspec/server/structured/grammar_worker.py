@@ -3,6 +3,10 @@
 It holds llguidance and the tables of one tokenizer. Every definition is compiled in a fork of it. The fork has
 limits of processor time (SIGPROF), time (SIGALRM), memory and stack. It starts in a millisecond, and its end undoes all
 damage that a definition did. Input and output are lines of JSON: first the tokenizer's, then one for each definition.
+Whatever walks over a client's schema runs here.
+
+Arguments of calls are closed: where a plain object names its properties, it has no others, for a model that may add
+some goes on and on. Composed schemas go as they come, and with them all that they refer to.
 """
 
 import json
@@ -11,7 +15,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -23,6 +27,16 @@ MAX_COMPILE_BYTES = 2**27
 THREAD_STACK_BYTES = 2**21  # of the server's threads where the main thread's stack has no limit
 MAX_ERROR_CHARACTERS = 200
 NICENESS = 5  # the engine goes first
+ARGUMENTS = "arguments_"  # the grammars of a definition whose names begin so are schemas of a function's arguments
+NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+OPENING = ("additionalProperties", "unevaluatedProperties")
+DEFINITIONS = ("$defs", "definitions")
+MAPS = ("properties", "patternProperties", *DEFINITIONS)  # of names to schemas
+HOLDING = ("anyOf", "oneOf", "items", "prefixItems", "contains", *OPENING)  # a schema, or several
+COMPOSING = {"allOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
+# Each may stand alone, as in a choice of objects; beside another one, several schemas hold for one object.
+ALTERNATIVES = {"anyOf", "oneOf", "$ref"}
+OF_OBJECTS = {"properties", "patternProperties", "required", "minProperties", *OPENING}
 
 
 def read_tables(tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> LLTokenizer:
@@ -61,7 +75,8 @@ def _say(answer: dict) -> None:
 
 
 def _compile_in_fork(tables: LLTokenizer, definition: str) -> dict:
-    """{"error": what is wrong with it, or null, "num_bytes": what it took} or {"signal": what has ended the fork}."""
+    """{"error": what is wrong with it, or null, "num_bytes": what it took, "definition": with closed arguments} or
+    {"signal": what has ended the fork}."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -86,12 +101,109 @@ def _compile(tables: LLTokenizer, definition: str, answer: int) -> None:
     _set_limits(num_bytes)
     error = matcher = None
     try:
+        definition = with_closed_arguments(definition)
         matcher = first_matcher(tables, definition)
     except Exception as refusal:
-        error = str(refusal)
-    num_bytes = _memory() - num_bytes if matcher else 0
-    os.write(answer, json.dumps({"error": error, "num_bytes": num_bytes}).encode())
+        error = str(refusal)[:MAX_ERROR_CHARACTERS]
+    found = {"error": error}
+    if matcher:
+        found |= {"num_bytes": _memory() - num_bytes, "definition": definition}
+    with os.fdopen(answer, "wb") as pipe:
+        pipe.write(json.dumps(found).encode())
     os._exit(0)
+
+
+def with_closed_arguments(definition: str) -> str:
+    """Raises ValueError for arguments that are no object."""
+    if not definition.startswith("{") or ARGUMENTS not in definition:
+        return definition
+    grammar = json.loads(definition)
+    for part in grammar["grammars"]:
+        if part.get("name", "").startswith(ARGUMENTS):
+            part["json_schema"] = closed(part["json_schema"])
+    return json.dumps(grammar)
+
+
+def closed(schema: dict) -> dict:
+    """The schema of a function's arguments, which are an object, closed."""
+    kinds = schema.get("type", "object")
+    if "object" not in ([kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else ()):
+        raise ValueError(f"the parameters of a function must be an object, not of type {kinds!r}")
+    says = [key for key in OF_OBJECTS - {*OPENING} | COMPOSING | ALTERNATIVES if schema.get(key)]
+    if not says and all(schema.get(key, False) is False for key in OPENING):
+        return schema | NO_ARGUMENTS
+    left = _left(schema)
+    return (schema if left is None else _closed(schema, "#", left)) | {"type": "object"}
+
+
+def _closed(schema: object, place: str, left: set[str]) -> object:
+    """place: of the root or of a definition, as references name it. left: places that stay as they are."""
+    if not isinstance(schema, dict) or place in left or _is_composed(schema):
+        return schema
+    found = dict(schema)
+    for key in MAPS:
+        if isinstance(parts := schema.get(key), dict):
+            found[key] = {name: _closed(part, _place(key, name), left) for name, part in parts.items()}
+    for key in HOLDING:
+        if isinstance(parts := schema.get(key), list):
+            found[key] = [_closed(part, "", left) for part in parts]
+        elif key in schema:
+            found[key] = _closed(parts, "", left)
+    others = schema.get("unevaluatedProperties")
+    if isinstance(others, bool):  # without alternatives it says what additionalProperties does
+        del found["unevaluatedProperties"]
+    if others is False or (not schema.keys() & {*OPENING} and _names_all(schema)):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+def _names_all(schema: dict) -> bool:
+    """True if the schema describes properties, and all that it requires."""
+    names, required = schema.get("properties"), schema.get("required") or []
+    if not names or not isinstance(names, dict) or not isinstance(required, list):
+        return False
+    return all(name in names for name in required if isinstance(name, str))
+
+
+def _is_composed(schema: dict) -> bool:
+    """True if several schemas hold for the same value: each closed by itself would forbid what the others name."""
+    beside = schema.keys() & ALTERNATIVES
+    return bool(schema.keys() & COMPOSING) or len(beside) > 1 or bool(beside and schema.keys() & OF_OBJECTS)
+
+
+def _left(schema: dict) -> set[str] | None:
+    """Places that composed schemas refer to, and those refer to; None where one is neither the root nor a definition
+    of it."""
+    places = {"#": schema}
+    for key in DEFINITIONS:
+        if isinstance(parts := schema.get(key), dict):
+            places |= {_place(key, name): part for name, part in parts.items()}
+    left: set[str] = set()
+    waiting = [part for part in _parts(schema) if _is_composed(part)]
+    while waiting:
+        for part in _parts(waiting.pop()):
+            if isinstance(reference := part.get("$ref"), str) and reference not in left:
+                if reference not in places:
+                    return None
+                left.add(reference)
+                waiting.append(places[reference])
+    return left
+
+
+def _parts(schema: object) -> Iterator[dict]:
+    """The schema and all within it, and whatever looks like one."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+
+
+def _place(key: str, name: str) -> str:
+    return f"#/{key}/" + name.replace("~", "~0").replace("/", "~1") if key in DEFINITIONS else ""
 
 
 def _memory() -> int:

@@ -73,10 +73,10 @@ class GrammarCompiler:
         tables = self._tables()
         if tables is None:
             raise ValueError("there is no structured output with this model: llguidance cannot read its tokenizer")
-        num_bytes = self._check.check(definition, given_up or threading.Event(), key_of(origin.cache_salt))
-        build = partial(first_matcher, tables, definition)
+        checked = self._check.check(definition, given_up or threading.Event(), key_of(origin.cache_salt))
+        build = partial(first_matcher, tables, checked.definition)
         output = Matchers(build)
-        self._take_memory(2 * num_bytes, output, origin.client)
+        self._take_memory(2 * checked.num_bytes, output, origin.client)
         return TokenGrammar(output, Matchers(build), self._vocab_size)
 
     def _take_memory(self, num_bytes: int, matchers: Matchers, client: str) -> None:
