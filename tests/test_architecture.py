@@ -41,7 +41,7 @@ LIBRARIES = {
     },
     "server": {
         "numpy", "fastapi", "starlette", "pydantic", "pydantic_core", "uvicorn", "prometheus_client", "jinja2",
-        "llguidance", "opentelemetry",
+        "llguidance", "opentelemetry", "httptools",
     },
     "texts": {"numpy", "transformers"},
     "bench": {"numpy", "httpx", "matplotlib", "rich"},
