@@ -77,6 +77,10 @@ class LLM:
         self._runner, self._is_closed = asyncio.Runner(), False
         self._runner.run(self._start())
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What is taken where a call gives none: that of the checkpoint's generation config, as in vLLM."""
+        return SamplingParams(**self._engine.sampling_defaults)  # type: ignore[arg-type]
+
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, prediction: str = ""
     ) -> list[GenerationOutput]:
@@ -140,7 +144,8 @@ class LLM:
         self, prompts: list[list[int]], params: SamplingParams | None, prediction: str
     ) -> Iterator[tuple[int, TextDelta]]:
         speculation = SpeculationOptions(predicted_token_ids=tuple(self._token_ids(prediction)))
-        deltas = self._engine.generate(prompts, params or SamplingParams(), speculation=speculation)
+        params = params or self.get_default_sampling_params()
+        deltas = self._engine.generate(prompts, params, speculation=speculation)
         try:
             while (delta := self._runner.run(_next(deltas))) is not None:
                 yield delta.index, delta

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class UpgradesIgnored(HttpToolsProtocol):
-    """A connection that stays HTTP/1.1. CONNECT, which asks for a tunnel, is left to the application."""
+    """A connection that stays HTTP/1.1. CONNECT, which requests a tunnel, is left to the application."""
 
     @property
     def has_offer(self) -> bool:

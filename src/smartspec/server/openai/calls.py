@@ -1,6 +1,7 @@
 """Makes a Call for the engine from the bytes of a body."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -42,7 +43,7 @@ class CallReader:
         self,
         prompts: PromptReader,
         engine: AsyncEngine,
-        model_name: str,
+        names: Sequence[str],
         parser: BodyParser,
         classes: WorkloadClasses,
         compiler: GrammarCompiler,
@@ -50,7 +51,7 @@ class CallReader:
     ):
         self._prompts = prompts
         self._engine = engine
-        self._model_name = model_name
+        self._names = names
         self._parser = parser
         self._classes = classes
         self._compiler = compiler
@@ -62,7 +63,7 @@ class CallReader:
         prompts = self._prompts.read_completion(body)
         requested = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
         max_tokens, is_clipped = self._max_tokens(body, requested, body.max_tokens is not None, prompts)
-        params = body.sampling_params(max_tokens, body.logprobs, self._prompts.bad_words(body))
+        params = self._params(body, max_tokens, body.logprobs)
         if body.echo and body.logprobs is not None:
             check_num_entries("logprobs", prompts, body.n, body.logprobs)
         form = CompletionFormat(
@@ -101,13 +102,17 @@ class CallReader:
     def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)
         prompts = [self._prompts.read_chat(body)]
-        requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        max_tokens, is_clipped = self._max_tokens(body, requested, True, prompts)
-        num_top = (body.top_logprobs or 0) if body.logprobs else None
-        params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
+        said = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        requested = self._engine.sampling_defaults.get("max_tokens") if said is None else said
+        max_tokens, is_clipped = self._max_tokens(body, requested, said is not None, prompts)
+        params = self._params(body, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
         call = self._call(body, prompts, params, client, is_clipped)
         speculation = replace(call.speculation, predicted_token_ids=self._prompts.predicted(body))
         return replace(call, speculation=speculation, reading=self._reading(call, body))
+
+    def _params(self, body: GenerationBody, max_tokens: int, num_top: int | None) -> SamplingParams:
+        bad_words = self._prompts.bad_words(body)
+        return body.sampling_params(max_tokens, num_top, bad_words, self._engine.sampling_defaults)
 
     def _max_tokens(
         self, body: GenerationBody, requested: int | None, is_said: bool, prompts: list[list[int]]
@@ -135,7 +140,7 @@ class CallReader:
         return Reading(thinks=True, is_open=self._prompts.opens_thought(call.prompts[0]), max_calls=max_calls)
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
-        check_model(body.model, self._model_name)
+        check_model(body.model, self._names)
         if self._is_text_invalid:
             check_promises_nothing(body)
         body.speculation = self._classes.fill(body.speculation)
@@ -150,7 +155,7 @@ class CallReader:
         if body.prompt_logprobs is not None:
             check_num_entries("prompt_logprobs", prompts, body.n, body.prompt_logprobs)
         return Call(
-            model=self._model_name,
+            model=self._names[0],
             prompts=prompts,
             params=params,
             n=body.n,
@@ -186,11 +191,12 @@ def _refused(name: str, error: ValueError) -> APIError:
     return APIError(400, f"{name}: {error}", name, "invalid_value")
 
 
-def check_model(requested: str | None, served: str) -> None:
-    """Raises APIError 404 unless the request names the served model, or none."""
-    if requested is not None and requested != served:
+def check_model(requested: str | None, served: Sequence[str]) -> None:
+    """Raises APIError 404 unless the request gives one of the names of the served model, or none."""
+    if requested is not None and requested not in served:
+        runs = ", ".join(map(repr, served))
         raise APIError(
-            404, f"there is no model {requested!r} here; this server runs {served!r}", "model", "model_not_found"
+            404, f"there is no model {requested!r} here; this server runs {runs}", "model", "model_not_found"
         )
 
 

@@ -93,7 +93,7 @@ class ResponsesBody(ConvertibleBody):
     def to_chat(self) -> ChatBody:
         first = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         names = ("model", "temperature", "top_p", "seed", "stream", "priority", "cache_salt", "speculation")
-        same = {name: getattr(self, name) for name in names}
+        same = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         wanted = self.text.format.response_format()
         choice = self.tool_choice.to_chat() if isinstance(self.tool_choice, ResponsesToolChoice) else self.tool_choice
         return ChatBody(
