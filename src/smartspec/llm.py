@@ -9,11 +9,12 @@ with LLM("smollm2-135m-instruct") as llm:
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Self
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Self
 
+from smartspec.core.batch import TokenLogprobs
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import SpeculationOptions
 from smartspec.engine.import_transformers import no_collection
@@ -22,6 +23,10 @@ from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.engine.runtime.engine_thread import EngineThread
 from smartspec.engine.text.stream import TextDelta
+from smartspec.engine.text.token_texts import TokenText
+
+if TYPE_CHECKING:
+    from smartspec.server.openai.prompts import PromptReader
 
 UNBOUNDED = 1_000_000  # prompts that may wait: a call of one's own need not be protected from oneself
 Prompt = str | Sequence[int]
@@ -32,7 +37,8 @@ class GenerationOutput:
     """An answer. index: of its prompt. token_ids: of the answer, a final stop token included. finish_reason: "stop" or
     "length", None while it is being generated. num_accepted_tokens: draft tokens among token_ids; num_steps: steps that
     brought tokens, so that len(token_ids) / num_steps is the mean acceptance length. num_cached_tokens: of the prompt,
-    found in the prefix cache."""
+    found in the prefix cache. logprobs: of the text's tokens, prompt_logprobs: of the prompt's after the first, where
+    SamplingParams request them."""
 
     index: int
     text: str = ""
@@ -42,6 +48,8 @@ class GenerationOutput:
     num_cached_tokens: int = 0
     num_accepted_tokens: int = 0
     num_steps: int = 0
+    logprobs: tuple[TokenText, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
     def extended(self, delta: TextDelta) -> "GenerationOutput":
         """The answer with what a step added to it."""
@@ -54,6 +62,8 @@ class GenerationOutput:
             num_cached_tokens=delta.num_cached_tokens,
             num_accepted_tokens=self.num_accepted_tokens + sum(is_accepted for _, is_accepted in delta.pieces),
             num_steps=self.num_steps + 1,
+            logprobs=None if delta.logprobs is None else (self.logprobs or ()) + delta.logprobs,
+            prompt_logprobs=self.prompt_logprobs or delta.prompt_logprobs,
         )
 
 
@@ -104,13 +114,21 @@ class LLM:
             yield delta
 
     def chat(
-        self, messages: Sequence[dict], params: SamplingParams | None = None, prediction: str = ""
-    ) -> GenerationOutput:
-        """The answer to a conversation, written in the model's chat template. Raises ValueError where it has none."""
-        if self.tokenizer.chat_template is None:
-            raise ValueError("this model has no chat template: use generate")
-        text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-        return self.generate([self._token_ids(text)], params, prediction)[0]
+        self,
+        messages: Sequence[dict] | Sequence[Sequence[dict]],
+        params: SamplingParams | None = None,
+        prediction: str = "",
+        **fields: object,
+    ) -> GenerationOutput | list[GenerationOutput]:
+        """The answer to a conversation, or the answers to several, written in the model's chat template.
+
+        messages: as the server takes them. fields: others of /v1/chat/completions that are about the prompt: tools,
+        tool_choice, chat_template_kwargs, reasoning_effort, add_generation_prompt, continue_final_message. Raises
+        ValueError naming what is wrong with them, or where the model has no chat template.
+        """
+        if messages and isinstance(messages[0], dict):
+            return self.generate([self._prompt_of(messages, fields)], params, prediction)[0]
+        return self.generate([self._prompt_of(each, fields) for each in messages], params, prediction)
 
     def close(self) -> None:
         """Stop the engine; idempotent."""
@@ -125,6 +143,22 @@ class LLM:
 
     def __exit__(self, *exception) -> None:
         self.close()
+
+    @cached_property
+    def _prompts(self) -> "PromptReader":
+        from smartspec.server.openai.prompts import PromptReader
+
+        return PromptReader(self.tokenizer, self._engine)
+
+    def _prompt_of(self, messages: Sequence[dict], fields: Mapping[str, object]) -> list[int]:
+        """Token ids of a conversation, read as the server reads it."""
+        from smartspec.server.http.errors import APIError
+        from smartspec.server.openai.chat_body import read_prompt_fields
+
+        try:
+            return self._prompts.read_chat(read_prompt_fields({"messages": list(messages), **fields}))
+        except APIError as error:
+            raise ValueError(error.message) from error
 
     async def _start(self) -> None:
         self._engine.start()

@@ -98,7 +98,7 @@ def test_a_gguf_file_is_known_by_its_content(tmp_path: Path, name: str):
         assert checkpoint.locate(str(place)) == (str(tmp_path), {"gguf_file": name})
         assert checkpoint.claimed_positions(str(place)) == 8192
     (tmp_path / "second").symlink_to(path)
-    with pytest.raises(OSError, match="no config.json, nor one GGUF file"):
+    with pytest.raises(OSError, match=r"no config\.json, nor one GGUF file"):
         checkpoint.locate(str(tmp_path))
 
 

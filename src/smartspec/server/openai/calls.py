@@ -12,6 +12,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
 from smartspec.server.http.parsing import BodyParser, refusal
+from smartspec.server.openai.call_formats import HERMES
 from smartspec.server.openai.chat_body import ChatBody, ConvertibleBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.formats import ChatFormat, CompletionFormat
@@ -22,6 +23,7 @@ from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.said import Reading
 from smartspec.server.openai.streaming import Call, RequestedGrammar
 from smartspec.server.openai.workload_classes import WorkloadClasses
+from smartspec.server.structured.after_thought import after_thought
 from smartspec.server.structured.grammar_check import GrammarCheckFailed
 from smartspec.server.structured.grammars import GrammarCompiler
 
@@ -108,7 +110,13 @@ class CallReader:
         params = self._params(body, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
         call = self._call(body, prompts, params, client, is_clipped)
         speculation = replace(call.speculation, predicted_token_ids=self._prompts.predicted(body))
-        return replace(call, speculation=speculation, reading=self._reading(call, body))
+        reading = self._reading(call, body)
+        if reading.max_calls and self._prompts.has_special_marks(reading.call_format):
+            params = replace(params, skip_special_tokens=False)
+        grammar = call.requested_grammar
+        if grammar is not None and reading.thinks:
+            grammar = replace(grammar, definition=after_thought(grammar.definition, reading.is_open))
+        return replace(call, params=params, speculation=speculation, reading=reading, requested_grammar=grammar)
 
     def _params(self, body: GenerationBody, max_tokens: int, num_top: int | None) -> SamplingParams:
         bad_words = self._prompts.bad_words(body)
@@ -133,11 +141,15 @@ class CallReader:
         return min(requested, room), is_said and requested > room
 
     def _reading(self, call: Call, body: ChatBody) -> Reading:
-        """A grammar holds the text from its first token on, so that there is no thought."""
-        max_calls = body.max_calls if body.offered_tools else 0
-        if call.requested_grammar is not None or not self._prompts.model_thinks:
-            return Reading(max_calls=max_calls)
-        return Reading(thinks=True, is_open=self._prompts.opens_thought(call.prompts[0]), max_calls=max_calls)
+        """A grammar has calls in a format of its own."""
+        has_grammar, thinks = call.requested_grammar is not None, self._prompts.model_thinks
+        return Reading(
+            thinks=thinks,
+            is_open=thinks and self._prompts.opens_thought(call.prompts[0], body),
+            max_calls=body.max_calls if body.offered_tools else 0,
+            call_format=self._prompts.call_format(body) if body.offered_tools and not has_grammar else HERMES,
+            schemas={tool.function.name: tool.function.parameters for tool in body.offered_tools},
+        )
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self._names)
