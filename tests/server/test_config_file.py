@@ -74,7 +74,7 @@ def test_what_kubernetes_sets_for_a_service_is_passed_over(monkeypatch, capsys):
         monkeypatch.setenv(f"SMARTSPEC_{name}", value)
     assert options()["port"] == 8000
     (line,) = capsys.readouterr().err.splitlines()
-    assert "SMARTSPEC_PORT=tcp://10.96.44.7:8000 is passed over" in line
+    assert "Service named smartspec is no port here, and passed over: enableServiceLinks" in line
 
 
 def test_a_wrong_variable_is_named(monkeypatch, capsys):

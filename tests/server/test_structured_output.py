@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_server import MODEL, grammar_compiler
 
-from smartspec.server.structured.fields import StructuredOutputs, json_grammar
+from smartspec.server.structured.fields import MAX_SCHEMA_BYTES, StructuredOutputs, json_grammar
 from smartspec.server.structured.grammars import GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
@@ -54,6 +54,16 @@ def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
 def test_what_cannot_be_compiled_is_said(tokenizer, requested):
     with pytest.raises(ValueError, match=r"\w+"):
         grammar_compiler(tokenizer).compile(StructuredOutputs(**requested).definition())
+
+
+def test_descriptions_are_no_part_of_a_schemas_size(tokenizer):
+    """OpenAI's limit of 120,000 characters counts names, enum and const values."""
+    properties = {f"field_{i:03d}": {"type": "integer", "description": 'What "it" says. ' * 60} for i in range(300)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    assert len(json.dumps(schema)) > 2 * MAX_SCHEMA_BYTES
+    grammar_compiler(tokenizer).compile(json_grammar(schema))
+    with pytest.raises(ValueError, match="longer than"):
+        json_grammar({"enum": ['"description": "x"' * MAX_SCHEMA_BYTES]})
 
 
 def test_a_tokenizer_that_cannot_be_read_leaves_the_rest_to_be_served(tokenizer):

@@ -172,6 +172,8 @@ def test_a_thought_goes_back_with_the_message_after_it():
     items = [thought, call, {"type": "function_call_output", "call_id": "c1", "output": "rain"}, thought, said]
     items += [{"type": "reasoning", "id": "rs_2", "summary": []}, {"role": "user", "content": "Thanks"}, thought]
     messages = to_messages([InputItem(**item) for item in items])
+    (both,) = to_messages([InputItem(**item) for item in (thought, thought, call, thought, call)])
+    assert both.reasoning_content == "hm\nhm\nhm" and len(both.tool_calls) == 2
     assert [(m.role, m.reasoning_content) for m in messages] == [
         ("assistant", "hm"),
         ("tool", None),

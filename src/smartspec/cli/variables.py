@@ -13,6 +13,7 @@ VARIABLES = {"auto_envvar_prefix": PREFIX.rstrip("_")}  # context settings of su
 OTHERS = ("cache", "sglang", "untested")  # variables that are no options
 # What Kubernetes gives every container for a Service named `smartspec`, and Docker for a link.
 _OF_A_SERVICE = re.compile(r"(tcp|udp|sctp)://.*")
+REMEDY = "enableServiceLinks: false keeps Kubernetes from setting it"
 _NAME_OF_A_SERVICE = re.compile(r"(.*_)?(service_(host|port.*)|port_\d+_(tcp|udp|sctp).*)")
 
 
@@ -55,7 +56,7 @@ def _check(variable: str, options: list[str]) -> None:
     problem, close = None, difflib.get_close_matches(name, options, n=1, cutoff=0.8)
     if name in options and _OF_A_SERVICE.fullmatch(value):
         del os.environ[variable]
-        problem = f"{variable}={value} is passed over: Kubernetes sets it for a Service named smartspec"
+        problem = f"the address of a Service named smartspec is no {name} here, and passed over: {REMEDY}"
     elif close and name not in (*options, *OTHERS) and not _NAME_OF_A_SERVICE.fullmatch(name):
         problem = f"there is no option {variable}: did you mean {_variable(close[0])}?"
     if problem:
