@@ -84,7 +84,7 @@ IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"guided_json": "{"}, "guided_json"),
-        pytest.param({"guided_json": {"description": "x" * 70000}}, "guided_json", id="long"),
+        pytest.param({"guided_json": {"const": "x" * MAX_SCHEMA_BYTES}}, "guided_json", id="long"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_regex"),
         ({"guided_regex": "a", "min_tokens": 3}, "guided_regex"),
         ({"guided_regex": "(("}, "guided_regex"),
