@@ -20,7 +20,7 @@ SGLANG_VENV := .venv-sglang
 SGLANG_PIP := $(SGLANG_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 # Clients bring web frameworks and cloud libraries of their own.
-# The tests behind nginx are left out where there is none: apt-get install nginx-light.
+# Left out where there is none: the tests behind nginx (apt-get install nginx-light), that of Java (default-jdk-headless).
 # inference-perf is left out below Python 3.12, vLLM's bench where `make test-vllm` has not installed it.
 CLIENTS_VENV := .venv-clients
 CLIENTS_PYTHON ?= $(PYTHON)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from smartspec import LLM, SamplingParams
+from smartspec.server.openai.chat_body import ChatBody
 
 PROMPTS = ["1, 2, 3, 1, 2, 3, 1, 2, 3, 1,", "ha ha ha ha"]
 GREEDY = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
@@ -51,6 +52,36 @@ def test_a_stream_brings_the_same_text_and_may_be_left(llm):
 def test_a_conversation_is_answered(llm):
     output = llm.chat([{"role": "user", "content": "What is 2 + 2?"}], GREEDY)
     assert output.text and output.num_prompt_tokens > 10
+
+
+def test_a_conversation_is_read_as_the_server_reads_it(llm):
+    """The same prompts, and so the same answers: parts, null, tools, variables, several conversations."""
+    user = {"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 + 2?"}]}
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
+    turns = [user, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    turns.append({"role": "tool", "tool_call_id": "call_1", "content": "4"})
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    plain = llm.chat([{"role": "user", "content": "What is 2 + 2?"}], GREEDY)
+    assert llm.chat([user], GREEDY).token_ids == plain.token_ids
+    both = llm.chat([[user], turns], GREEDY, tools=tools)
+    assert [output.index for output in both] == [0, 1] and both[0].num_prompt_tokens > plain.num_prompt_tokens
+    prompt = llm._prompts.read_chat(ChatBody.model_validate({"messages": turns, "tools": tools}))
+    assert both[1].token_ids == llm.generate(prompt, GREEDY)[0].token_ids
+    assert both[1].num_prompt_tokens == len(prompt) and "</tool_response>" in llm.tokenizer.decode(prompt)
+    begun = llm.chat([user, {"role": "assistant", "content": "It is"}], GREEDY, continue_final_message=True)
+    assert begun.num_prompt_tokens == plain.num_prompt_tokens + 2
+    for wrong in ({"messages": [{"role": "user"}]}, {"messages": [user], "tools": 3}, {"messages": [user], "n": 2}):
+        with pytest.raises(ValueError, match=r"content|tools|n is not about the prompt"):
+            llm.chat(params=GREEDY, **wrong)
+
+
+def test_log_probabilities_are_in_the_output_where_they_were_requested(llm):
+    params = SamplingParams(max_tokens=5, temperature=0, logprobs=2, prompt_logprobs=0)
+    (output,) = llm.generate("1, 2, 3,", params)
+    assert "".join(token.text for token in output.logprobs) == output.text and len(output.logprobs) == 5
+    assert all(len(token.top) == 2 and token.logprob <= 0 for token in output.logprobs)
+    assert len(output.prompt_logprobs) == output.num_prompt_tokens - 1
+    assert llm.generate("1, 2, 3,", GREEDY)[0].logprobs is None
 
 
 def test_a_prediction_changes_how_fast_an_answer_comes_and_not_what_it_is(llm):

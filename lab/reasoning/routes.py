@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -24,14 +24,14 @@ LOSSY = "lossy: this answer is not that of the model alone"
 def reasoning_routes(
     large: AsyncEngine,
     speculator: tuple[AsyncEngine, str],
-    name: str,
+    names: Sequence[str],
     prompts: PromptReader,
     tokenizer,
     parser: BodyParser,
 ) -> APIRouter:
-    """large: serves name. speculator: the small engine, and its name. Both have the tokenizer. ValueError where that
-    has no token for each digit."""
-    router = APIRouter()
+    """large: serves names, the first of which is in answers. speculator: the small engine, and its name. Both have the
+    tokenizer. ValueError where that has no token for each digit."""
+    router, name = APIRouter(), names[0]
     small, small_name = speculator
     score_task, *digits = (_token_ids(tokenizer, text) for text in (SCORE_TASK, *"0123456789"))
     if any(len(digit) != 1 for digit in digits):
@@ -40,7 +40,7 @@ def reasoning_routes(
 
     def read(data: bytes, client: Origin) -> tuple[ReasoningBody, list[int], SamplingParams, dict[str, str]]:
         body = parser.parse(ReasoningBody, data, client)
-        check_model(body.model, name)
+        check_model(body.model, names)
         prompt = prompts.read_chat(body)
         requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         # The tokens with which a step is scored must fit, too.
@@ -48,7 +48,7 @@ def reasoning_routes(
         wanted = MAX_TOKENS if requested in (None, NO_LIMIT) else requested
         max_tokens = min(wanted, MAX_TOKENS, room)
         headers = {CLIPPED_HEADER: str(max_tokens)} if requested is not None and requested > max_tokens else {}
-        return body, prompt, body.sampling_params(max_tokens, None), headers
+        return body, prompt, body.sampling_params(max_tokens, None, (), large.sampling_defaults), headers
 
     @router.post("/chat/completions")
     async def chat_completions(request: Request) -> JSONResponse:

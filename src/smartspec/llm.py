@@ -9,11 +9,12 @@ with LLM("smollm2-135m-instruct") as llm:
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Self
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Self
 
+from smartspec.core.batch import TokenLogprobs
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.speculation import SpeculationOptions
 from smartspec.engine.runtime.async_engine import AsyncEngine
@@ -21,6 +22,10 @@ from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.engine.runtime.engine_thread import EngineThread
 from smartspec.engine.text.stream import TextDelta
+from smartspec.engine.text.token_texts import TokenText
+
+if TYPE_CHECKING:
+    from smartspec.server.openai.prompts import PromptReader
 
 UNBOUNDED = 1_000_000  # prompts that may wait: a call of one's own need not be protected from oneself
 Prompt = str | Sequence[int]
@@ -31,7 +36,8 @@ class GenerationOutput:
     """An answer. index: of its prompt. token_ids: of the answer, a final stop token included. finish_reason: "stop" or
     "length", None while it is being generated. num_accepted_tokens: draft tokens among token_ids; num_steps: steps that
     brought tokens, so that len(token_ids) / num_steps is the mean acceptance length. num_cached_tokens: of the prompt,
-    found in the prefix cache."""
+    found in the prefix cache. logprobs: of the text's tokens, prompt_logprobs: of the prompt's after the first, where
+    SamplingParams request them."""
 
     index: int
     text: str = ""
@@ -41,6 +47,8 @@ class GenerationOutput:
     num_cached_tokens: int = 0
     num_accepted_tokens: int = 0
     num_steps: int = 0
+    logprobs: tuple[TokenText, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
     def extended(self, delta: TextDelta) -> "GenerationOutput":
         """The answer with what a step added to it."""
@@ -53,6 +61,8 @@ class GenerationOutput:
             num_cached_tokens=delta.num_cached_tokens,
             num_accepted_tokens=self.num_accepted_tokens + sum(is_accepted for _, is_accepted in delta.pieces),
             num_steps=self.num_steps + 1,
+            logprobs=None if delta.logprobs is None else (self.logprobs or ()) + delta.logprobs,
+            prompt_logprobs=self.prompt_logprobs or delta.prompt_logprobs,
         )
 
 
@@ -74,6 +84,10 @@ class LLM:
         self._engine = AsyncEngine.of(engine, thread)
         self._runner, self._is_closed = asyncio.Runner(), False
         self._runner.run(self._start())
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What is taken where a call gives none: that of the checkpoint's generation config, as in vLLM."""
+        return SamplingParams(**self._engine.sampling_defaults)  # type: ignore[arg-type]
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, prediction: str = ""
@@ -98,13 +112,21 @@ class LLM:
             yield delta
 
     def chat(
-        self, messages: Sequence[dict], params: SamplingParams | None = None, prediction: str = ""
-    ) -> GenerationOutput:
-        """The answer to a conversation, written in the model's chat template. Raises ValueError where it has none."""
-        if self.tokenizer.chat_template is None:
-            raise ValueError("this model has no chat template: use generate")
-        text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-        return self.generate([self._token_ids(text)], params, prediction)[0]
+        self,
+        messages: Sequence[dict] | Sequence[Sequence[dict]],
+        params: SamplingParams | None = None,
+        prediction: str = "",
+        **fields: object,
+    ) -> GenerationOutput | list[GenerationOutput]:
+        """The answer to a conversation, or the answers to several, written in the model's chat template.
+
+        messages: as the server takes them. fields: others of /v1/chat/completions that are about the prompt: tools,
+        tool_choice, chat_template_kwargs, reasoning_effort, add_generation_prompt, continue_final_message. Raises
+        ValueError naming what is wrong with them, or where the model has no chat template.
+        """
+        if messages and isinstance(messages[0], dict):
+            return self.generate([self._prompt_of(messages, fields)], params, prediction)[0]
+        return self.generate([self._prompt_of(each, fields) for each in messages], params, prediction)
 
     def close(self) -> None:
         """Stop the engine; idempotent."""
@@ -119,6 +141,22 @@ class LLM:
 
     def __exit__(self, *exception) -> None:
         self.close()
+
+    @cached_property
+    def _prompts(self) -> "PromptReader":
+        from smartspec.server.openai.prompts import PromptReader
+
+        return PromptReader(self.tokenizer, self._engine)
+
+    def _prompt_of(self, messages: Sequence[dict], fields: Mapping[str, object]) -> list[int]:
+        """Token ids of a conversation, read as the server reads it."""
+        from smartspec.server.http.errors import APIError
+        from smartspec.server.openai.chat_body import read_prompt_fields
+
+        try:
+            return self._prompts.read_chat(read_prompt_fields({"messages": list(messages), **fields}))
+        except APIError as error:
+            raise ValueError(error.message) from error
 
     async def _start(self) -> None:
         self._engine.start()
@@ -138,7 +176,8 @@ class LLM:
         self, prompts: list[list[int]], params: SamplingParams | None, prediction: str
     ) -> Iterator[tuple[int, TextDelta]]:
         speculation = SpeculationOptions(predicted_token_ids=tuple(self._token_ids(prediction)))
-        deltas = self._engine.generate(prompts, params or SamplingParams(), speculation=speculation)
+        params = params or self.get_default_sampling_params()
+        deltas = self._engine.generate(prompts, params, speculation=speculation)
         try:
             while (delta := self._runner.run(_next(deltas))) is not None:
                 yield delta.index, delta

@@ -3,10 +3,11 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 
 import httpx
 import openai
@@ -74,11 +75,12 @@ def running_server(
     connection: type[LimitedConnection] = LimitedConnection,
     policy: str = "adaserve",
     kv_tokens: int = 2048,
+    sampling_defaults: Mapping[str, float] = MappingProxyType({}),
     **app_options,
 ) -> Iterator[FakeServer]:
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
-    model = TextModel(tokenizer, frozenset({tokenizer.eos_token_id}), len(tokenizer), MAX_MODEL_LEN)
+    model = TextModel(tokenizer, frozenset({tokenizer.eos_token_id}), len(tokenizer), MAX_MODEL_LEN, sampling_defaults)
     engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
     options = {"policy": policy, "strict_fields": strict_fields, **app_options}
     options |= {} if keys is None else {"keys": keys}
@@ -98,10 +100,11 @@ def served(
     timeout: float = 30,
     policy: str = "adaserve",
     forced_acceptance: float | None = None,
+    names: tuple[str, ...] = (MODEL,),
     **app_options,
 ) -> Iterator[FakeServer]:
     """A server around any engine. timeout: of its clients, in seconds."""
-    about = About(MODEL, policy, drafters=("prompt-lookup",), forced_acceptance=forced_acceptance)
+    about = About(names, policy, drafters=("prompt-lookup",), forced_acceptance=forced_acceptance)
     app = create_app(engine, tokenizer, compiler, about, AppOptions(**app_options))
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -4,7 +4,9 @@ import json
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
-from fake_server import MAX_MODEL_LEN, MODEL
+from fake_server import MAX_MODEL_LEN, MODEL, running_server
+
+from smartspec.cli.serve import served_names
 
 UNICODE = "Ünïcode: 🎉👩‍👩‍👧 你好，世界 — naïve ẞ 한국어 🇩🇪!"
 
@@ -16,6 +18,54 @@ def stream_text(stream) -> str:
 def test_models(server):
     assert [model.id for model in server.client.models.list()] == [MODEL]
     assert server.client.models.retrieve(MODEL).id == MODEL
+
+
+def test_a_model_of_several_names(tokenizer):
+    """vLLM: --served-model-name. Answers and metrics have the first."""
+    names = ("my-model", "gpt-4o-mini")
+    with running_server(tokenizer, names=names) as server:
+        assert [model.id for model in server.client.models.list()] == list(names)
+        for name in names:
+            assert server.client.models.retrieve(name).id == name
+            assert server.complete(model=name, prompt="One").json()["model"] == names[0]
+        assert server.complete(model=MODEL, prompt="One").status_code == 404
+        assert 'model_name="my-model"' in server.http.get("/metrics").text
+
+
+def test_the_name_of_a_folder_is_its_last_part(tmp_path, monkeypatch):
+    (tmp_path / "a-model").mkdir()
+    monkeypatch.chdir(tmp_path / "a-model")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place in (str(tmp_path / "a-model"), f"{tmp_path}/a-model/", "~/a-model", ".", "../a-model"):
+        assert served_names(None, place) == ("a-model",)
+    assert served_names(None, "org/a-model") == ("org/a-model",) and served_names("x, y", ".") == ("x", "y")
+    for wrong in ("", "x,", "x,x"):
+        with pytest.raises(ValueError, match="--served-model-name"):
+            served_names(wrong, ".")
+
+
+def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
+    """vLLM: --generation-config auto. What a request says goes first, whatever the endpoint."""
+    defaults = {"temperature": 0.6, "top_k": 7, "top_p": 0.9, "max_tokens": 5}
+    with running_server(tokenizer, sampling_defaults=defaults) as server:
+        seen, generate = [], server.engine.generate
+        record = lambda prompts, params, *more: seen.append(params) or generate(prompts, params, *more)  # noqa: E731
+        monkeypatch.setattr(server.engine, "generate", record)
+
+        def sampled(path: str, **body) -> tuple:
+            answer = server.http.post(f"/v1/{path}", json=body)
+            assert answer.status_code == 200, answer.text
+            return seen[-1].temperature, seen[-1].top_k, seen[-1].top_p, seen[-1].max_tokens
+
+        turns = [{"role": "user", "content": "Hello there, you all, one and two"}]
+        assert sampled("chat/completions", messages=turns) == (0.6, 7, 0.9, 5)
+        assert sampled("chat/completions", messages=turns, temperature=1.0, top_k=0, max_tokens=9) == (1.0, 0, 0.9, 9)
+        assert sampled("chat/completions", messages=turns, temperature=None) == (0.6, 7, 0.9, 5)
+        assert sampled("completions", prompt="One two") == (0.6, 7, 0.9, 16)
+        assert sampled("responses", input="Hello", top_p=1.0) == (0.6, 7, 1.0, 5)
+        assert sampled("messages", messages=turns, max_tokens=3, temperature=1.0) == (1.0, 7, 0.9, 3)
+        answer = server.http.post("/v1/responses", json={"input": "Hello"}).json()
+        assert (answer["temperature"], answer["top_p"]) == (0.6, 0.9)
 
 
 def test_completion(server, tokenizer):

@@ -8,7 +8,7 @@ import typer
 
 from smartspec.cli.config_file import CLASSES, read_classes
 from smartspec.cli.logs import LogFormat
-from smartspec.cli.main import _build_app
+from smartspec.cli.main import _build_app, run
 from smartspec.cli.serve import serve
 from smartspec.server.openai.generation_body import SpeculationBody
 
@@ -61,6 +61,33 @@ def test_a_file_as_editors_on_windows_write_it(tmp_path):
     path.write_bytes("\ufeffport = 1\r\n\r\n[classes.chat]\r\nweight = 2.0\r\n".encode())
     assert options("--config", str(path))["port"] == 1
     assert read_classes(path).fill(SpeculationBody(workload_class="chat")).weight == 2.0
+
+
+def test_what_kubernetes_sets_for_a_service_is_passed_over(monkeypatch, capsys):
+    """Kubernetes documentation, "Environment variables" of a Service named smartspec with port 8000."""
+    place = "10.96.44.7"
+    for name, value in {
+        "SERVICE_HOST": place, "SERVICE_PORT": "8000", "SERVICE_PORT_HTTP": "8000", "PORT": f"tcp://{place}:8000",
+        "PORT_8000_TCP": f"tcp://{place}:8000", "PORT_8000_TCP_PROTO": "tcp", "PORT_8000_TCP_PORT": "8000",
+        "PORT_8000_TCP_ADDR": place,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"SMARTSPEC_{name}", value)
+    assert options()["port"] == 8000
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Service named smartspec is no port here, and passed over: enableServiceLinks" in line
+
+
+def test_a_wrong_variable_is_named(monkeypatch, capsys):
+    monkeypatch.setenv("SMARTSPEC_MAXBATCH", "3")
+    monkeypatch.setenv("SMARTSPEC_CACHE", "/tmp")
+    monkeypatch.setenv("SMARTSPEC_MAX_QUEUE", "many")
+    with pytest.raises(typer.BadParameter, match=r"variable SMARTSPEC_MAX_QUEUE\)"):
+        options()
+    assert capsys.readouterr().err.count("SMARTSPEC_MAXBATCH: did you mean SMARTSPEC_MAX_BATCH?") == 1
+    monkeypatch.setenv("SMARTSPEC_MAX_QUEUE", "0")  # a number that no engine takes
+    with pytest.raises(SystemExit, match="2"):
+        run(lambda: _build_app()(["serve"]))
+    assert "must be at least 1, got 0 (options from variables: SMARTSPEC_MAX_QUEUE)" in capsys.readouterr().err
 
 
 def test_the_file_has_a_variable(monkeypatch):

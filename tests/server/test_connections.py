@@ -132,6 +132,29 @@ def test_http_1_0_gets_no_chunks(quick_server, stream, head):
     assert (texts(body) if stream else json.loads(body)["choices"][0]["text"]) == "One two"
 
 
+H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize("piece", [1, 300, 10**6])
+@pytest.mark.parametrize("offer", [H2C, "upgrade: websocket\r\nConnection: upgrade\r\n"])
+def test_an_offer_of_another_protocol_is_ignored(server, offer, piece, version):
+    """RFC 9110, 7.8: the request is answered, body and all, however it is cut, and so is what comes after it."""
+    requests = [post(version, offer, prompt="One two")]
+    if version == "1.1":
+        chunked = b"13\r\n" + b'{"prompt": "three"}' + b"\r\n0\r\n\r\n"
+        requests.append(HEAD + b"Transfer-Encoding: chunked\r\n" + offer.encode() + b"\r\n" + chunked)
+        requests.append(b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+    data = b"".join(requests)
+    with connect(server) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(data), piece):
+            connection.sendall(data[at : at + piece])
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 200") == len(requests) and b'"One two"' in answer
+    assert version == "1.0" or (b'"three"' in answer and answer.endswith(b'{"status":"ok"}'))
+
+
 @pytest.mark.parametrize("line", ["GET /health", "HEAD /health", "GET /nothing"])
 def test_http_1_0_gets_whole_answers(quick_server, line):
     first, _, body = exchange(quick_server, f"{line} HTTP/1.0\r\n\r\n".encode()).partition(b"\r\n\r\n")

@@ -3,6 +3,8 @@
 import pytest
 from fake_server import MAX_MODEL_LEN
 
+from smartspec.server.anthropic.body import MessagesBody
+from smartspec.server.http.body_model import BodyContext
 from smartspec.server.openai.chat_body import Message
 from smartspec.server.openai.responses_body import ResponsesBody
 from smartspec.server.openai.responses_items import to_messages
@@ -122,6 +124,26 @@ def test_items_that_say_something_are_read():
     call, output = read({"type": "mcp_call", "id": "m", "name": "find", "arguments": "{}", "output": "b"})
     assert call.tool_calls[0].function.name == "find" and output.content == "b"
     assert [m.content for m in read({"type": "message", "role": "assistant", "content": None})] == [""]
+
+
+def test_nothing_is_left_out_in_silence():
+    """What no model sees is counted under its kind; a summary stands for a thought that its server kept."""
+    summary = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
+    assert [m.reasoning_content for m in read(summary, {"role": "assistant", "content": "a"})] == ["hm"]
+    shot = {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}}
+    hidden = {"type": "redacted_thinking", "data": "eA=="}
+    used = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    hidden_kinds = {"tool_use", "redacted_thinking"}
+    for kind, body, names in (
+        (ResponsesBody, {"input": [summary, USER, shot]}, {"reasoning", "computer_call_output", "computer_screenshot"}),
+        (MessagesBody, {"max_tokens": 1, "messages": [{"role": "user", "content": [used, hidden]}]}, hidden_kinds),
+    ):
+        context = BodyContext()
+        kind.model_validate(body, context=context)
+        assert context.ignored == names
+    written = summary | {"content": [{"type": "reasoning_text", "text": "x"}]}  # by this server
+    strict = ResponsesBody.model_validate({"input": [written, USER]}, context=BodyContext(strict=True))
+    assert strict.input[0].content == "x"
 
 
 def test_system_messages_at_the_beginning_are_one(server):

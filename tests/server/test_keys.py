@@ -23,6 +23,7 @@ def test_every_key_is_a_key(guarded_server):
     for headers in ({}, bearer("wrong"), {"x-api-key": "wrong"}, *wrong_places):
         answer = guarded_server.http.get("/v1/models", headers=headers)
         assert answer.status_code == 401 and "Authorization" in answer.json()["error"]["message"]
+        assert answer.headers["www-authenticate"] == "Bearer"  # RFC 9110, 15.5.2
     for key in ("right", "schlüssel"):
         for headers in (bearer(key), {"x-api-key": key.encode()}):
             assert guarded_server.http.get("/v1/models", headers=headers).status_code == 200

@@ -92,6 +92,13 @@ def test_a_body_as_coding_agents_send_it(server):
     assert events[-1].type == "response.completed" and events[-1].response.store is False
 
 
+def test_log_probabilities_are_refused_by_name(server):
+    body = {"input": "a", "include": ["reasoning.encrypted_content"]}
+    assert server.http.post("/v1/responses", json=body).status_code == 200
+    answer = server.http.post("/v1/responses", json=body | {"include": ["message.output_text.logprobs"]})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "include"
+
+
 def test_what_is_not_stored_is_said(server):
     answer = server.http.post("/v1/responses", json={"input": "a", "previous_response_id": "resp_1"})
     assert "send the items of the conversation as input" in answer.json()["error"]["message"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_server import MODEL, grammar_compiler
 
-from smartspec.server.structured.fields import StructuredOutputs, json_grammar
+from smartspec.server.structured.fields import MAX_SCHEMA_BYTES, StructuredOutputs, json_grammar
 from smartspec.server.structured.grammars import GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
@@ -56,6 +56,16 @@ def test_what_cannot_be_compiled_is_said(tokenizer, requested):
         grammar_compiler(tokenizer).compile(StructuredOutputs(**requested).definition())
 
 
+def test_descriptions_are_no_part_of_a_schemas_size(tokenizer):
+    """OpenAI's limit of 120,000 characters counts names, enum and const values."""
+    properties = {f"field_{i:03d}": {"type": "integer", "description": 'What "it" says. ' * 60} for i in range(300)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    assert len(json.dumps(schema)) > 2 * MAX_SCHEMA_BYTES
+    grammar_compiler(tokenizer).compile(json_grammar(schema))
+    with pytest.raises(ValueError, match="longer than"):
+        json_grammar({"enum": ['"description": "x"' * MAX_SCHEMA_BYTES]})
+
+
 def test_a_tokenizer_that_cannot_be_read_leaves_the_rest_to_be_served(tokenizer):
     compiler = GrammarCompiler(tokenizer, 3, frozenset({2}))  # fewer tokens than it has
     with pytest.raises(ValueError, match="tokenizer"):
@@ -74,7 +84,7 @@ IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"guided_json": "{"}, "guided_json"),
-        pytest.param({"guided_json": {"description": "x" * 70000}}, "guided_json", id="long"),
+        pytest.param({"guided_json": {"const": "x" * MAX_SCHEMA_BYTES}}, "guided_json", id="long"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_regex"),
         ({"guided_regex": "a", "min_tokens": 3}, "guided_regex"),
         ({"guided_regex": "(("}, "guided_regex"),

@@ -3,10 +3,13 @@
 import random
 
 import pytest
-from fake_server import MODEL
+from fake_server import MODEL, grammar_compiler
 
+from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.responses_items import InputItem, to_messages
 from smartspec.server.openai.thoughts import ThoughtReader, num_thought_tokens
+from smartspec.server.structured.after_thought import after_thought
+from smartspec.server.structured.grammar_worker import first_matcher
 
 THINKS = "{{ messages[0].content }}{# </think>, tools #}"  # the fake model says the prompt back
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -84,11 +87,64 @@ def test_a_model_whose_template_knows_no_thoughts_has_none(server, tokenizer, mo
     assert chat(server, "<think>a</think>b", False)[:2] == ("", "<think>a</think>b")
 
 
-def test_a_grammar_leaves_no_room_for_a_thought(server, tokenizer, monkeypatch):
-    """The fake model obeys no grammar; what it writes is not read for thoughts."""
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+CITY_TOOL = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+MESSAGES = [{"role": "user", "content": "a"}]
+DEMANDS = [
+    ({"response_format": FORM}, '{"a": 5}'),
+    ({"guided_regex": "[0-9]+"}, "42"),
+    ({"guided_choice": ["yes", "no"]}, "no"),
+    ({"tools": [CITY_TOOL], "tool_choice": "required"}, CALL),
+    ({"tools": [CHAT_TOOL], "response_format": FORM}, '{"a": 5}'),
+]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(("demand", "answer"), DEMANDS)
+def test_a_grammar_holds_after_the_thought_and_not_inside(tokenizer, demand, answer, is_open):
+    """As in vLLM: structured output begins where reasoning has ended. A thought may hold what the grammar forbids."""
+    (what,) = ChatBody.model_validate({"messages": MESSAGES} | demand).grammars().values()
+    tables = grammar_compiler(tokenizer)._tables()
+    begun = first_matcher(tables, after_thought(what.definition(), is_open))
+
+    def holds(text: str) -> bool:
+        matcher, token_ids = begun.deep_copy(), tokenizer(text, add_special_tokens=False)["input_ids"]
+        return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+
+    opening = "" if is_open else "<think>"
+    for thought in ("\nHm, {[ 17 </thin", f"{answer} yes\n\n"):
+        assert holds(f"{opening}{thought}</think>\n\n{answer}") and holds(f"{opening}{thought}</think>{answer}")
+        assert not holds(f"{opening}{thought}</think>\n\nWell, {answer}")
+    assert holds(answer) != is_open and not holds("Well") and not holds(f"x{opening}y</think>{answer}</think>")
+
+
+def test_an_answer_of_a_format_has_its_thought(server, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", THINKS)
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    assert chat(server, "a</think>b<think>", False, response_format=form)[:2] == ("", "a</think>b<think>")
+    assert chat(server, "<think>a</think>b<think>", False, response_format=FORM)[:2] == ("a", "b<think>")
+
+
+@pytest.mark.parametrize(
+    ("begun", "thought", "said"),
+    [
+        ("<think>\nI wonder", "<think>\nI wonder", "Done"),  # the fake model says its prompt back
+        ("So <think>\nI wonder</think>\n\nWell", "", "So <think>\nI wonder</think>\n\nWell</think>Done"),
+        ("Well", "", "Well</think>Done"),
+    ],
+)
+def test_a_thought_that_is_continued_stays_one(server, tokenizer, monkeypatch, begun, thought, said):
+    """vLLM's parsers look at all of the prompt, too."""
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[-1].content }}{# </think> #}")
+    monkeypatch.setattr(
+        tokenizer, "apply_chat_template", lambda messages, **_: f"{messages[-1]['content']}</think>Done"
+    )
+    turns = [*MESSAGES, {"role": "assistant", "content": begun}]
+    body = {"messages": turns, "max_tokens": 60}
+    answer = server.chat(**body, continue_final_message=True, add_generation_prompt=False).json()
+    message = answer["choices"][0]["message"]
+    assert (message.get("reasoning_content", ""), message["content"]) == (thought.removeprefix("<think>\n"), said)
+    blocks = server.http.post("/v1/messages", json=body).json()["content"]
+    assert [block["type"] for block in blocks] == ["thinking"] * bool(thought) + ["text"]
 
 
 def test_a_response_has_an_item_of_it(burst_server, tokenizer, monkeypatch):
@@ -116,6 +172,8 @@ def test_a_thought_goes_back_with_the_message_after_it():
     items = [thought, call, {"type": "function_call_output", "call_id": "c1", "output": "rain"}, thought, said]
     items += [{"type": "reasoning", "id": "rs_2", "summary": []}, {"role": "user", "content": "Thanks"}, thought]
     messages = to_messages([InputItem(**item) for item in items])
+    (both,) = to_messages([InputItem(**item) for item in (thought, thought, call, thought, call)])
+    assert both.reasoning_content == "hm\nhm\nhm" and len(both.tool_calls) == 2
     assert [(m.role, m.reasoning_content) for m in messages] == [
         ("assistant", "hm"),
         ("tool", None),

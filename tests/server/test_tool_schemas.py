@@ -274,9 +274,7 @@ def test_schemas_that_cannot_be_held_to_are_refused_with_a_remedy(server, schema
 
 
 def test_large_schemas_are_refused_before_they_are_closed():
-    tools = [
-        {"type": "function", "function": {"name": "f", "parameters": obj(a={"description": "x" * MAX_SCHEMA_BYTES})}}
-    ]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": obj(a={"const": "x" * MAX_SCHEMA_BYTES})}}]
     body = ChatBody(messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required")
     with pytest.raises(ValueError, match="longer than"):
         body.grammars()["tool_choice"].definition()

@@ -6,7 +6,7 @@ import random
 import pytest
 from fake_server import MODEL, grammar_compiler
 
-from smartspec.server.openai import tool_calls
+from smartspec.server.openai import call_formats
 from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.messages import to_plain_template, to_template
 from smartspec.server.openai.tool_calls import ToolCallReader
@@ -122,7 +122,7 @@ def test_each_character_is_looked_at_once(monkeypatch):
     feed = json_text.JsonPrefix.feed
     counted = lambda self, text, begin=0: seen.append(len(text) - begin) or feed(self, text, begin)  # noqa: E731
     monkeypatch.setattr(json_text.JsonPrefix, "feed", counted)
-    monkeypatch.setattr(tool_calls, "read_json", lambda text: parsed.append(len(text)) or json_text.read_json(text))
+    monkeypatch.setattr(call_formats, "read_json", lambda text: parsed.append(len(text)) or json_text.read_json(text))
     text = '<tool_call>{"name":"f","arguments":{"a":"' + "</tool_call>" * 2000
     shown, calls, _ = pushed(text, list(range(50, len(text), 7)))
     assert shown == text and not calls

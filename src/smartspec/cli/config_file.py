@@ -10,7 +10,6 @@ import typer
 if TYPE_CHECKING:
     from smartspec.server.openai.workload_classes import WorkloadClasses
 
-VARIABLES = {"auto_envvar_prefix": "SMARTSPEC"}  # context settings of a command: --max-batch is SMARTSPEC_MAX_BATCH too
 CLASSES = "classes"  # the one table: [classes.NAME], see server.workload_classes
 
 

@@ -24,12 +24,13 @@ def run(app: Callable[[], None]) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "smartspec":
             raise
-        _fail(f"{error.name} is not installed: in a clone, pip install '.[server]' (for bench alone: '.[bench]')")
+        remedy = "in a clone, pip install '.[server]' (for bench alone: '.[bench]')"
+        _fail(error, f"{error.name} is not installed: {remedy}")
     except OSError as error:
         named = error.filename is not None and error.strerror is not None
-        _fail(f"{error.filename}: {error.strerror}" if named else str(error) or type(error).__name__)
+        _fail(error, f"{error.filename}: {error.strerror}" if named else str(error))
     except ValueError as error:
-        _fail(str(error) or type(error).__name__)
+        _fail(error, str(error))
 
 
 def _build_app():
@@ -37,7 +38,6 @@ def _build_app():
 
     from smartspec import __version__
     from smartspec.cli.bench import bench
-    from smartspec.cli.config_file import VARIABLES
     from smartspec.cli.datastore import datastore_app
     from smartspec.cli.doctor import doctor
     from smartspec.cli.export import export
@@ -46,6 +46,7 @@ def _build_app():
     from smartspec.cli.report import report
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
+    from smartspec.cli.variables import VARIABLES, CommandWithVariables
     from smartspec.cli.vllm import vllm_app
 
     def show_version(wanted: bool) -> None:
@@ -65,7 +66,7 @@ def _build_app():
     ) -> None:
         pass
 
-    app.command(context_settings=VARIABLES)(serve)
+    app.command(cls=CommandWithVariables, context_settings=VARIABLES)(serve)
     for command in (generate, bench, doctor, simulate, report, export):
         app.command()(command)
     app.add_typer(datastore_app(), name="datastore")
@@ -74,8 +75,8 @@ def _build_app():
     return app
 
 
-def _fail(message: str) -> None:
-    one_line = " ".join(message.split())
+def _fail(error: Exception, message: str) -> None:
+    one_line = " ".join([*(message or type(error).__name__).split(), *getattr(error, "__notes__", ())])
     print(f"error: {one_line}", file=sys.stderr)
     sys.exit(2)
 

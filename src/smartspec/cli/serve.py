@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import os
 import resource
 import signal
 import socket
@@ -38,6 +39,12 @@ class ServerOptions:
         Path | None, typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True)
     ] = None
     model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Names (a,b) that clients use (default: of a path its last part).")
+    ] = None
+    generation_config: Annotated[
+        str, typer.Option(help="Sampling options that a request leaves out: auto (the checkpoint's) or none.")
+    ] = "auto"
     chat_template: Annotated[
         str | None, typer.Option(help="Name of one of the model's chat templates, or a file (default: its default).")
     ] = None
@@ -126,6 +133,7 @@ def serve(options: ServerOptions) -> None:
     if options.speculator is not None:
         check_speculator(options.speculator)
     classes = read_classes(options.config)
+    names = served_names(options.served_model_name, engine_config.model)
     keys = api_keys(options.api_key, options.api_key_file, options.admin_key, options.shared_cache)
     origins = cors_origins(options.cors_origin)
     listener = bind(options.host, options.port)
@@ -156,7 +164,7 @@ def serve(options: ServerOptions) -> None:
             allowed_hosts=hosts,
             speculator=None if options.speculator is None else load_speculator(options.speculator, engine),
         )
-        run(engine, thread, listener, options.drain_seconds, app_options)
+        run(engine, names, thread, listener, options.drain_seconds, app_options)
     except KeyboardInterrupt:
         pass
     finally:
@@ -164,6 +172,17 @@ def serve(options: ServerOptions) -> None:
         if engine is not None:
             engine.close()
     print("stopped")
+
+
+def served_names(option: str | None, model: str) -> tuple[str, ...]:
+    """Names of the model for clients. ValueError for an empty one, or two that are equal."""
+    if option is None:
+        path = Path(model).expanduser()
+        return (Path(os.path.abspath(path)).name if path.exists() else model,)
+    names = tuple(name.strip() for name in option.split(","))
+    if "" in names or len(set(names)) != len(names):
+        raise ValueError(f"--served-model-name {option!r}: give names separated by commas, each once")
+    return names
 
 
 def check_speculator(name: str) -> None:
@@ -179,7 +198,7 @@ def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
     ValueError as build_engine."""
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import build_engine
-    from smartspec.engine.runtime.drafter_kinds import check_same_vocabulary
+    from smartspec.engine.runtime.drafter_kinds import check_same_tokens
     from smartspec.engine.runtime.engine_thread import EngineThread
 
     thread = EngineThread()
@@ -188,7 +207,14 @@ def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
         datastore_memory=None, decision_log=None,
     )  # fmt: skip
     small = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
-    check_same_vocabulary(engine.loaded, small.loaded, "use a --speculator of the same family")
+    remedy = "use a --speculator of the same family"
+    large = engine.loaded
+    if large.vocab_size != small.loaded.vocab_size:
+        raise ValueError(
+            f"{name!r} has a vocabulary of {small.loaded.vocab_size} tokens, {large.name!r} of {large.vocab_size}: "
+            f"{remedy}"
+        )
+    check_same_tokens(large, small.loaded, remedy)
     if small.max_model_len < engine.max_model_len:
         raise ValueError(
             f"--speculator {name} has {small.max_model_len} positions, the model serves {engine.max_model_len}: start "
@@ -203,6 +229,7 @@ def engine_config_of(options: ServerOptions) -> "EngineConfig":
 
     given = {"model": options.model, "max_draft_tokens": options.max_draft_tokens}
     return EngineConfig(
+        generation_config=options.generation_config,
         chat_template=options.chat_template,
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
         policy=options.policy,
@@ -253,6 +280,7 @@ def raise_file_limit() -> None:
 
 def run(
     engine: "Engine",
+    names: tuple[str, ...],
     thread: "EngineThread",
     listener: socket.socket,
     drain_seconds: float,
@@ -270,13 +298,12 @@ def run(
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     raise_file_limit()
     async_engine = AsyncEngine.of(engine, thread)
-    name = engine.loaded.name
     config = engine.config
     if config.forced_acceptance is not None:
-        name = invalid_text_name(name, config.forced_acceptance)
+        names = (invalid_text_name(names[0], config.forced_acceptance),)
         print(f"WARNING: --forced-acceptance {config.forced_acceptance:g}: all text is invalid", flush=True)
     compiler = GrammarCompiler(engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids)
-    about = About(name, config.policy, config.active_drafters, engine.kernels, config.forced_acceptance)
+    about = About(names, config.policy, config.active_drafters, engine.kernels, config.forced_acceptance)
     app = create_app(async_engine, engine.tokenizer, compiler, about, options)
     give_back_memory()
     host, port = listener.getsockname()[:2]
@@ -285,7 +312,7 @@ def run(
         stack.callback(compiler.close)
 
         def on_ready() -> None:
-            print(ready_text(url, name, bool(options.keys), options.has_page), flush=True)
+            print(ready_text(url, names[0], bool(options.keys), options.has_page), flush=True)
             stack.enter_context(_live_state(async_engine, config.policy))
 
         server = HttpServer(app, async_engine, drain_seconds=drain_seconds, on_ready=on_ready)

@@ -41,12 +41,16 @@ METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class About:
     """Facts about the engine that the server reports."""
 
-    model: str
+    names: tuple[str, ...]  # under which the model is served; the first is in answers and metrics
     # policy, drafters: their names
     policy: str
     drafters: tuple[str, ...] = ()
     kernels: dict[str, str] = field(default_factory=dict)  # see engine.kernel_report
     forced_acceptance: float | None = None  # of an engine whose text is invalid, see engine.sampling.forced_acceptance
+
+    @property
+    def model(self) -> str:
+        return self.names[0]
 
 
 @dataclass(frozen=True)
@@ -103,13 +107,13 @@ def create_app(
     prompts = PromptReader(tokenizer, engine)
     is_text_invalid = about.forced_acceptance is not None
     parser = BodyParser(options.strict_fields, metrics.ignored_fields.count)
-    reader = CallReader(prompts, engine, about.model, parser, options.classes, compiler, is_text_invalid)
+    reader = CallReader(prompts, engine, about.names, parser, options.classes, compiler, is_text_invalid)
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
-    app.include_router(_tokenizer_routes(prompts, engine, about.model, parser))
+    app.include_router(_tokenizer_routes(prompts, engine, about.names, parser))
     if options.speculator is not None:
         make_routes = lab_table("reasoning", "ROUTES")["reasoning"]
-        routes = make_routes(engine, options.speculator, about.model, prompts, tokenizer, parser)
+        routes = make_routes(engine, options.speculator, about.names, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
     app.include_router(_information_routes(engine, about), prefix="/v1")
     app.include_router(_feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1")
@@ -142,19 +146,21 @@ def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerM
     return router
 
 
-def _tokenizer_routes(prompts: PromptReader, engine: AsyncEngine, model_name: str, parser: BodyParser) -> APIRouter:
+def _tokenizer_routes(
+    prompts: PromptReader, engine: AsyncEngine, names: Sequence[str], parser: BodyParser
+) -> APIRouter:
     """POST /tokenize and /detokenize, as in vLLM."""
     router = APIRouter()
 
     def tokenized(data: bytes, client: Origin) -> JSONResponse:
         body = parser.parse(TokenizeBody, data, client)
-        check_model(body.model, model_name)
+        check_model(body.model, names)
         token_ids = prompts.tokenize(body)
         return JSONResponse({"count": len(token_ids), "max_model_len": engine.max_model_len, "tokens": token_ids})
 
     def detokenized(data: bytes, client: Origin) -> JSONResponse:
         body = parser.parse(DetokenizeBody, data, client)
-        check_model(body.model, model_name)
+        check_model(body.model, names)
         return JSONResponse({"prompt": prompts.detokenize(body.tokens)})
 
     @router.post("/tokenize")
@@ -170,21 +176,19 @@ def _tokenizer_routes(prompts: PromptReader, engine: AsyncEngine, model_name: st
 
 def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
     router = APIRouter()
-    model = {"id": about.model, "object": "model", "created": 0, "owned_by": "smartspec"}
-    model["max_model_len"] = engine.max_model_len
-
+    facts = {"object": "model", "created": 0, "owned_by": "smartspec", "max_model_len": engine.max_model_len}
     shown = {"drafters": list(about.drafters), "kernels": about.kernels}
     if about.forced_acceptance is not None:
         shown["forced_acceptance"] = about.forced_acceptance
 
     @router.get("/models")
     async def models() -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [model]})
+        return JSONResponse({"object": "list", "data": [{"id": name} | facts for name in about.names]})
 
     @router.get("/models/{name:path}")
     async def one_model(name: str) -> JSONResponse:
-        check_model(name, about.model)
-        return JSONResponse(model)
+        check_model(name, about.names)
+        return JSONResponse({"id": name} | facts)
 
     @router.get("/speculation")
     async def speculation() -> JSONResponse:

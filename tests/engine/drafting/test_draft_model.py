@@ -1,6 +1,7 @@
 """The draft model as drafter, on tiny models: the target as its own draft is always right, whatever happens."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,10 +52,15 @@ class ModelController:
     def end(self, request_id: int) -> None: ...
 
 
-def make_core(draft_seed: int, num_blocks: int = 60, seed: int = 0) -> EngineCore:
+def make_core(
+    draft_seed: int, num_blocks: int = 60, seed: int = 0, rows: int = VOCABULARY, max_len: int = 128
+) -> EngineCore:
+    """rows, max_len: of the draft model."""
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128)
-    draft = ModelRunner(as_loaded(tiny_llama(draft_seed)), num_slots=4, max_len=128)
-    executor = LiveExecutor(target, (DraftModel(draft, 4),))
+    model = tiny_llama(draft_seed)
+    model.resize_token_embeddings(rows)
+    draft = ModelRunner(replace(as_loaded(model), vocab_size=rows), num_slots=4, max_len=max_len)
+    executor = LiveExecutor(target, (DraftModel(draft, 4, vocab_size=VOCABULARY),))
     scheduler = Scheduler(BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
     return EngineCore(scheduler, executor, ModelController(seed))
 
@@ -115,6 +121,30 @@ def test_another_draft_changes_no_greedy_token():
         assert [r.output_token_ids.tolist() for r in generate(core)] == expected
         assert core.controller.num_tested > 0
         assert core.controller.num_accepted < core.controller.num_tested
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("shape", [{"rows": VOCABULARY - 20}, {"rows": VOCABULARY + 30}, {"max_len": 40}])
+def test_a_draft_model_may_have_other_rows_or_a_shorter_context(shape, temperature):
+    """llama.cpp: common_speculative_are_compatible. It drafts what it knows, and up to where its context ends."""
+    core, rooms = make_core(draft_seed=0, **shape), []
+    drafter, view = core.executor.drafters[0], core.executor.drafters[0].view
+
+    def viewed(batch, *more):
+        rooms.extend(zip([r.num_tokens for r in batch.decoding], view(batch, *more).lengths.tolist(), strict=True))
+        return view(batch, *more)
+
+    drafter.view = viewed
+    requests = generate(core, temperature)
+    controller = core.controller
+    assert controller.num_accepted > 0
+    assert controller.num_accepted == controller.num_tested or shape == {"rows": VOCABULARY - 20}
+    if not temperature:
+        plain = generate(make_core(draft_seed=0))
+        assert [r.output_token_ids.tolist() for r in requests] == [r.output_token_ids.tolist() for r in plain]
+    max_len = shape.get("max_len", 128)
+    assert all(room == max(max_len + 1 - num, 0) for num, room in rooms)
+    assert (0 in [room for _, room in rooms]) == (max_len == 40)
 
 
 def test_a_stop_rule_ends_drafts_after_the_pass_it_was_called_for():

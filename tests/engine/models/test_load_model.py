@@ -10,7 +10,7 @@ from compiled import need_kernels
 from gguf import GGUFWriter
 from saved_models import save_model
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
 from smartspec.engine.models import checkpoint, default_model
@@ -18,6 +18,7 @@ from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import QuantizedLinear
+from smartspec.engine.models.sampling_defaults import check_defaults, keep_gguf_defaults, sampling_defaults
 from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
 
@@ -83,10 +84,40 @@ def test_a_missing_gguf_file_is_named():
         load_model("/tmp/missing.gguf")
 
 
-def test_a_file_that_is_no_gguf_file_is_called_so(tmp_path: Path):
-    (tmp_path / "model.gguf").write_bytes(b"<html>not found</html>")
-    with pytest.raises(OSError, match=r"model\.gguf is damaged or no GGUF file"):
-        load_model(str(tmp_path / "model.gguf"))
+@pytest.mark.parametrize("name", ["model.gguf", "MODEL.GGUF", "sha256-09f4ef31"])
+def test_a_gguf_file_is_known_by_its_content(tmp_path: Path, name: str):
+    """As to llama.cpp: Ollama's blobs have no ending. A folder with one is enough."""
+    path = tmp_path / name
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(OSError, match=f"{name} is damaged or no GGUF file"):
+        load_model(str(path))
+    path.unlink()
+    path.symlink_to(default_model.default_model_file())
+    (tmp_path / "README.md").write_text("What it is.")
+    for place in (path, tmp_path):
+        assert checkpoint.locate(str(place)) == (str(tmp_path), {"gguf_file": name})
+        assert checkpoint.claimed_positions(str(place)) == 8192
+    (tmp_path / "second").symlink_to(path)
+    with pytest.raises(OSError, match=r"no config\.json, nor one GGUF file"):
+        checkpoint.locate(str(tmp_path))
+
+
+def test_sampling_options_are_those_of_the_generation_config(tmp_path: Path):
+    """vLLM: ModelConfig.get_diff_sampling_param. llama.cpp: general.sampling.* of a GGUF file."""
+    folder = save_model(tmp_path)
+    path = folder / "generation_config.json"
+    said = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "max_new_tokens": 99, "do_sample": True}
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "max_tokens": 99}
+    assert load_model(str(folder), device="cpu").sampling_defaults == defaults
+    config = GenerationConfig()
+    keep_gguf_defaults(config, {"general.sampling.temp": 0.2, "general.sampling.top_k": 40, "general.name": "x"})
+    assert sampling_defaults(config) == {"temperature": 0.2, "top_k": 40}
+    for wrong in ({"top_p": 7.0}, {"temperature": "warm"}):
+        with pytest.raises(
+            ValueError, match=f"generation config of 'a': .*{next(iter(wrong))}.*--generation-config none"
+        ):
+            check_defaults(wrong, "a")
 
 
 def test_a_hub_that_cannot_be_reached_is_not_tried_again_and_again(monkeypatch):

@@ -84,7 +84,8 @@ class KVCache:
 
     def _give_pages_back(self, trim: Trim) -> None:
         page = mmap.PAGESIZE
-        firsts, ends = self._byte_ranges(trim.slot, trim.num_tokens, self._storage.shape[4])
+        max_len = self._storage.shape[4]  # a draft model's may be shorter than the text
+        firsts, ends = self._byte_ranges(trim.slot, min(trim.num_tokens, max_len), max_len)
         self._advise(mmap.MADV_DONTNEED, -(-firsts // page) * page, ends // page * page)
 
     def _byte_ranges(self, slot: int, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,9 @@ DEFAULT = "default"
 
 
 class ChatTemplateError(ValueError):
-    """A template does not render a conversation: it refuses that, or it is wrong."""
+    """A template does not render a conversation: it refuses that, or it is wrong, or is_slow."""
+
+    is_slow = False
 
 
 class ChatTemplate:
@@ -52,7 +54,9 @@ class ChatTemplate:
             self._slow.release()
         if rendering.is_alive():
             rendering.interrupt()
-            raise ChatTemplateError(f"it takes longer than the {MAX_SECONDS:g} s that it may")
+            error = ChatTemplateError(f"it takes longer than the {MAX_SECONDS:g} s that it may")
+            error.is_slow = True
+            raise error
         if rendering.error is not None:
             raise ChatTemplateError(str(rendering.error) or type(rendering.error).__name__) from rendering.error
         return rendering.text

@@ -23,9 +23,10 @@ from transformers.utils.logging import disable_progress_bar
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_file
 from smartspec.engine.models.gguf_config import config_values
-from smartspec.engine.models.gguf_file import GGUFFile, open_gguf
+from smartspec.engine.models.gguf_file import GGUFFile, gguf_in, open_gguf
 from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
 from smartspec.engine.models.gguf_text import configuration_folder
+from smartspec.engine.models.sampling_defaults import keep_gguf_defaults
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
 logger = logging.getLogger(__name__)
@@ -37,10 +38,12 @@ KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 def locate(name: str) -> tuple[str, dict[str, str]]:
     """The arguments for from_pretrained: a folder or hub id, and {"gguf_file": file} for a GGUF file."""
     path = default_model_file() if name == DEFAULT_MODEL else Path(name).expanduser()
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise OSError(f"no such GGUF file: {path}")
+    if path.is_dir() and not (path / "config.json").is_file():
+        path = gguf_in(path) or path
+    if path.is_file():  # of whatever name: opening it tells whether it is one
         return str(path.parent), {"gguf_file": path.name}
+    if path.suffix.lower() == ".gguf":
+        raise OSError(f"no such GGUF file: {path}")
     if path.is_dir():
         _check_folder(path)
         return str(path), {}
@@ -91,8 +94,8 @@ def _check_folder(folder: Path) -> None:
     """Raise OSError where config or weights are missing or a safetensors file is cut short; reads headers only."""
     if not (folder / "config.json").is_file():
         raise OSError(
-            f"{folder} holds no config.json: give the folder of a Hugging Face checkpoint, a .gguf file or, of "
-            "drafters, a trained head (of one whose training was interrupted, give that command again)"
+            f"{folder} holds no config.json, nor one GGUF file: give the folder of a Hugging Face checkpoint, a GGUF "
+            "file or, of drafters, a trained head (of one whose training was interrupted, give that command again)"
         )
     _check_parts(folder)
     weights = sorted(folder.glob("*.safetensors"))
@@ -177,13 +180,16 @@ def _read_gguf(
         config = AutoConfig.from_pretrained(folder)
         _check_architecture(name, config)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)  # no class of the model's would keep it as it is
+        model = None
         if keep_blocks:
             try:
-                return read_gguf_model(file, config, ATTENTION_NAME, known=known), tokenizer
+                model = read_gguf_model(file, config, ATTENTION_NAME, known=known)
             except BlocksNotKept as reason:
                 logger.warning("%s: its weights are unpacked to %s, because %s", name, dtype, reason)
-        unpacked = read_gguf_model(file, config, ATTENTION_NAME, known=known, keep_blocks=False, dtype=dtype)
-        return unpacked, tokenizer
+        if model is None:
+            model = read_gguf_model(file, config, ATTENTION_NAME, known=known, keep_blocks=False, dtype=dtype)
+        keep_gguf_defaults(model.generation_config, file.scalars)
+        return model, tokenizer
     except (UnsupportedModelError, OSError):
         raise
     except Exception as error:  # as above

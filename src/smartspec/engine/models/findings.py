@@ -95,7 +95,8 @@ def _files_of(source: str, files: dict[str, str]) -> list | None:
     """Name, size and times of all files of a checkpoint. The time of its last change is set by the system alone, so a
     file that was put in the place of another shows, whatever its size and date."""
     if files:
-        paths = [Path(source, files["gguf_file"]), *sorted(Path(source).glob("*.gguf"))]  # it may be one of several
+        parts = sorted(Path(source).glob("*.[gG][gG][uU][fF]"))  # it may be one of several
+        paths = [Path(source, files["gguf_file"]), *parts]
     elif Path(source).is_dir():
         paths = sorted(path for path in Path(source).iterdir() if path.is_file())
     else:

@@ -25,7 +25,7 @@ MAX_DIMENSIONS = 4
 # Longer arrays are of a vocabulary; those of a model have a number for every layer.
 MAX_ARRAY = 1024
 # Files of one model that is split, as llama.cpp's tools name them; the first is 00001.
-_PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
+_PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<ending>\.gguf)", re.IGNORECASE)
 # Values that models are built by; in a file that is whole, some tensor has a dimension at least as large.
 SIZES = (
     "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count", "attention.head_count_kv",
@@ -93,6 +93,17 @@ class GGUFFile:
         return dequantize(raw if numbers is None else raw.view(numbers), kind).astype(np.float32)
 
 
+def gguf_in(folder: Path) -> Path | None:
+    """The GGUF file in a folder, or the first of a model that is split; None where there is none, or are several."""
+    found = []
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) == MAGIC:
+                found.append(path)
+    models = {part["stem"] if (part := _PART.fullmatch(path.name)) else path.name for path in found}
+    return found[0] if len(models) == 1 else None
+
+
 def open_gguf(path: Path) -> GGUFFile:
     """Read the header of a file, or of all files of a model that is split, given any of them, which lie beside it.
 
@@ -113,7 +124,8 @@ def _join(path: Path, count: int) -> GGUFFile:
     if not found or int(found["parts"]) != count:
         ending = f"-0000N-of-{count:05d}.gguf"
         raise OSError(f"{path} is one of {count} parts of a model and its name does not end in {ending}: rename it so")
-    places = [path.with_name(f"{found['stem']}-{number + 1:05d}-of-{count:05d}.gguf") for number in range(count)]
+    names = (f"{found['stem']}-{number + 1:05d}-of-{count:05d}{found['ending']}" for number in range(count))
+    places = [path.with_name(name) for name in names]
     missing = [place.name for place in places if not place.is_file()]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

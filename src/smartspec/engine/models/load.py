@@ -26,6 +26,7 @@ from smartspec.engine.models.load_check import find_difference, predictions_of_t
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
 from smartspec.engine.models.quantized import lay_out_by_panels, round_inputs, weight_bytes
+from smartspec.engine.models.sampling_defaults import sampling_defaults
 
 logger = logging.getLogger(__name__)
 
@@ -184,6 +185,7 @@ def _facts(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase, shap
         dtype=model.dtype,
         device=model.device,
         weight_bytes=weight_bytes(model),
+        sampling_defaults=sampling_defaults(model.generation_config),
         **shape | {"windows": tuple(shape["windows"])},
     )
 

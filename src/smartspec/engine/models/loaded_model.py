@@ -1,6 +1,7 @@
 """The engine's knowledge of a model that is ready to serve."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ class LoadedModel:
     # "int8" or "bfloat16" where the inputs of linears on blocks or bfloat16 are rounded to that, else "fp32"
     activations: str = "fp32"
     fused_pass: FusedPass | None = None  # computes what the model does, where there is one
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # see models.sampling_defaults
     max_model_len_reason: str = "the positions it was trained for"  # what the positions of max_model_len are
 
     @property

@@ -11,9 +11,9 @@ import queue
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -67,6 +67,7 @@ class TextModel:
     eos_token_ids: frozenset[int]
     vocab_size: int
     max_model_len: int  # most tokens of one request
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # options of requests that leave them out
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class AsyncEngine:
         self.core = core
         self.vocab_size = model.vocab_size
         self.max_model_len = model.max_model_len
+        self.sampling_defaults = model.sampling_defaults
         self.admission = admission
         self.listeners: list[Callable[[StepOutput], None]] = []
         self._tokenizer = model.tokenizer
@@ -140,7 +142,13 @@ class AsyncEngine:
         """Around an engine that was built in thread."""
         return cls(
             engine.core,
-            TextModel(engine.tokenizer, engine.loaded.eos_token_ids, engine.loaded.vocab_size, engine.max_model_len),
+            TextModel(
+                engine.tokenizer,
+                engine.loaded.eos_token_ids,
+                engine.loaded.vocab_size,
+                engine.max_model_len,
+                engine.loaded.sampling_defaults,
+            ),
             Admission(engine.config.max_batch, engine.config.max_queue, engine.config.queue_per_client),
             thread=thread,
             idle_work=collapse_pages(),

@@ -32,6 +32,7 @@ from smartspec.engine.models.end_of_turn import template_end
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.models.sampling_defaults import check_defaults
 from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
 from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, may_draw, prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
@@ -176,6 +177,7 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
         return loaded
 
     loaded = with_chat_template(load(config.model, what=""), config.chat_template)
+    loaded = _with_sampling_defaults(loaded, config.generation_config, report)
     memory = _read_texts(config, loaded, datastore)
     limits = {"num_slots": config.max_batch, "max_len": _max_model_len(config, loaded)}
     options = {
@@ -201,6 +203,15 @@ def with_chat_template(loaded: LoadedModel, choice: str | None) -> LoadedModel:
     choose_template(loaded.tokenizer, choice)
     end = template_end(loaded.tokenizer)
     return loaded if end is None else replace(loaded, eos_token_ids=loaded.eos_token_ids | {end})
+
+
+def _with_sampling_defaults(loaded: LoadedModel, choice: str, report: Callable[[str], None]) -> LoadedModel:
+    defaults = loaded.sampling_defaults if choice == "auto" else {}
+    check_defaults(defaults, loaded.name)
+    if defaults:
+        said = ", ".join(f"{name} {value:g}" for name, value in defaults.items())
+        report(f"where requests leave it out, as the generation config says: {said}")
+    return replace(loaded, sampling_defaults=defaults)
 
 
 def _read_texts(config: EngineConfig, loaded: LoadedModel, datastore: Datastore | None) -> AnswerMemory:

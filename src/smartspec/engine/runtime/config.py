@@ -16,6 +16,7 @@ class EngineConfig:
     """All that an engine is built from. Raises ValueError naming the option and the value."""
 
     model: str = "smollm2-135m-instruct"  # a name, see engine.models.load
+    generation_config: str = "auto"  # "auto": what requests leave out is as the checkpoint says; "none": it is not read
     chat_template: str | None = None  # name of one of the model's, or a file; None for its default
     # Names: of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of heads or of models. None for the default ones.
     drafters: tuple[str, ...] | None = None
@@ -49,6 +50,8 @@ class EngineConfig:
         for name in ("max_model_len", "kv_tokens", "max_queue_per_client"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name))
+        if self.generation_config not in ("auto", "none"):
+            raise ValueError(f"generation_config is {self.generation_config!r}: use auto or none")
         if self.max_batched_tokens < self.max_batch:
             raise ValueError(
                 f"max_batched_tokens ({self.max_batched_tokens}) must be at least max_batch ({self.max_batch})"

@@ -59,18 +59,14 @@ def prepare_trained_head(source: DrafterSource) -> PreparedDrafter:
 
 
 def prepare_draft_model(source: DrafterSource) -> PreparedDrafter:
-    """Another model of the same vocabulary. ValueError where it is of another one, or too short."""
+    """Another model of the same vocabulary. ValueError where it is of another one."""
     draft = source.target if source.name == source.model else source.load_model(source.name)
-    check_same_vocabulary(source.target, draft, "use a draft model of the same family, or --drafter prompt-lookup")
-    if draft.max_model_len < source.max_len:
-        raise ValueError(
-            f"draft model {source.name!r} has {draft.max_model_len} positions, the target serves {source.max_len}: "
-            f"start with --max-model-len {draft.max_model_len}"
-        )
+    check_same_tokens(source.target, draft, "use a draft model of the same family, or --drafter prompt-lookup")
 
     def make(target: ModelRunner) -> Drafter:
-        runner = ModelRunner(draft, num_slots=source.num_slots, max_len=source.max_len)
-        return DraftModel(runner, source.num_slots, source.name)
+        max_len = min(source.max_len, draft.max_model_len)
+        runner = ModelRunner(draft, num_slots=source.num_slots, max_len=max_len)
+        return DraftModel(runner, source.num_slots, source.name, vocab_size=source.target.vocab_size)
 
     return PreparedDrafter(make)
 
@@ -83,15 +79,13 @@ DRAFTERS: dict[str, Callable[[DrafterSource], PreparedDrafter]] = {
 }
 
 
-def check_same_vocabulary(target: LoadedModel, other: LoadedModel, remedy: str) -> None:
-    """Tokens of two models are exchanged by id, so the ids must mean the same text. Raises ValueError saying how they
-    differ."""
-    if target.vocab_size != other.vocab_size:
-        raise ValueError(
-            f"{other.name!r} has a vocabulary of {other.vocab_size} tokens, {target.name!r} of {target.vocab_size}: "
-            f"{remedy}"
-        )
-    if target.tokenizer.get_vocab() != other.tokenizer.get_vocab():
-        raise ValueError(
-            f"the vocabularies of {other.name!r} and {target.name!r} map tokens to different ids: {remedy}"
-        )
+def check_same_tokens(target: LoadedModel, other: LoadedModel, remedy: str) -> None:
+    """Tokens of two models are exchanged by id, so an id that both have must mean the same text. Raises ValueError
+    naming one that does not."""
+    theirs = {token_id: token for token, token_id in other.tokenizer.get_vocab().items()}
+    for token, token_id in target.tokenizer.get_vocab().items():
+        if theirs.get(token_id, token) != token:
+            raise ValueError(
+                f"the vocabularies of {other.name!r} and {target.name!r} map tokens to different ids: {token_id} is "
+                f"{theirs[token_id]!r} and {token!r}: {remedy}"
+            )

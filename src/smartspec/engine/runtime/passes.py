@@ -78,15 +78,16 @@ def measure_profile(
     began, waited, ran = time.perf_counter(), _seconds_waited(), time.thread_time()
     of_target = measure_passes(TargetPasses(target), max_seconds=MAX_PROFILE_SECONDS - for_drafts, **limits)
     share = for_drafts / max(len(drafters), 1)
-    of_drafts = tuple(
-        measure_passes(drafter, max_seconds=share, max_context=drafter.spec.context_limit, **limits)
-        for drafter in drafters
-    )
+    of_drafts = []
+    for drafter in drafters:
+        max_len = min(target.max_len, getattr(drafter, "max_len", target.max_len))  # of a draft model it may be shorter
+        within = limits | {"max_len": max_len, "max_context": drafter.spec.context_limit}
+        of_drafts.append(measure_passes(drafter, max_seconds=share, **within))
     took = time.perf_counter() - began
     waiting = (_seconds_waited() - waited) / (took * torch.get_num_threads())
     if target.device.type == "cpu":  # where this thread computes all the time; a frozen one is not even waiting
         waiting = max(waiting, 1.0 - (time.thread_time() - ran) / took)
-    return Profile(of_target, of_drafts, waiting)
+    return Profile(of_target, tuple(of_drafts), waiting)
 
 
 def _seconds_waited() -> float:

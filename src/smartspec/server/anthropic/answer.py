@@ -25,7 +25,7 @@ async def answer_message(call: Call, engine: AsyncEngine, metrics: ServerMetrics
         return EventStream(_events(call, head, deltas, request_id), call.headers)
     async with aclosing(deltas):
         whole = merge([delta async for delta in deltas])
-    said = AnswerReader(call.reading).push(whole.text, True)
+    said = AnswerReader(call.reading).push(whole.text, whole.finish_reason)
     thought = [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
     text = [{"type": "text", "text": said.text}] if said.text else []
     content = thought + text + [_tool_use(call) | {"input": _input(call.arguments)} for call in said.calls]
@@ -82,7 +82,7 @@ async def _events(
                         "message_start", message=head | nothing | {"usage": _usage(delta) | {"output_tokens": 0}}
                     )
                 last = delta
-                for event in blocks.say(reader.push(delta.text, delta.finish_reason is not None)):
+                for event in blocks.say(reader.push(delta.text, delta.finish_reason)):
                     yield event
     except EngineError as error:
         status, body, _ = describe(error)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from smartspec.server.http.body_model import Body, Ignored, JsonObject, is_strict
+from smartspec.server.http.body_model import Body, Ignored, JsonObject, ignore, is_strict
 from smartspec.server.http.content import Content, TextPart, text_of_part
 from smartspec.server.openai.chat_body import Message
 from smartspec.server.structured.json_text import read_json
@@ -80,6 +80,13 @@ class Turn(Body):
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[Blocks, BeforeValidator(_to_blocks, json_schema_input_type=str | list[Block | TextPart])]
+
+    @model_validator(mode="after")
+    def _tell_what_is_left_out(self, info: ValidationInfo) -> Self:
+        """Thoughts that only Anthropic can read; and what is the assistant's, in a turn that is not."""
+        kinds = {block.type for block in self.content}
+        ignore(info, kinds & {"redacted_thinking", *(() if self.role == "assistant" else ("thinking", "tool_use"))})
+        return self
 
 
 def to_messages(turns: Sequence[Turn]) -> list[Message]:

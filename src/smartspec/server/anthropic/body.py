@@ -152,4 +152,5 @@ class MessagesBody(PromptBody):
             "cache_salt",
             "speculation",
         )
-        return ChatBody(**self._of_prompt(), **{name: getattr(self, name) for name in names}, stop=self.stop_sequences)
+        said = {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        return ChatBody(**self._of_prompt(), **said, stop=self.stop_sequences)

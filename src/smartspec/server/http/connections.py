@@ -7,12 +7,14 @@ Without the limits, a client that never ends its requests holds connections for 
 import asyncio
 
 from starlette.types import Message
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from smartspec.server.http.upgrades import UpgradesIgnored
 
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
-class LimitedConnection(HttpToolsProtocol):
+class LimitedConnection(UpgradesIgnored):
     """One connection. Beyond max_connections, one that is not being answered is closed: the one whose last request
     began longest ago.
 
@@ -67,6 +69,8 @@ class LimitedConnection(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head_bytes:
             self._refuse_head()  # it came in one piece with its end
             return
+        if self.has_offer:
+            return
         self._expect(self.body_seconds)
         is_old = self.parser.get_http_version() == "1.0"
         self.expect_100_continue &= not is_old
@@ -75,6 +79,8 @@ class LimitedConnection(HttpToolsProtocol):
             self.cycle.send = _UntilClosed(self.cycle)
 
     def on_message_complete(self) -> None:
+        if self.has_offer:
+            return
         self._expect(None)
         self._ended = self.loop.time()
         super().on_message_complete()

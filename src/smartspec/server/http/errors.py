@@ -77,6 +77,7 @@ def describe(error: Exception) -> tuple[int, dict, dict[str, str]]:
     match error:
         case APIError():
             status, body = error.status, error_body(error.status, error.message, error.param, error.code)
+            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}  # RFC 9110, 15.5.2
         case HTTPException():
             status, body = error.status_code, error_body(error.status_code, str(error.detail))
             headers = dict(error.headers or {})

@@ -1,6 +1,7 @@
 """Makes a Call for the engine from the bytes of a body."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
 from smartspec.server.http.parsing import BodyParser, refusal
+from smartspec.server.openai.call_formats import HERMES
 from smartspec.server.openai.chat_body import ChatBody, ConvertibleBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.formats import ChatFormat, CompletionFormat
@@ -21,6 +23,7 @@ from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.said import Reading
 from smartspec.server.openai.streaming import Call, RequestedGrammar
 from smartspec.server.openai.workload_classes import WorkloadClasses
+from smartspec.server.structured.after_thought import after_thought
 from smartspec.server.structured.grammar_check import GrammarCheckFailed
 from smartspec.server.structured.grammars import GrammarCompiler
 
@@ -42,7 +45,7 @@ class CallReader:
         self,
         prompts: PromptReader,
         engine: AsyncEngine,
-        model_name: str,
+        names: Sequence[str],
         parser: BodyParser,
         classes: WorkloadClasses,
         compiler: GrammarCompiler,
@@ -50,7 +53,7 @@ class CallReader:
     ):
         self._prompts = prompts
         self._engine = engine
-        self._model_name = model_name
+        self._names = names
         self._parser = parser
         self._classes = classes
         self._compiler = compiler
@@ -62,7 +65,7 @@ class CallReader:
         prompts = self._prompts.read_completion(body)
         requested = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
         max_tokens, is_clipped = self._max_tokens(body, requested, body.max_tokens is not None, prompts)
-        params = body.sampling_params(max_tokens, body.logprobs, self._prompts.bad_words(body))
+        params = self._params(body, max_tokens, body.logprobs)
         if body.echo and body.logprobs is not None:
             check_num_entries("logprobs", prompts, body.n, body.logprobs)
         form = CompletionFormat(
@@ -101,13 +104,23 @@ class CallReader:
     def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)
         prompts = [self._prompts.read_chat(body)]
-        requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        max_tokens, is_clipped = self._max_tokens(body, requested, True, prompts)
-        num_top = (body.top_logprobs or 0) if body.logprobs else None
-        params = body.sampling_params(max_tokens, num_top, self._prompts.bad_words(body))
+        said = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        requested = self._engine.sampling_defaults.get("max_tokens") if said is None else said
+        max_tokens, is_clipped = self._max_tokens(body, requested, said is not None, prompts)
+        params = self._params(body, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
         call = self._call(body, prompts, params, client, is_clipped)
         speculation = replace(call.speculation, predicted_token_ids=self._prompts.predicted(body))
-        return replace(call, speculation=speculation, reading=self._reading(call, body))
+        reading = self._reading(call, body)
+        if reading.max_calls and self._prompts.has_special_marks(reading.call_format):
+            params = replace(params, skip_special_tokens=False)
+        grammar = call.requested_grammar
+        if grammar is not None and reading.thinks:
+            grammar = replace(grammar, definition=after_thought(grammar.definition, reading.is_open))
+        return replace(call, params=params, speculation=speculation, reading=reading, requested_grammar=grammar)
+
+    def _params(self, body: GenerationBody, max_tokens: int, num_top: int | None) -> SamplingParams:
+        bad_words = self._prompts.bad_words(body)
+        return body.sampling_params(max_tokens, num_top, bad_words, self._engine.sampling_defaults)
 
     def _max_tokens(
         self, body: GenerationBody, requested: int | None, is_said: bool, prompts: list[list[int]]
@@ -128,14 +141,18 @@ class CallReader:
         return min(requested, room), is_said and requested > room
 
     def _reading(self, call: Call, body: ChatBody) -> Reading:
-        """A grammar holds the text from its first token on, so that there is no thought."""
-        max_calls = body.max_calls if body.offered_tools else 0
-        if call.requested_grammar is not None or not self._prompts.model_thinks:
-            return Reading(max_calls=max_calls)
-        return Reading(thinks=True, is_open=self._prompts.opens_thought(call.prompts[0]), max_calls=max_calls)
+        """A grammar has calls in a format of its own."""
+        has_grammar, thinks = call.requested_grammar is not None, self._prompts.model_thinks
+        return Reading(
+            thinks=thinks,
+            is_open=thinks and self._prompts.opens_thought(call.prompts[0], body),
+            max_calls=body.max_calls if body.offered_tools else 0,
+            call_format=self._prompts.call_format(body) if body.offered_tools and not has_grammar else HERMES,
+            schemas={tool.function.name: tool.function.parameters for tool in body.offered_tools},
+        )
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
-        check_model(body.model, self._model_name)
+        check_model(body.model, self._names)
         if self._is_text_invalid:
             check_promises_nothing(body)
         body.speculation = self._classes.fill(body.speculation)
@@ -150,7 +167,7 @@ class CallReader:
         if body.prompt_logprobs is not None:
             check_num_entries("prompt_logprobs", prompts, body.n, body.prompt_logprobs)
         return Call(
-            model=self._model_name,
+            model=self._names[0],
             prompts=prompts,
             params=params,
             n=body.n,
@@ -186,11 +203,12 @@ def _refused(name: str, error: ValueError) -> APIError:
     return APIError(400, f"{name}: {error}", name, "invalid_value")
 
 
-def check_model(requested: str | None, served: str) -> None:
-    """Raises APIError 404 unless the request names the served model, or none."""
-    if requested is not None and requested != served:
+def check_model(requested: str | None, served: Sequence[str]) -> None:
+    """Raises APIError 404 unless the request gives one of the names of the served model, or none."""
+    if requested is not None and requested not in served:
+        runs = ", ".join(map(repr, served))
         raise APIError(
-            404, f"there is no model {requested!r} here; this server runs {served!r}", "model", "model_not_found"
+            404, f"there is no model {requested!r} here; this server runs {runs}", "model", "model_not_found"
         )
 
 

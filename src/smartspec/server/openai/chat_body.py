@@ -3,11 +3,13 @@
 import itertools
 from typing import Annotated, Literal, Self
 
-from pydantic import FailFast, Field, model_validator
+from pydantic import FailFast, Field, ValidationError, model_validator
 
 from smartspec.core.sampling_params import MAX_LOGPROBS
 from smartspec.server.http.body_model import Body, Ignored
 from smartspec.server.http.content import Content
+from smartspec.server.http.errors import APIError
+from smartspec.server.http.parsing import refusal
 from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.harmless import HarmlessChatFields
 from smartspec.server.openai.template_fields import TemplateFields
@@ -99,6 +101,19 @@ class ChatBody(HarmlessChatFields, TemplateFields, ToolFields, GenerationBody):
         if self.continue_final_message and self.messages[-1].role != "assistant":
             raise ValueError("continue_final_message needs the last message to be the assistant's")
         return self
+
+
+PROMPT_FIELDS = {"messages", *TemplateFields.model_fields, *ToolFields.model_fields}
+
+
+def read_prompt_fields(fields: dict) -> ChatBody:
+    """A body of the fields that make a prompt. Raises APIError for one that is wrong, or is another."""
+    if other := fields.keys() - PROMPT_FIELDS:
+        raise APIError(400, f"{min(other)} is not about the prompt: use {', '.join(sorted(PROMPT_FIELDS))}", min(other))
+    try:
+        return ChatBody.model_validate(fields)
+    except ValidationError as error:
+        raise refusal(ChatBody, error) from error
 
 
 class ConvertibleBody(Body):

@@ -135,7 +135,7 @@ class ChatFormat:
     def _read(self, delta: TextDelta) -> tuple[TextDelta, Said]:
         """The delta, which may end with a call, and what it says."""
         reader = self._readers[delta.index]
-        said = reader.push(delta.text, delta.finish_reason is not None)
+        said = reader.push(delta.text, delta.finish_reason)
         called = delta.finish_reason == "stop" and reader.num_calls
         return replace(delta, finish_reason="tool_calls") if called else delta, said
 

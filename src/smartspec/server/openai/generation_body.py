@@ -1,6 +1,8 @@
 """Fields common to all bodies that request text."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, Strict, ValidationInfo, model_validator
@@ -150,13 +152,17 @@ class GenerationBody(HarmlessFields, StructuredFields):
         return replace(client, priority=self.priority, cache_salt=salt)
 
     def sampling_params(
-        self, max_tokens: int, logprobs: int | None, bad_words: tuple[tuple[int, ...], ...] = ()
+        self,
+        max_tokens: int,
+        logprobs: int | None,
+        bad_words: tuple[tuple[int, ...], ...] = (),
+        defaults: Mapping[str, float] = MappingProxyType({}),
     ) -> SamplingParams:
-        """bad_words: as token ids. Raises APIError naming the option that is out of its range."""
-        options = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
+        """bad_words: as token ids. defaults: options where the body leaves them out. Raises APIError naming the option
+        that is out of its range."""
+        said = {name: getattr(self, name) for name in SAMPLING_OPTIONS if name in self.model_fields_set}
         try:
             params = SamplingParams(
-                max_tokens=max_tokens,
                 logprobs=logprobs,
                 prompt_logprobs=self.num_prompt_top,
                 stop=tuple(self.stop),
@@ -164,7 +170,7 @@ class GenerationBody(HarmlessFields, StructuredFields):
                 logit_bias=tuple(self.logit_bias.items()),
                 allowed_token_ids=tuple(dict.fromkeys(self.allowed_token_ids)),
                 bad_words_token_ids=bad_words,
-                **options,
+                **{**defaults, **said, "max_tokens": max_tokens},
             )
             params.token_rules  # noqa: B018  (made here, in no step)
             return params

@@ -1,8 +1,11 @@
 """Messages of a conversation as chat templates take them."""
 
+import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 
+from smartspec.server.openai.call_formats import HERMES, CallFormat
 from smartspec.server.openai.chat_body import Message
 from smartspec.server.openai.tools import INSTRUCTIONS
 
@@ -20,7 +23,8 @@ def _entry(message: Message, content: str) -> dict:
     """Templates read thoughts under either name; most read none."""
     thought = message.reasoning if message.reasoning_content is None else message.reasoning_content
     thoughts = {} if thought is None else {"reasoning_content": thought, "reasoning": thought}
-    return {"role": ROLES.get(message.role, message.role), "content": content} | thoughts
+    name = {} if message.name is None else {"name": message.name}
+    return {"role": ROLES.get(message.role, message.role), "content": content} | name | thoughts
 
 
 def to_template(messages: Sequence[Message]) -> list[dict]:
@@ -36,6 +40,61 @@ def to_template(messages: Sequence[Message]) -> list[dict]:
     return converted
 
 
+def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
+    """Entries of to_template for templates that demand more: ids of nine letters and digits (Mistral), one call a
+    message (Llama 3), each before its result, and perhaps arguments as text (DeepSeek)."""
+    waiting, found = list(entries), []
+    while waiting:
+        entry = waiting.pop(0)
+        calls = entry.get("tool_calls", [])
+        if entry["role"] == "tool":
+            found.append(entry | {"tool_call_id": _short_id(entry["tool_call_id"])})
+        elif not calls:
+            found.append(entry)
+        for number, call in enumerate(calls):
+            function = call["function"]
+            if arguments_as_text:
+                function = function | {"arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+            short = call | {"id": _short_id(call["id"]), "function": function}
+            found.append((entry if number == 0 else {"role": "assistant", "content": ""}) | {"tool_calls": [short]})
+            results = [each for each in itertools.takewhile(lambda each: each["role"] == "tool", waiting)]
+            own = [each for each in results if each["tool_call_id"] == call["id"]] if len(calls) > 1 else []
+            waiting = [each for each in waiting if all(each is not result for result in own)]
+            found += [each | {"tool_call_id": short["id"]} for each in own]
+    return found
+
+
+def _short_id(call_id: str) -> str:
+    is_short = len(call_id) == 9 and call_id.isascii() and call_id.isalnum()
+    return call_id if is_short else hashlib.sha256(call_id.encode()).hexdigest()[:9]
+
+
+def with_written_calls(entries: Sequence[dict], form: CallFormat) -> list[dict]:
+    """The same with calls in the text, for templates that write none."""
+    written = []
+    for entry in entries:
+        calls = [call["function"] for call in entry.get("tool_calls", ())]
+        written.append(entry | {"content": entry["content"] + form.write(calls)} if calls else entry)
+    return written
+
+
+def with_own_tools(entries: Sequence[dict], tools: Sequence[dict]) -> list[dict]:
+    """The same with the tools in the system message, for templates that read them there."""
+    if not tools:
+        return list(entries)
+    first = entries[0] if entries[0]["role"] == "system" else {"role": "system", "content": ""}
+    functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    return [first | {"tools": functions}, *entries[entries[0]["role"] == "system" :]]
+
+
+def without_system(entries: Sequence[dict]) -> list[dict]:
+    """The same with the system message in the first one of the user (Gemma)."""
+    first, *rest = entries
+    if first["role"] != "system" or not rest or rest[0]["role"] != "user":
+        return list(entries)
+    return [rest[0] | {"content": f"{first['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+
+
 def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[dict]:
     """The messages for a template that knows of no tools: these stand in the system message, calls and their results in
     the text."""
@@ -44,8 +103,9 @@ def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[di
         entry = _entry(message, message.content)
         if message.role == "tool":
             entry = {"role": "user", "content": TOOL_RESPONSE.format(message.content)}
-        calls = [call.as_text() for call in message.tool_calls]
-        entry["content"] = "\n".join([entry["content"]] * bool(entry["content"]) + calls)
+        if message.tool_calls:
+            calls = HERMES.write([call.for_template()["function"] for call in message.tool_calls])
+            entry["content"] = "\n".join(filter(None, (entry["content"], calls)))
         if message.role == "tool" and converted and converted[-1]["role"] == "user":
             converted[-1]["content"] += "\n" + entry["content"]
         else:

@@ -1,20 +1,30 @@
 """Texts and conversations to token ids, and whether they fit the context."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from inspect import signature
 
 from smartspec.engine.models.chat_templates import ChatTemplate, ChatTemplateError
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
 from smartspec.server.openai import thoughts
-from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.openai.call_formats import HERMES, CallFormat, format_of
+from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.generation_body import GenerationBody
-from smartspec.server.openai.messages import num_characters, to_plain_template, to_template
+from smartspec.server.openai.messages import (
+    mended,
+    num_characters,
+    to_plain_template,
+    to_template,
+    with_own_tools,
+    with_written_calls,
+    without_system,
+)
 from smartspec.server.openai.prompt_logprobs import EchoReader
 from smartspec.server.openai.tokenizer_bodies import TokenizeBody
 
+TOOLS_OF_A_MESSAGE = "message['tools']"  # in templates that read them there (Phi-4)
 PROMPT_PARTS = ("messages", "tools", "prompt")
 MARK_TOKENS = 16  # at the end of a prompt, more than a mark and white space have
 
@@ -45,24 +55,50 @@ class PromptReader:
         self._check_length("tools", len(json.dumps(tools)))
         self._check_length("messages", sum(map(num_characters, body.messages)))
         template = self._template_text(tools)
-        knows_tools = "tools" in template
-        messages = to_template(body.messages) if knows_tools else to_plain_template(body.messages, tools)
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
             raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
-        try:
-            text = self._template.render(
-                messages,
-                chat_template=template,
-                tools=tools if tools and knows_tools else None,
-                add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
-                continue_final_message=body.continue_final_message,
-                **body.template_variables(),
-            )
-        except ChatTemplateError as error:
-            raise APIError(400, f"the chat template refuses these messages: {error}", "messages") from error
+        text = self._rendered(template, self._forms(body.messages, tools, template), body)
         self._check_length("messages", len(text), "has, in the chat template,")
         return self._tokenize(text, add_special_tokens=False)
+
+    def _forms(self, messages: list[Message], tools: list[dict], template: str) -> Iterator[tuple[list[dict], list]]:
+        """The conversation as the template takes it, and the tools; and then in other ways that say the same, as
+        templates refuse much, of what this server answers too. Lazy: most conversations need the first alone."""
+        plain = to_plain_template(messages, tools)
+        if "tools" in template:
+            entries = to_template(messages)
+            if TOOLS_OF_A_MESSAGE in template:
+                entries = with_own_tools(entries, tools)
+            if "tool_calls" not in template:
+                entries = with_written_calls(entries, format_of(template))
+            yield entries, tools
+            if not tools and not any(message.tool_calls or message.role == "tool" for message in messages):
+                return
+            if any(message.tool_calls for message in messages):
+                yield mended(entries, arguments_as_text=False), tools
+                yield mended(entries, arguments_as_text=True), tools
+        yield plain, []
+        if tools:
+            yield without_system(plain), []
+
+    def _rendered(self, template: str, forms: Iterable[tuple[list[dict], list]], body: ChatBody | TokenizeBody) -> str:
+        first: ChatTemplateError | None = None
+        for messages, tools in forms:
+            try:
+                return self._template.render(
+                    messages,
+                    chat_template=template,
+                    tools=tools or None,
+                    add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+                    continue_final_message=body.continue_final_message,
+                    **body.template_variables(),
+                )
+            except ChatTemplateError as error:
+                first = first or error
+                if error.is_slow:
+                    break
+        raise APIError(400, f"the chat template refuses these messages: {first}", "messages") from first
 
     def _template_text(self, tools: list[dict]) -> str:
         try:
@@ -96,9 +132,23 @@ class PromptReader:
         template = self._tokenizer.chat_template
         return thoughts.END in str(template) and thoughts.END not in self._tokenizer.all_special_tokens
 
-    def opens_thought(self, prompt: list[int]) -> bool:
-        """True if a prompt ends with the mark that begins a thought."""
+    def opens_thought(self, prompt: list[int], body: ChatBody) -> bool:
+        """True if the answer begins within a thought: the prompt ends with the mark of one, or the message that is
+        continued has not ended one."""
+        if body.continue_final_message:
+            text = body.messages[-1].content
+            return text.rfind(thoughts.BEGIN) > text.rfind(thoughts.END)
         return self.decode(prompt[-MARK_TOKENS:]).rstrip().endswith(thoughts.BEGIN)
+
+    def call_format(self, body: ChatBody) -> CallFormat:
+        """The way in which the model writes calls of tools, as far as its chat template tells."""
+        template = self._template_text([tool.for_template() for tool in body.offered_tools])
+        return format_of(template) if "tools" in template else HERMES
+
+    def has_special_marks(self, form: CallFormat) -> bool:
+        """True if marks of calls are special tokens, which would have no text."""
+        special = {token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special}
+        return not special.isdisjoint((*form.begin, *form.between))
 
     def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
         """The text before each choice's, none if it is not requested."""

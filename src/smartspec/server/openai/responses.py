@@ -27,7 +27,7 @@ async def answer_response(call: Call, body: ResponsesBody, engine: AsyncEngine, 
     async with aclosing(deltas):
         whole = merge([delta async for delta in deltas])
     output = Output()
-    said = AnswerReader(call.reading).push(whole.text, True)
+    said = AnswerReader(call.reading).push(whole.text, whole.finish_reason)
     for _ in (*output.say(said), *output.end(status_of(whole))):
         pass  # the events are not sent
     return JSONResponse(answer.response(whole, output.items), headers=call.headers)
@@ -46,8 +46,8 @@ class _Answer:
             "model": call.model,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
+            "temperature": call.params.temperature,
+            "top_p": call.params.top_p,
             "text": {"format": {"type": body.text.format.type}},
             "reasoning": {"effort": body.reasoning.effort, "summary": None},
             "metadata": body.metadata or {},
@@ -98,7 +98,7 @@ async def _events(answer: _Answer, deltas: AsyncIterator[TextDelta]) -> AsyncIte
         async with aclosing(deltas):
             async for delta in deltas:
                 seen.append(delta)
-                for event in output.say(reader.push(delta.text, delta.finish_reason is not None)):
+                for event in output.say(reader.push(delta.text, delta.finish_reason)):
                     yield event
     except EngineError as error:
         failed = describe(error)[1]["error"]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from smartspec.server.http.body_model import Body, Ignored, JsonObject, never, only
 from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, ConvertibleBody, Message, with_one_system_message
@@ -14,7 +14,14 @@ from smartspec.server.openai.template_fields import ReasoningEffort
 from smartspec.server.openai.tools import MAX_TOOLS
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
 
+LOGPROBS = "message.output_text.logprobs"
 NOTHING_IS_STORED = "nothing is stored here: send the items of the conversation as input"
+
+
+def _check_include(include: object) -> object:
+    if isinstance(include, list) and LOGPROBS in include:
+        raise ValueError(f"{LOGPROBS} is not written here: use logprobs of /v1/chat/completions")
+    return include
 
 
 class TextFormat(JsonSchema):
@@ -74,7 +81,7 @@ class ResponsesBody(ConvertibleBody):
     # Ignored: nothing is cut, stored, or done in the background.
     truncation: Ignored = None
     background: Ignored = None
-    include: Ignored = None
+    include: Annotated[object, AfterValidator(_check_include)] = None
     max_tool_calls: Ignored = None
     stream_options: Ignored = None
     store: Ignored = None
@@ -93,7 +100,7 @@ class ResponsesBody(ConvertibleBody):
     def to_chat(self) -> ChatBody:
         first = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
         names = ("model", "temperature", "top_p", "seed", "stream", "priority", "cache_salt", "speculation")
-        same = {name: getattr(self, name) for name in names}
+        same = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         wanted = self.text.format.response_format()
         choice = self.tool_choice.to_chat() if isinstance(self.tool_choice, ResponsesToolChoice) else self.tool_choice
         return ChatBody(

@@ -3,6 +3,7 @@
 A call of another tool and its output are read like those of a function. What says nothing to the model is left out.
 """
 
+import itertools
 import json
 
 from pydantic import ValidationInfo
@@ -18,8 +19,13 @@ def read_items(given: object, info: ValidationInfo) -> object:
     """Items of KNOWN types; a text is a message. Anything that is no item stays, and is refused later."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    if is_strict(info) or not isinstance(given, list):
+    if not isinstance(given, list):
         return given
+    if is_strict(info):
+        return [each | {"content": _thought(each)} if _is_thought(each) else each for each in given]
+    for thought, after in itertools.pairwise([*given, None]):
+        if _is_thought(thought) and not _is_assistants(after):
+            ignore(info, {"reasoning"})  # it is that of no message
     return [item for each in given for item in (_read(each, info) if isinstance(each, dict) else [each])]
 
 
@@ -30,7 +36,7 @@ def _read(item: dict, info: ValidationInfo) -> list[dict]:
     if kind == "function_call":
         return [_call(item, str(item.get("name") or ""))]
     if kind == "function_call_output":
-        return [item | {"output": _output(item)}]
+        return [item | {"output": _output(item, info)}]
     if kind == "message" or kind is None:
         says_nothing = item.get("content") is None and item.get("role") == "assistant"
         return [item | {"content": ""} if says_nothing else item]
@@ -46,7 +52,7 @@ def _read_other(item: dict, kind: str, info: ValidationInfo) -> list[dict]:
     if isinstance(item.get("role"), str) and item.get("content") is not None:
         return [item | {"type": "message"}]
     call_id, has_output = item.get("call_id") or item.get("id"), item.get("output") is not None
-    output = {"type": "function_call_output", "call_id": call_id, "output": _output(item)}
+    output = {"type": "function_call_output", "call_id": call_id, "output": _output(item, info)}
     if not isinstance(call_id, str):
         return []
     if kind.endswith(OUTPUT):
@@ -67,10 +73,21 @@ def _call(item: dict, name: str) -> dict:
     return {"type": "function_call", "call_id": call_id, "name": name or None, "arguments": arguments}
 
 
-def _output(item: dict) -> object:
+def _is_thought(item: object) -> bool:
+    return isinstance(item, dict) and item.get("type") == "reasoning"
+
+
+def _is_assistants(item: object) -> bool:
+    if not isinstance(item, dict):
+        return False
+    return item.get("role") == "assistant" or str(item.get("type")).endswith((CALL, "reasoning"))
+
+
+def _output(item: dict, info: ValidationInfo) -> object:
     """A text or parts; anything else as JSON, but for pictures of a screen."""
     output = item.get("output")
     if isinstance(output, dict) and str(output.get("type")).endswith(("screenshot", "image")):
+        ignore(info, {str(output.get("type"))})
         return ""
     is_parts = isinstance(output, list) and all(isinstance(part, dict) and "type" in part for part in output)
     if output is None or isinstance(output, str) or is_parts:
@@ -79,6 +96,9 @@ def _output(item: dict) -> object:
 
 
 def _thought(item: dict) -> str | None:
-    content = item.get("content")
+    """Where a server gave no content, the summary that it gave."""
+    content = item.get("content") or item.get("summary")
+    if isinstance(content, str):
+        return content or None
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str)) or None

@@ -73,6 +73,10 @@ class ResponsesToolChoice(Body):
         return NamedTool(type="function", function=FunctionChoice(name=self.name))
 
 
+def _joined(one: str | None, other: str | None) -> str | None:
+    return one if other is None else other if one is None else f"{one}\n{other}"
+
+
 def to_messages(items: Sequence[InputItem]) -> list[Message]:
     """The items as messages of a chat: calls belong to the assistant's message before them, outputs are messages of
     tools, and a thought is that of the assistant's message after it."""
@@ -81,7 +85,7 @@ def to_messages(items: Sequence[InputItem]) -> list[Message]:
     thought = None
     for item in items:
         if item.type == "reasoning":
-            thought = item.content
+            thought = _joined(thought, item.content)
             continue
         if item.type == "message":
             messages.append(Message(role=item.role, content=item.content))
@@ -95,6 +99,6 @@ def to_messages(items: Sequence[InputItem]) -> list[Message]:
             name = names.get(item.call_id)
             messages.append(Message(role="tool", content=item.output, tool_call_id=item.call_id, name=name))
         if thought is not None and messages[-1].role == "assistant":
-            messages[-1].reasoning_content = thought
+            messages[-1].reasoning_content = _joined(messages[-1].reasoning_content, thought)
         thought = None
     return messages

@@ -1,7 +1,9 @@
 """The parts of an answer's text: a thought, text, and calls of tools."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from smartspec.server.openai.call_formats import HERMES, CallFormat
 from smartspec.server.openai.thoughts import ThoughtReader
 from smartspec.server.openai.tool_calls import ToolCall, ToolCallReader
 
@@ -13,6 +15,8 @@ class Reading:
     thinks: bool = False  # it may begin with a thought, which the prompt has begun if the thought is_open
     is_open: bool = False
     max_calls: int = 0  # how many calls of tools it may hold; 0: what looks like one is text
+    call_format: CallFormat = HERMES
+    schemas: Mapping[str, dict] = field(default_factory=dict)  # of the arguments of each tool
 
 
 PLAIN_TEXT = Reading()
@@ -32,14 +36,16 @@ class AnswerReader:
 
     def __init__(self, reading: Reading):
         self._thoughts = ThoughtReader(reading.is_open) if reading.thinks else None
-        self._calls = ToolCallReader(reading.max_calls) if reading.max_calls else None
+        calls = ToolCallReader(reading.max_calls, reading.call_format, reading.schemas)
+        self._calls = calls if reading.max_calls else None
 
-    def push(self, text: str, is_last: bool) -> Said:
-        thought, calls = "", []
+    def push(self, text: str, finish_reason: str | None) -> Said:
+        """finish_reason: None where more may come."""
+        thought, calls, is_last = "", [], finish_reason is not None
         if self._thoughts is not None:
             thought, text = self._thoughts.push(text, is_last)
         if self._calls is not None:
-            text, calls = self._calls.push(text, is_last)
+            text, calls = self._calls.push(text, is_last, finish_reason == "length")
         return Said(thought, text, calls)
 
     @property

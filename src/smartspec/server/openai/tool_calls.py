@@ -2,12 +2,13 @@
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from smartspec.server.openai.tools import BEGIN, END, MAX_CALLS
-from smartspec.server.structured.json_text import JsonPrefix, read_json
-
-MAX_DECODED = 2  # times that arguments may have been encoded as strings
+from smartspec.server.openai.call_formats import HERMES, CallFormat
+from smartspec.server.openai.tools import MAX_CALLS
+from smartspec.server.structured.json_text import JsonPrefix
 
 
 @dataclass(frozen=True)
@@ -27,57 +28,77 @@ class ToolCallReader:
 
     The result does not depend on how the text is cut into pieces, and each character is read a few times at most. Held
     back are only a call that has not ended and a few characters that may begin a mark. Calls after max_calls are left
-    out.
+    out. form: how calls are written. schemas: of the arguments of each tool.
     """
 
-    def __init__(self, max_calls: int = MAX_CALLS):
+    def __init__(
+        self,
+        max_calls: int = MAX_CALLS,
+        form: CallFormat = HERMES,
+        schemas: Mapping[str, dict] = MappingProxyType({}),
+    ):
         self.num_calls = 0
         self._max_calls = max_calls
+        self._form, self._schemas = form, schemas
         self._rest = ""  # not looked at yet: the beginning of a mark, perhaps
         self._call: _Call | None = None  # that has begun
+        self._is_begin = form.is_bare  # nothing but spaces has come, and what does may be a call
         self._is_after_call = False  # where spaces and line breaks are no text
 
-    def push(self, text: str, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """New text to show and new calls. Marks around anything but a call are text."""
+    def push(self, text: str, is_last: bool, is_cut: bool = False) -> tuple[str, list[ToolCall]]:
+        """New text to show and new calls. Marks around anything but a call are text. is_cut: max_tokens has ended the
+        text; a call that has begun by then is left out."""
         text, at = self._rest + text, 0
         shown: list[str] = []
         calls: list[ToolCall] = []
-        while True:
+        if self._is_begin and text.strip():
+            self._is_begin = False
+            self._call = _Call(self._form, "") if text.lstrip()[0] in "{[" else None
+        while not self._is_begin:
             if self._call is None:
-                begin = text.find(BEGIN, at)
-                end = begin if begin >= 0 else begin_of_mark(text, at, BEGIN)
+                mark, end = self._next_mark(text, at)
                 shown.append(self._visible(text[at:end]))
                 at = end
-                if begin < 0:
+                if mark is None:
                     break
-                self._call, at = _Call(), begin + len(BEGIN)
+                self._call, at = _Call(self._form, mark), end + len(mark)
             at = self._call.feed(text, at)
             if not self._call.has_ended:
                 break
-            self._end_call(shown, calls, END)
+            self._end_call(shown, calls, self._form.end)
         self._rest = text[at:]
         if is_last:
-            self._end_text(shown, calls)
+            self._end_text(shown, calls, is_cut)
         calls = calls[: self._max_calls - self.num_calls]
         self.num_calls += len(calls)
         return "".join(shown), calls
 
-    def _end_call(self, shown: list[str], calls: list[ToolCall], mark: str) -> None:
-        text = "".join(self._call.pieces)
-        found = parse_calls(text)
-        calls.extend(found)
-        self._is_after_call = bool(found)
-        if not found:
-            shown.append(f"{BEGIN}{text}{mark}")
-        self._call = None
+    def _next_mark(self, text: str, at: int) -> tuple[str | None, int]:
+        """The mark before the next call and its place; without one, None and the place where one might begin."""
+        found = [(place, mark) for mark in self._form.begin if (place := text.find(mark, at)) >= 0]
+        if found:
+            place, mark = min(found)
+            return mark, place
+        return None, min(begin_of_mark(text, at, mark) for mark in self._form.begin)
 
-    def _end_text(self, shown: list[str], calls: list[ToolCall]) -> None:
-        if self._call is None:
-            shown.append(self._visible(self._rest))
-        else:  # some models end after the call, without the mark
-            self._call.pieces.append(self._rest)
-            self._end_call(shown, calls, "")
-        self._rest = ""
+    def _end_call(self, shown: list[str], calls: list[ToolCall], mark: str, is_cut: bool = False) -> None:
+        call, self._call = self._call, None
+        text = "".join(call.pieces)
+        found, left = self._form.parse(text, self._schemas)
+        is_left_out = is_cut and not (found and not left) and self._form.may_begin_call(left)
+        if left and not is_left_out:
+            found = []
+        calls.extend(ToolCall(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in found)
+        self._is_after_call = bool(found) or is_left_out
+        if not self._is_after_call:
+            shown.append(f"{call.begin}{text}{mark}")
+
+    def _end_text(self, shown: list[str], calls: list[ToolCall], is_cut: bool) -> None:
+        rest, self._rest = self._rest, ""
+        if self._call is not None:  # some models end after the call, without the mark
+            self._end_call(shown, calls, rest, is_cut)
+        elif not (is_cut and any(2 * len(rest) > len(mark) and mark.startswith(rest) for mark in self._form.begin)):
+            shown.append(self._visible(rest))
 
     def _visible(self, text: str) -> str:
         if self._is_after_call:
@@ -87,59 +108,31 @@ class ToolCallReader:
 
 
 class _Call:
-    """The text between the marks, as it comes. An end mark within a string of JSON is the string's."""
+    """The text after a mark, as it comes, up to the mark that ends it. Within a string of JSON that is the string's."""
 
-    def __init__(self):
+    def __init__(self, form: CallFormat, begin: str):
+        self.begin = begin
         self.pieces: list[str] = []
         self.has_ended = False
+        self._end = form.end
         self._json: JsonPrefix | None = JsonPrefix()  # as long as it may be JSON
 
     def feed(self, text: str, begin: int) -> int:
         """Take more of the text; return the place up to which it has been taken, its end mark included."""
-        end = begin
-        if self._json is not None:
+        end = begin if self._end else len(text)
+        if self._json is not None and self._end:
             end = self._json.feed(text, begin)
-            if not END.startswith(text[end : end + len(END)]):
+            if not self._end.startswith(text[end : end + len(self._end)]):
                 self._json = None
         if self._json is None:
-            found = text.find(END, end)
-            end = found if found >= 0 else begin_of_mark(text, end, END)
+            found = text.find(self._end, end)
+            end = found if found >= 0 else begin_of_mark(text, end, self._end)
         self.pieces.append(text[begin:end])
-        self.has_ended = text.startswith(END, end)
-        return end + len(END) * self.has_ended
+        self.has_ended = bool(self._end) and text.startswith(self._end, end)
+        return end + len(self._end) * self.has_ended
 
 
 def begin_of_mark(text: str, begin: int, mark: str) -> int:
     """The place, from begin on, at which the end of the text might begin a mark."""
     longest = min(len(text) - begin, len(mark) - 1)
     return next((len(text) - n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), len(text))
-
-
-def parse_calls(text: str) -> list[ToolCall]:
-    """The call, or list of calls, that a text is; none if it is anything else, or arguments are no object."""
-    try:
-        found = read_json(text)
-    except ValueError:
-        return []
-    calls = [_call(each) for each in (found if isinstance(found, list) else [found])]
-    return [] if None in calls else calls
-
-
-def _call(found: object) -> ToolCall | None:
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
-        return None
-    given = (found.get(name) for name in ("arguments", "parameters"))
-    arguments = arguments_object(next((value for value in given if value is not None), None))
-    return None if arguments is None else ToolCall(found["name"], json.dumps(arguments, ensure_ascii=False))
-
-
-def arguments_object(value: object) -> dict | None:
-    """The arguments that a model meant: an object, that object's JSON as a string, or nothing. None: none of these."""
-    for _ in range(MAX_DECODED):
-        if not isinstance(value, str):
-            break
-        try:
-            value = read_json(value) if value.strip() else None
-        except ValueError:
-            return None
-    return {} if value is None else value if isinstance(value, dict) else None

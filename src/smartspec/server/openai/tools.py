@@ -95,9 +95,6 @@ class CalledTool(Body):
             arguments = self.function.arguments
         return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
 
-    def as_text(self) -> str:
-        return f"{BEGIN}\n{json.dumps(self.for_template()['function'], ensure_ascii=False)}\n{END}"
-
 
 class ToolFields(Body):
     """The fields of a conversation that are about tools."""

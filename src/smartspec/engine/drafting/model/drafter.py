@@ -3,19 +3,25 @@
 The draft model keeps, per slot, how many tokens of the committed text its KV holds. When it was not used for a while
 that lags, and its next draft begins with a draft prefill: one pass over everything it missed. When its drafts were
 rejected, the count falls back.
+
+Its embedding and output may have more rows or fewer than the target's, whose tokenizer it shares: families pad them
+differently by size. Its context may be shorter: it drafts up to there.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
-from smartspec.control.records import UNLIMITED, DrafterSpec, DrafterView, FreeTests
-from smartspec.core.batch import Batch, Verification
+from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.core.batch import Batch, Draft, Verification
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.shell import KVDrafter
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.sampling.logit_rules import BANNED
 
 MAX_PREFILL_CHUNK = 512
 MAX_GUESSES = 8  # logits of prefilled tokens are only for learning: a few say enough
@@ -24,8 +30,14 @@ MAX_GUESSES = 8  # logits of prefilled tokens are only for learning: a few say e
 class DraftModel(KVDrafter):
     """Chains for several requests at once; one pass of the draft model per depth. Implements core.drafter.Drafter."""
 
-    def __init__(self, runner: ModelRunner, num_slots: int, name: str = "draft model"):
+    def __init__(
+        self, runner: ModelRunner, num_slots: int, name: str = "draft model", *, vocab_size: int | None = None
+    ):
+        """vocab_size: the width of the target's logits, None for the draft model's."""
         super().__init__(runner, DrafterSpec(name, has_passes=True), num_slots)
+        self.max_len = runner.max_len
+        lacking = 0 if vocab_size is None else vocab_size - runner.loaded.vocab_size
+        self._num_lacking = lacking  # columns, below 0: extra
         self._guessed = self._guessed_right = np.zeros(0, dtype=np.int64)  # of this step's draft prefill: int [R]
 
     def begin_step(self, batch: Batch) -> None:
@@ -34,9 +46,19 @@ class DraftModel(KVDrafter):
         self._guessed, self._guessed_right = np.zeros((2, len(batch.decoding)), dtype=np.int64)
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
-        """Drafts of any length; the lag of its KV."""
+        """Drafts that its context has room for; the lag of its KV."""
+        room = self._room(batch)
         lag = np.array([r.num_tokens - 1 - self._num_seen[r.slot] for r in batch.decoding], dtype=np.int64)
-        return DrafterView(np.full(len(lag), UNLIMITED), lag=lag)
+        return DrafterView(room, lag=np.where(room > 0, lag, 0))
+
+    def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
+        """The same, and no longer than there is room: a plan may be older than the text."""
+        return super().draft(batch, np.minimum(lengths, self._room(batch)), stop)
+
+    def _room(self, batch: Batch) -> np.ndarray:
+        """The longest draft of each row, int [R]. Its last token need not be read."""
+        num_tokens = np.array([request.num_tokens for request in batch.decoding], dtype=np.int64)
+        return np.maximum(self.max_len + 1 - num_tokens, 0)
 
     def observe(
         self,
@@ -53,9 +75,17 @@ class DraftModel(KVDrafter):
         missing = request.token_ids[self._num_seen[request.slot] :]
         while len(missing) > MAX_PREFILL_CHUNK:
             chunk, missing = missing[:MAX_PREFILL_CHUNK], missing[MAX_PREFILL_CHUNK:]
-            self.runner.forward([Segment(request.slot, int(self._num_seen[request.slot]), chunk, num_logits=0)])
+            self._forward([Segment(request.slot, int(self._num_seen[request.slot]), chunk, num_logits=0)])
             self._num_seen[request.slot] += len(chunk)
         return missing
+
+    def _forward(self, segments: list[Segment]) -> torch.Tensor:
+        """Logits as wide as the target's. A token that the draft model has no row for is some other one to it."""
+        if self._num_lacking > 0:
+            last = self.runner.loaded.vocab_size - 1
+            segments = [replace(segment, token_ids=np.minimum(segment.token_ids, last)) for segment in segments]
+        logits = self.runner.forward(segments)
+        return F.pad(logits, (0, self._num_lacking), value=BANNED) if self._num_lacking else logits
 
     def _pass(self, requests: Sequence[Request], rows: list[int], newest: list[np.ndarray], depth: int) -> torch.Tensor:
         """See ChainPass. The first pass feeds all that the model's KV lacks, and notes what the model would have
@@ -69,7 +99,7 @@ class DraftModel(KVDrafter):
         for request, feed, num in zip(requests, feeds, num_logits, strict=True):
             segments.append(Segment(request.slot, int(self._num_seen[request.slot]), feed, num))
             self._num_seen[request.slot] += len(feed)
-        logits = self.runner.forward(segments)
+        logits = self._forward(segments)
         if sum(num_logits) == len(feeds):
             return logits
         ends = np.cumsum(num_logits)
