@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from smartspec.control.policy import Estimates
+from smartspec.control.estimates import Estimates
 from smartspec.control.records import UNLIMITED, DrafterSpec, DrafterView, FreeTests
 
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))

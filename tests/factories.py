@@ -3,7 +3,7 @@
 import numpy as np
 from drafter_cases import found, lagging
 
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.records import BatchView, DrafterView, Outcome, Plan, StepSeconds
 
 

@@ -23,8 +23,6 @@ WHOLE, CORE = "whole", "core"
 _OFF: dict[str, dict] = {
     "fair weights": {"fairness": 0.0},
     "confidence": {"uses_confidence": False},
-    "price of time beside prefill": {"prices_prefill": False},
-    "price of draft prefill": {"prices_draft_prefill": False},
     "guard, trials and paid queries": {"share": 0.0},
 }
 VARIANTS: dict[str, GoodputSettings] = {

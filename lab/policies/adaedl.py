@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from lab.policies.request_table import RequestTable
-from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Outcome, Plan, StopRule
 
 ENTROPY_FACTOR = 0.1

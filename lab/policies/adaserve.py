@@ -10,7 +10,9 @@ import numpy as np
 from lab.policies.baseline import trees_of
 from lab.policies.request_table import RequestTable
 from smartspec.control.baselines.batch_table import even_view
-from smartspec.control.policy import Estimates, Latency, Policy, no_drafts
+from smartspec.control.estimates import Estimates, Latency
+from smartspec.control.planning import no_drafts
+from smartspec.control.policy import Policy
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Drafted, Outcome, Plan
 
 MAX_DEPTH, MAX_WIDTH = 8, 3

@@ -6,7 +6,9 @@ import math
 import numpy as np
 
 from lab.policies.bandit import seconds_per_token
-from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 MAX_LENGTH = 4  # arms are the lengths 1 to 4

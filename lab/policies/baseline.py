@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.policy import Estimates, model_free_first, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import model_free_first, plan_of_lengths
 from smartspec.control.records import BatchView, Plan
 
 

@@ -5,7 +5,9 @@ import numpy as np
 
 from lab.policies.baseline import cut_stragglers, usual_model
 from lab.policies.request_table import RequestTable
-from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 WINDOW = 100  # divergences remembered, and verified tokens of a request before its length follows the rule

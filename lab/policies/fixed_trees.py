@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from lab.policies.baseline import trees_of
-from smartspec.control.policy import Estimates, Policy
+from smartspec.control.estimates import Estimates
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Plan, StopRule
 
 NUM_NODES, WIDTH = 60, 10  # EAGLE-2's published constants

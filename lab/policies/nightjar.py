@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lab.policies.bandit import batch_class, seconds_per_token
-from smartspec.control.policy import Estimates, Policy, model_free_first, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import model_free_first, plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Outcome, Plan, with_fields
 
 MAX_LENGTH = 5

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from smartspec.control.baselines.profiling_run import read_acceptance_by_rank
+from smartspec.control.estimates import Estimates
 from smartspec.control.expected_tree import child_chances, expected_trees
-from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, plan_of_lengths
+from smartspec.control.planning import length_caps, model_free_first, plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan
 
 

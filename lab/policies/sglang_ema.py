@@ -3,7 +3,9 @@ speculative decoding; python/sglang/srt/speculative/adaptive_spec_params.py)."""
 
 from dataclasses import dataclass
 
-from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 START_LENGTH = 3

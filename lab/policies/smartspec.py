@@ -14,7 +14,9 @@ import numpy as np
 
 from lab.policies.linear_latency import LinearLatency
 from lab.policies.request_table import RequestTable
-from smartspec.control.policy import Estimates, Policy, length_caps, model_free_first, no_drafts, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import length_caps, model_free_first, no_drafts, plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 BATCH_START = 0.7

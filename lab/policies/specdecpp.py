@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Plan, StopRule
 
 THRESHOLD = 0.3  # of the authors' benchmark

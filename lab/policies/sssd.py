@@ -5,7 +5,9 @@ import numpy as np
 
 from lab.policies.adaserve import knee
 from lab.policies.baseline import trees_of
-from smartspec.control.policy import Estimates, Policy, no_drafts
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import no_drafts
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Plan
 
 MAX_RATIO = 192

@@ -12,7 +12,7 @@ from lab.train.prompts import ChatFormat, task_on, text_request
 from lab.train.recording import RecordingExecutor
 from lab.train.shards import num_answer_tokens, shard_paths, write_shard
 from lab.train.signals import Signals, signals_path, write_signals
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.origin import Origin

@@ -14,7 +14,8 @@ from smartspec.control.controller import CHECKED_STEPS, NUM_DECISIONS, Controlle
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy import LEARN_STEPS, no_drafts
+from smartspec.control.planning import no_drafts
+from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import Drafted, FreeTests, StepSeconds
 
 K = 4

@@ -66,7 +66,7 @@ class Run:
         accepted = np.minimum(chain, keep)
         outcome = factories.make_outcome(view, plan, keep, accepted, drafted=plan.lengths, seconds=measured)
         factories.learn(self.controller, outcome)
-        return plan.lengths, plan.reason, relative, self.controller.policy.state()["seconds_for_trials"]
+        return plan.lengths, plan.reason, relative, self.controller.policy.state().get("seconds_for_trials", 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

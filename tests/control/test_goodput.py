@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control import CostCurve, DrafterSpec, LatencyModel
+from smartspec.control.estimates import Estimates
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.uniform import Uniform
-from smartspec.control.goodput.worth import within_budget
-from smartspec.control.policy import Estimates
+from smartspec.control.planning import within_budget
 
 K = 4
 CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)

@@ -18,7 +18,8 @@ from drafter_cases import MODEL
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Policy, plan_of_lengths
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.control.records import Drafted, DrafterSpec, DrafterView, Plan, StepSeconds
 

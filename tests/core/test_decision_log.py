@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.records import BatchView, Outcome, StepSeconds
 from smartspec.core.decision_log import FLUSH_RECORDS, DecisionLog
 

@@ -3,7 +3,7 @@
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
 
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.safe_controller import MAX_KINDS, SafeController
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore

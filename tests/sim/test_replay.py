@@ -10,7 +10,7 @@ from recorded_run import PROFILE, SLOWDOWN, K, ToyRun
 
 from smartspec.cli.replay import replay as replay_command
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.records import Plan
 from smartspec.sim.replay.draft_outcomes import draft_outcomes_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds

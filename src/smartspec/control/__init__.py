@@ -14,10 +14,12 @@ not here are internal.
 
 from smartspec.control.acceptance.class_ids import ClassIds
 from smartspec.control.controller import Controller
+from smartspec.control.estimates import Estimates
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
-from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import (
     BatchView,
     Drafted,

@@ -10,9 +10,11 @@ import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
+from smartspec.control.estimates import EstimatesOfView
 from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import DecisionRecord, decision_record
-from smartspec.control.policy import EstimatesOfView, Policy, expected_accepted, no_drafts
+from smartspec.control.planning import expected_accepted, no_drafts
+from smartspec.control.policy import Policy
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, Plan, of_drafter, with_fields
 from smartspec.control.what_if import planned_goodput, uniform_goodput

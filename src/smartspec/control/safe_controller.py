@@ -10,7 +10,7 @@ import numpy as np
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 RETRY_STEPS = 100

@@ -1,7 +1,8 @@
 """The expected goodput of other draft lengths for the batch of a step, for people who watch the server."""
 
+from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates, expected_accepted, plan_of_lengths
+from smartspec.control.planning import expected_accepted, plan_of_lengths
 from smartspec.control.records import BatchView, Plan
 
 

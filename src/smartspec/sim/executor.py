@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control.policy import Estimates
+from smartspec.control.estimates import Estimates
 from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, DrafterView, FreeTests, Plan, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim

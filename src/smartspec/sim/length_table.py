@@ -3,7 +3,7 @@
 import numpy as np
 
 from smartspec.control.baselines.batch_table import BATCH_SIZES, profile_table
-from smartspec.control.policy import Estimates
+from smartspec.control.estimates import Estimates
 from smartspec.observation.length_tables import LengthRange
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_time

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from smartspec.control.estimates import Estimates
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.policy import Estimates
 from smartspec.control.records import BatchView, Plan
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from smartspec.control.controller import Controller
+from smartspec.control.estimates import Estimates
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates, Policy
+from smartspec.control.policy import Policy
 from smartspec.control.policy_names import TOLD
 from smartspec.control.records import DrafterSpec
 from smartspec.core.blocks import BlockManager

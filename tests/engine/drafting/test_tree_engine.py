@@ -7,7 +7,7 @@ import pytest
 from random_trees import random_tree
 from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.records import DrafterSpec, Plan
 from smartspec.core.batch import Draft
 from smartspec.core.blocks import BlockManager

@@ -22,7 +22,7 @@ from real_prompts import PROMPTS
 from transformers import AutoModelForCausalLM
 
 from smartspec.control.baselines.static import Fixed
-from smartspec.control.policy import plan_of_lengths
+from smartspec.control.planning import plan_of_lengths
 from smartspec.control.records import Plan
 from smartspec.core.batch import StepOutput
 from smartspec.core.request import Request

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 from smartspec.control.records import Plan, of_drafter
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore

@@ -10,7 +10,8 @@ from lab.policies import PARAMETERS
 from lab.policies.adaserve import AdaServe, path_probabilities
 from lab.policies.baseline import cut_stragglers
 from lab.policies.request_table import RequestTable
-from smartspec.control.policy import Estimates, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import plan_of_lengths
 from smartspec.control.policy_names import PARAMETERS as OURS
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import Drafted, DrafterSpec

@@ -11,7 +11,7 @@ from factories import make_view as view_of
 
 from lab.policies.sssd import Sssd, branch_length, token_budget
 from lab.policies.turbospec import TurboSpec
-from smartspec.control.policy import Estimates
+from smartspec.control.estimates import Estimates
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
 

@@ -4,7 +4,7 @@ from baseline_cases import K, make_estimates, make_view
 from factories import learn, make_outcome
 
 from lab.policies.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 
 LONG = 20
 

@@ -9,7 +9,7 @@ from lab.policies.linear_latency import LinearLatency
 from lab.policies.smartspec import SmartSpecPaper, SmartSpecRequest, batch_goodput, proportional_split
 from smartspec.control.baselines.batch_table import BatchTable, best_length
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from lab.policies.hf import HuggingFace
 from lab.policies.sglang_ema import SglangEma, Tracker
 from lab.policies.smoothed_length import SmoothedLength
 from lab.policies.specdecpp import SpecDecPlusPlus
-from smartspec.control.policy import no_drafts
+from smartspec.control.planning import no_drafts
 
 LONG = 32
 

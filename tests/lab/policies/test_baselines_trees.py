@@ -8,9 +8,9 @@ from drafter_cases import LOOKUP, found, lagging
 from static_tree import best_tree
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
+from smartspec.control.estimates import Estimates
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy import Estimates
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
 from smartspec.sim.world.trees import grow_trees

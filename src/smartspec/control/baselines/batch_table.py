@@ -4,7 +4,9 @@ Serving LLMs", arXiv 2310.18813)."""
 import numpy as np
 
 from smartspec.control.baselines.profiling_run import read_best_lengths
-from smartspec.control.policy import Estimates, Policy, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, DrafterView, Plan
 
 BATCH_SIZES = 2 ** np.arange(11)  # 1 to 1024

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from smartspec.control.policy import Estimates, Policy, no_drafts, plan_of_lengths
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import no_drafts, plan_of_lengths
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Plan, with_fields
 
 

@@ -6,8 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from smartspec.control.policy import Estimates, drafter_yields, length_caps
-from smartspec.control.records import BatchView, of_drafter, with_fields
+from smartspec.control.estimates import Estimates
+from smartspec.control.planning import drafter_yields, length_caps
+from smartspec.control.records import BatchView, of_drafter
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Candidate:
     caps: np.ndarray  # int [R], the longest draft of each row
     worth: np.ndarray  # float [R, K], weight times survival, 0 beyond the longest draft
     lag: np.ndarray  # int [R], tokens that the drafter's KV lacks
+    total: float  # sum of the weights, tokens of a step without drafts
 
     @cached_property
     def depths(self) -> np.ndarray:
@@ -42,6 +44,7 @@ def candidates(
     like: only the one of the same width and drafters."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     widths = widths if like is None else (like.estimates.width,)
+    total = float(view.weights.sum())
     is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
     # Those with passes first: of equals, a trial is made of these.
     groups = [*((number,) for number in models), tuple(models), *([()] if is_free.any() else [])]
@@ -57,18 +60,4 @@ def candidates(
             worth = view.weights[:, None] * shaped.survival_of(drafter)
             worth = worth * (np.arange(shaped.max_draft_tokens) < caps[:, None])
             lag = of_drafter(view.draft_lags, drafter) * shaped.has_passes(drafter)
-            yield Candidate(shaped, group, drafter, caps, worth, lag)
-
-
-def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> BatchView:
-    """Return the view with weights (float [R]) of the same sum that fall with the tokens that a step
-    of the request is expected to emit, to the power of fairness: who drafts badly takes longer, and
-    waits for each token of its own. Without a draft model the weights stay: a row for which nothing
-    was found in this step is not a slow request."""
-    models = [number for number in estimates.models if view.drafters[number].lengths.any()]
-    total = float(view.weights.sum())
-    if not fairness or not models or view.num_rows < 2 or not total:
-        return view
-    emitted = 1.0 + estimates.survival.sum(axis=2)[models].max(axis=0)
-    weights = view.weights * emitted**-fairness
-    return with_fields(view, weights=weights * (total / weights.sum()))
+            yield Candidate(shaped, group, drafter, caps, worth, lag, total)

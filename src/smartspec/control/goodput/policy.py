@@ -3,21 +3,18 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from smartspec.control.goodput.candidates import Candidate, candidates, fair_weights
+from smartspec.control.estimates import Estimates, Latency
+from smartspec.control.goodput.candidates import Candidate, candidates
 from smartspec.control.goodput.price import DraftPrefill, PrefillPrice, best_price, costs_of
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.worth import (
-    ConfidenceStop,
-    Costs,
-    kept_tokens,
-    lengths_to_verify,
-    within_budget,
-)
+from smartspec.control.goodput.worth import ConfidenceStop, Costs, kept_tokens, lengths_to_verify
 from smartspec.control.guard import MEMORY, Account, Guard, Queries, size_of
-from smartspec.control.policy import Estimates, Latency, Policy, length_caps, no_drafts
+from smartspec.control.planning import fair_weights, length_caps, no_drafts, within_budget
+from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
 
 GOOD_ACCEPTANCE = 0.8  # that a trial hopes for
@@ -50,14 +47,11 @@ class Choice:
         return Plan(lengths, drafter, depths=depths, width=estimates.width, is_whole=True, **more)
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(NamedTuple):
     """What a plan was made by, for its cut and for the guard."""
 
     invested: float = 0.0  # seconds of draft prefills that begin
-    weights: np.ndarray | None = None  # float [R], where drafts are cut by confidence
-    token_price: float = 0.0
-    rule: ConfidenceStop | None = None
+    rule: ConfidenceStop | None = None  # ends the drafts and cuts them
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ class _Held:
 class Goodput(Policy):
     """Maximises expected (weighted) tokens per second of step time."""
 
-    def __init__(self, *, settings: GoodputSettings | None = None):
+    def __init__(self, settings: GoodputSettings | None = None):
         self.settings = settings or GoodputSettings()
         self._guard, self._queries = Guard(), Queries(self.settings.share)
         self._draft_prefill, self._prefill_price = DraftPrefill(), PrefillPrice()
@@ -96,7 +90,7 @@ class Goodput(Policy):
         reason = self._guard.reason(view.num_rows)
         if reason is not None or not view.weights.any():
             return with_fields(no_drafts(view.num_rows), reason=reason)
-        is_due = self._since_trial[size] >= MEMORY and self.settings.share > 0
+        is_due = self._since_trial[size] >= MEMORY
         key, held = (estimates.num_learned, size), self._held
         if is_due or view.prefill_tokens or (held is not None and held.key != key):
             held = None
@@ -105,25 +99,25 @@ class Goodput(Policy):
             if repeated.lengths.sum() <= view.draft_token_budget:
                 return repeated
         view = fair_weights(view, estimates, self.settings.fairness)
-        best = self._best(view, estimates, None if held is None else held.best)
+        best = self._best(view, estimates, held)
         plan = self._to_plan(view, best)
         if held is None:
             self._price, self._num_kept = best.price, int(best.kept.sum())
         self._held = None
         if not view.prefill_tokens and estimates.num_learned is not None:
-            is_late, has_free = best.candidate.is_late, len(estimates.models) < len(estimates.drafters)
-            repeats = best.kept.any() and not has_free and not is_late.any()
+            has_free = len(estimates.models) < len(estimates.drafters)
+            repeats = best.kept.any() and not (has_free or best.candidate.is_late.any())
             rows = view.request_ids.tobytes() if repeats else b""
             self._held = _Held(key, rows, best, plan)
         return (self._trial(view, best) if is_due else None) or plan
 
     def cut(self, plan: Plan, drafted: Drafted, survival: Callable[[], np.ndarray]) -> np.ndarray:
-        settled = plan.settled
-        if settled is None or settled.weights is None or drafted.confidence is None:
+        rule = plan.settled and plan.settled.rule
+        if rule is None or drafted.confidence is None:
             return drafted.lengths
-        seen = settled.rule.survival.of(drafted.lengths)
-        gains = settled.weights[:, None] * (survival() if seen is None else seen)
-        return lengths_to_verify(gains, drafted.lengths, settled.token_price)
+        seen = rule.survival.of(drafted.lengths)
+        gains = rule.weights[:, None] * (survival() if seen is None else seen)
+        return lengths_to_verify(gains, drafted.lengths, rule.token_price)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view, seconds = outcome.view, outcome.seconds
@@ -133,9 +127,8 @@ class Goodput(Policy):
             saved = self._judge(plan, outcome, self._latency)
             self._trials.earn(seconds.total)
             self._since_trial[size_of(view.num_rows)] += 1
-            # Prompts keep the host busy, too.
-            queried = plan.queried or view.prefill_tokens > 0
-            self._queries.settle(view.num_rows, seconds, saved, queried)
+            is_busy = plan.queried or view.prefill_tokens > 0  # prompts keep the host busy, too
+            self._queries.settle(view.num_rows, seconds, saved, is_busy)
 
     def end(self, request_id: int) -> None:
         self._draft_prefill.end(request_id)
@@ -152,44 +145,41 @@ class Goodput(Policy):
 
     @staticmethod
     def _again(plan: Plan, view: BatchView) -> Plan:
-        if plan.stop is not None:
-            plan.settled.rule.survival.begin_step()
+        if rule := plan.settled.rule:
+            rule.survival.begin_step()
         caps = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.max_draft_tokens)
-        lengths = np.minimum(caps, plan.lengths)
-        return with_fields(plan, lengths=lengths)
+        return with_fields(plan, lengths=np.minimum(caps, plan.lengths))
 
-    def _best(self, view: BatchView, estimates: Estimates, held: Choice | None) -> Choice:
+    def _best(self, view: BatchView, estimates: Estimates, held: _Held | None) -> Choice:
         widths = self.settings.widths
         if held is None:
             choices = (self._choose(view, each) for each in candidates(view, estimates, widths))
             return max(choices, key=lambda choice: choice.saved_seconds)
         # At a price that holds. Rows that are late wait for a plan in full.
-        (candidate,) = candidates(view, estimates, widths, held.candidate)
+        settled = held.best
+        (candidate,) = candidates(view, estimates, widths, settled.candidate)
         worth = candidate.worth * ~candidate.is_late[:, None]
-        kept = kept_tokens(held.price, worth, candidate.depths, held.costs)
+        kept = kept_tokens(settled.price, worth, candidate.depths, settled.costs)
         kept = within_budget(kept, worth, view.draft_token_budget)
-        return Choice(candidate, kept, held.costs, held.price)
+        return Choice(candidate, kept, settled.costs, settled.price)
 
     def _choose(self, view: BatchView, candidate: Candidate) -> Choice:
         """Return the tokens of a candidate that are worth their time."""
-        latency, total = candidate.estimates.latency, float(view.weights.sum())
+        latency = candidate.estimates.latency
         alone = view.without_prefill() if view.prefill_tokens else view
         costs = costs_of(alone, candidate, latency, self._num_kept)
-        price, kept = best_price(self._price, total, candidate, costs)
+        price, kept = best_price(self._price, candidate, costs)
         invested = np.zeros(view.num_rows)
-        if candidate.is_late.any() and self.settings.prices_draft_prefill:
+        if candidate.is_late.any():
             of_time = self._prefill_price.of(price, view, latency, costs.token)
             invested = self._draft_prefill.seconds(view, candidate, latency)
             pays = self._draft_prefill.pays(candidate, kept, of_time, costs, invested)
             candidate = with_fields(candidate, worth=candidate.worth * pays[:, None])
-            price, kept = best_price(price, total, candidate, costs)
+            price, kept = best_price(price, candidate, costs)
         if view.prefill_tokens:
             costs = costs_of(view, candidate, latency, self._num_kept)
-            if self.settings.prices_prefill:
-                price = self._prefill_price.of(price, view, latency, costs.token)
-                kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
-            else:
-                price, kept = best_price(0.0, total, candidate, costs)
+            price = self._prefill_price.of(price, view, latency, costs.token)
+            kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
         kept = within_budget(kept, candidate.worth, view.draft_token_budget)
         begins = candidate.is_late & kept.any(axis=1)
         found = Choice(candidate, kept, costs, price, float(invested[begins].sum()))
@@ -202,8 +192,7 @@ class Goodput(Policy):
         a drafter that reports it."""
         if not best.kept.any():
             return no_drafts(view.num_rows)
-        settled = Settled(best.invested)
-        plan, estimates = best.to_plan(settled=settled), best.candidate.estimates
+        plan, estimates = best.to_plan(settled=Settled(best.invested)), best.candidate.estimates
         acceptance = estimates.acceptance if self.settings.uses_confidence else None
         if plan.width > 1 or acceptance is None:
             return plan
@@ -215,25 +204,23 @@ class Goodput(Policy):
         lengths = np.where(ends, longest, plan.lengths)
         if lengths.sum() > view.draft_token_budget:
             lengths = plan.lengths
-        drafter, token_price = np.where(ends, plan.drafter, -1), best.price * best.costs.token
-        pass_price = best.price * best.costs.passes
+        drafter, price = np.where(ends, plan.drafter, -1), best.price
+        token_price, pass_price = price * best.costs.token, price * best.costs.passes
         rule = ConfidenceStop(estimates, drafter, view.weights, pass_price, token_price)
-        settled = with_fields(settled, weights=view.weights, token_price=token_price, rule=rule)
+        settled = Settled(best.invested, rule)
         return with_fields(plan, lengths=lengths, stop=rule, is_whole=False, settled=settled)
 
     def _trial(self, view: BatchView, best: Choice) -> Plan | None:
         """Return a plan to learn from, if one is useful and paid: every second one is a step
         without drafts, the others have longer drafts than are believed to be worth their time."""
         size, plan = size_of(view.num_rows), None
-        self._since_trial[size] = MEMORY // 2  # if nothing is tried now: soon again
         if best.kept.any() and not view.prefill_tokens and self._num_trials[size] % 2 == 0:
             if self._trials.pay(best.saved_seconds):
                 plan = with_fields(no_drafts(view.num_rows), reason=NON_SPECULATIVE)
         elif best.candidate.estimates.width == 1:
             plan = self._longer(view, best)
-        if plan is not None:
-            self._since_trial[size] = 0
-            self._num_trials[size] += 1
+        self._since_trial[size] = 0 if plan else MEMORY // 2  # if nothing is tried now: soon again
+        self._num_trials[size] += plan is not None
         return plan
 
     def _longer(self, view: BatchView, best: Choice) -> Plan | None:
@@ -244,7 +231,7 @@ class Goodput(Policy):
         hope = view.weights[:, None] * GOOD_ACCEPTANCE ** (positions + 1)
         hope = np.maximum(candidate.worth, hope * (positions < candidate.caps[:, None]))
         hopeful = with_fields(candidate, worth=hope)
-        _, kept = best_price(best.price, float(view.weights.sum()), hopeful, best.costs)
+        _, kept = best_price(best.price, hopeful, best.costs)
         kept = within_budget(kept, hope, view.draft_token_budget)
         if kept.sum() <= best.kept.sum():
             return None
@@ -261,14 +248,12 @@ class Goodput(Policy):
     def _judge(self, plan: Plan, outcome: Outcome, latency: Latency) -> float:
         """Compare a step with plain decoding. Return the seconds that such drafts saved lately."""
         view, seconds = outcome.view, outcome.seconds.total
-        plain, has_prefill = (
-            latency.off_seconds(view) + latency.host_seconds,
-            view.prefill_tokens > 0,
-        )
+        has_prefill = view.prefill_tokens > 0
+        plain = alone = latency.off_seconds(view) + latency.host_seconds
         if not any(outcome.drafted.tolist()):
             self._guard.observe_plain(seconds, plain, has_prefill)
             return 0.0
-        alone, settled = plain, plan.settled or Settled()
+        settled = plan.settled or Settled()
         if has_prefill:
             alone = latency.off_seconds(view.without_prefill()) + latency.host_seconds
         plain += float(view.weights @ outcome.accepted) / float(view.weights.sum()) * alone

@@ -11,9 +11,9 @@
 
 import numpy as np
 
+from smartspec.control.estimates import Latency
 from smartspec.control.goodput.candidates import Candidate
 from smartspec.control.goodput.worth import Costs, kept_tokens
-from smartspec.control.policy import Latency
 from smartspec.control.records import BatchView, Outcome
 
 ROUNDS = 4
@@ -45,13 +45,10 @@ def costs_of(view: BatchView, candidate: Candidate, latency: Latency, near: int)
     return Costs(plain + latency.host_seconds, (at_high - at_low) / (high - low), passes)
 
 
-def best_price(
-    start: float, total: float, candidate: Candidate, costs: Costs
-) -> tuple[float, np.ndarray]:
+def best_price(start: float, candidate: Candidate, costs: Costs) -> tuple[float, np.ndarray]:
     """Return the price of a step without prefill, and the tokens that are kept at it: bool [R, K].
-
-    start: a price to begin with. total: sum of the weights."""
-    worth, depths = candidate.worth, candidate.depths
+    start: a price to begin with."""
+    worth, depths, total = candidate.worth, candidate.depths, candidate.total
     off = total / costs.plain
     price = max(start, off)
     for _ in range(ROUNDS):
@@ -124,9 +121,8 @@ class DraftPrefill:
             return np.zeros(view.num_rows)
         drafter = np.where(lag > 0, candidate.drafter, -1)
         usual = view.with_lags_up_to(candidate.estimates.max_draft_tokens + 1)
-        of_both = (latency.draft_seconds(each, drafter, 1)[:, 1].sum() for each in (view, usual))
-        with_prefill, without = of_both
-        return lag * ((with_prefill - without) / lag.sum())
+        late, up_to_date = (latency.draft_seconds(each, drafter, 1).sum() for each in (view, usual))
+        return lag * ((late - up_to_date) / lag.sum())
 
     def pays(
         self,

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 class GoodputSettings:
     """What is chosen, not derived."""
 
-    fairness: float = 0.5  # see candidates.fair_weights; 0: tokens of all requests count alike
+    fairness: float = 0.5  # see planning.fair_weights; 0: tokens of all requests count alike
     uses_confidence: bool = True  # drafts end early and are cut by confidence
-    prices_prefill: bool = (
-        True  # time beside prefill has its price; False: it is the step's own goodput
-    )
-    prices_draft_prefill: bool = (
-        True  # a draft prefill has to pay; False: each row that may draft begins
-    )
-    widths: tuple[int, ...] = (
-        1,
-        4,
-    )  # of drafts made in passes: chains, and trees where these are made
+    # Of drafts made in passes: chains, and trees where these are made.
+    widths: tuple[int, ...] = (1, 4)
     share: float = 0.003  # of step time, that queries and trials may lose; 0: neither, and no guard

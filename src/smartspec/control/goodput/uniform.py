@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from smartspec.control.estimates import Estimates
 from smartspec.control.guard import Account, size_of
 from smartspec.control.latency.measured import MeasuredSeconds
-from smartspec.control.policy import LEARN_STEPS, Estimates, Policy, length_caps, model_free_first
+from smartspec.control.planning import length_caps, model_free_first, no_drafts
+from smartspec.control.policy import LEARN_STEPS, Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 SHARE = 0.005  # of step time that trials may lose
@@ -50,21 +52,21 @@ class Uniform(Policy):
         self._sizes: dict[int, _Size] = defaultdict(_Size)
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
+        if not view.weights.any():
+            return no_drafts(view.num_rows)
         size = size_of(view.num_rows + view.num_prefills)
         drafter = model_free_first(view, estimates)
         caps = length_caps(view, drafter, estimates.max_draft_tokens)
         fits = [k for k in self.lengths if k * view.num_rows <= view.draft_token_budget]
         tokens = self._tokens(view, estimates, drafter, caps)[fits]
-        seconds = self._seconds(view, estimates, size, fits, tokens / max(tokens[0], 1e-9))
+        seconds = self._seconds(view, estimates, size, fits, tokens / tokens[0])
         depths = np.minimum(fits, int(caps[estimates.has_passes(drafter)].max(initial=0)))
         passes = estimates.latency.draft_seconds(view, drafter, estimates.max_draft_tokens)
         seconds += passes.sum(axis=0)[depths] + estimates.latency.host_seconds
         best = int((tokens / seconds).argmax())
-        tried = (
-            self._trial(self._sizes[size], size, fits, tokens, seconds, best) if tokens[0] else None
-        )
-        lengths = np.minimum(caps, fits[best if tried is None else tried])
-        reason = None if tried is None else OTHER
+        chosen = self._trial(self._sizes[size], size, fits, tokens, seconds, best)
+        lengths = np.minimum(caps, fits[chosen])
+        reason = None if chosen == best else OTHER
         return Plan(lengths, np.where(lengths > 0, drafter, -1), is_whole=True, reason=reason)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
@@ -82,9 +84,6 @@ class Uniform(Policy):
             rate = RATE if now.prefill_tokens else 1.0
             now.prefill_tokens += rate * (view.prefill_tokens - now.prefill_tokens)
         self._times.observe(size, int(outcome.verified.max()), view, outcome.seconds.target)
-
-    def state(self) -> dict:
-        return {"seconds_for_trials": self._account.seconds, "lengths": list(self.lengths)}
 
     def _tokens(
         self, view: BatchView, estimates: Estimates, drafter: np.ndarray, caps: np.ndarray
@@ -122,20 +121,18 @@ class Uniform(Policy):
         tokens: np.ndarray,
         seconds: np.ndarray,
         best: int,
-    ) -> int | None:
-        """Return the place of a length to try in this step; None for the best one."""
+    ) -> int:
+        """Return the place of the length of this step: the best one, or one to try."""
         now.num_steps += 1
         others = sorted((j for j in range(len(lengths)) if j != best), key=lambda j: abs(j - best))
         last = {j: self._times.last_seen(size, lengths[j], now.mixed > 0.5) for j in others}
         unknown = [j for j in others if not last[j] and lengths[j] not in now.tried]
+        chosen, losses = best, seconds - tokens * (seconds[best] / tokens[best])
         if unknown and now.num_steps >= GAP // 2:
-            now.num_steps = 0
-            now.tried.add(lengths[unknown[0]])
-            return unknown[0]
-        if now.num_steps < GAP:
-            return None
-        for j in sorted(others, key=lambda j: last[j]):
-            if self._account.pay(float(seconds[j] - tokens[j] * seconds[best] / tokens[best])):
-                now.num_steps = 0
-                return j
-        return None
+            chosen = unknown[0]
+            now.tried.add(lengths[chosen])
+        elif now.num_steps >= GAP:
+            oldest = sorted(others, key=last.__getitem__)
+            chosen = next((j for j in oldest if self._account.pay(float(losses[j]))), best)
+        now.num_steps *= chosen == best
+        return chosen

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from smartspec.control.acceptance.running import RunningSurvival
-from smartspec.control.policy import Estimates
+from smartspec.control.estimates import Estimates
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,6 @@ def kept_tokens(price: float, worth: np.ndarray, depths: np.ndarray, costs: Cost
         totals = np.append(0.0, (of_depths - price * costs.passes).cumsum())
         surplus = surplus * (depths <= totals.argmax())
     return surplus > 0.0
-
-
-def within_budget(kept: np.ndarray, worth: np.ndarray, budget: int) -> np.ndarray:
-    """Return the kept tokens (bool [R, K]) of most worth (float [R, K]) that a step has room for."""
-    if kept.sum() <= budget:
-        return kept
-    order = np.where(kept, -worth, 1.0).argsort(axis=None, kind="stable")[:budget]
-    first = np.zeros(kept.size, dtype=bool)
-    first[order] = True
-    return kept & first.reshape(kept.shape)
 
 
 def lengths_to_verify(gains: np.ndarray, lengths: np.ndarray, price: float) -> np.ndarray:
@@ -98,8 +88,9 @@ class ConfidenceStop:
     ):
         survival = estimates.survival_of(drafter)
         self.survival = RunningSurvival(survival, drafter, estimates.acceptance)
+        self.weights, self.token_price = weights, token_price
         self._worth, self._numbers = weights * self.survival.expected, drafter.tolist()
-        self._pass_price, self._token_price = pass_price.tolist(), token_price
+        self._pass_price = pass_price.tolist()
 
     def __call__(
         self, depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray
@@ -111,7 +102,7 @@ class ConfidenceStop:
         survived = self.survival.observe(number, depth, rows, confidence)
         if depth + 1 == len(self._worth):
             return np.ones(len(rows), dtype=bool)
-        surplus = survived * self._worth[depth + 1][rows] - self._token_price
+        surplus = survived * self._worth[depth + 1][rows] - self.token_price
         goes_on = surplus > 0.0
         pays = surplus.dot(goes_on) > self._pass_price[depth + 1]
         return ~goes_on if pays else np.ones(len(rows), dtype=bool)

@@ -27,7 +27,7 @@ import numpy as np
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
-from smartspec.control.policy import length_caps
+from smartspec.control.planning import length_caps
 from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, FreeTests, Outcome, Plan
 from smartspec.sim.replay.draft_outcomes import DraftOutcomes, draft_outcomes_of
