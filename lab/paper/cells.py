@@ -37,20 +37,31 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class LiveEffort:
+    """How much is measured on the embedded engine. shares: the rates, in what `off` can serve. seconds: of arrivals,
+    half as many at each of the rate steps. batch: requests at once of the measurement of what off can serve.
+    concurrency, max_tokens: sizes of batch and longest answers of the figures of lengths and predictions."""
+
+    shares: tuple[float, ...]
+    seconds: float
+    repetitions: int
+    batch: int
+    concurrency: tuple[int, ...]
+    max_tokens: int
+
+
+@dataclass(frozen=True)
 class Effort:
     """How much is measured. seconds: of arrivals of a point. seeds: of arrivals and all that is random. shares: the
     rates, in what `off` can serve. num_requests: of the measurement of that, over twice a full batch. num_steps: of a
-    steady batch. live_shares, live_seconds, repetitions: the same on the embedded engine. policies: only these, None
-    for all."""
+    steady batch. policies: only these, None for all."""
 
     seconds: float
     seeds: tuple[int, ...]
     shares: tuple[float, ...]
     num_requests: int
     num_steps: int
-    live_shares: tuple[float, ...]
-    live_seconds: float
-    repetitions: int
+    live: LiveEffort
     policies: tuple[str, ...] | None = None
 
     def policies_of(self, cell: Cell) -> tuple[str, ...]:
@@ -63,9 +74,7 @@ FULL = Effort(
     shares=(0.6, 0.8, 1.0, 1.2),
     num_requests=2048,
     num_steps=400,
-    live_shares=(0.6, 0.9, 1.2),
-    live_seconds=20.0,
-    repetitions=5,
+    live=LiveEffort((0.6, 0.9, 1.2), 20.0, repetitions=5, batch=16, concurrency=(1, 2, 4, 8, 16), max_tokens=96),
 )
 QUICK = Effort(
     seconds=10.0,
@@ -73,9 +82,7 @@ QUICK = Effort(
     shares=(0.9, 1.2),
     num_requests=768,
     num_steps=100,
-    live_shares=(1.2,),
-    live_seconds=3.0,
-    repetitions=1,
+    live=LiveEffort((1.2,), 3.0, repetitions=1, batch=4, concurrency=(1, 4), max_tokens=16),
     policies=("off", "fixed:1", "fixed:3", "goodput"),
 )
 

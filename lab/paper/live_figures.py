@@ -23,22 +23,19 @@ from smartspec.workload.workloads import shipped_workloads
 
 CAPACITY, LENGTHS, PREDICTIONS = "live_capacity", "live_lengths", "live_predictions"
 ACCEPTANCES = (0.5, 0.7, 0.9)
-CONCURRENCY = (1, 2, 4, 8, 16)
-MAX_TOKENS = 96
 CHAINS = "recycling"  # of a tree, forced acceptance tries the likeliest children alone: the others are for nothing
 POLICIES = ("off", "fixed:1", "fixed:3", "fixed:5", "goodput", "smartspec-paper")
 WORKLOADS = ("chat", "summarization", MIXED)
-BATCH, WAVES = 16, 6  # requests at once, and how many times as many, to see what off can serve
+WAVES = 6  # so many times as many requests as are under way, to see what off can serve
 
 
 def live_figures(folder: Path, effort: Effort) -> tuple[Figure, ...]:
     """folder: for the output of servers and their decision logs."""
-    sizes = {"concurrency": list(CONCURRENCY), "max_tokens": MAX_TOKENS}
-    if effort.repetitions == 1:
-        sizes = {"concurrency": [1, 4], "max_tokens": 16}
+    live = effort.live
+    sizes = {"concurrency": list(live.concurrency), "max_tokens": live.max_tokens}
     forced = {"policy": "goodput", "drafter": CHAINS} | sizes
     lengths = tuple({"acceptance": acceptance} | forced for acceptance in ACCEPTANCES)
-    served = tuple({"cell": name, "concurrency": BATCH, "waves": WAVES} for name in WORKLOADS)
+    served = tuple({"cell": name, "concurrency": live.batch, "waves": WAVES} for name in WORKLOADS)
     return (
         Figure(CAPACITY, served, partial(measure_capacity, folder)),
         Figure(LENGTHS, lengths, partial(measure_lengths, folder)),
@@ -97,11 +94,11 @@ def live_matrix(capacities: Mapping[str, float], effort: Effort) -> Matrix:
     capacities: requests per second by workload."""
     variants = tuple(Variant(policy, policy, "none" if policy == "off" else None) for policy in POLICIES)
     rates = {
-        name: [float(f"{share * served:.2g}") for share in effort.live_shares] for name, served in capacities.items()
+        name: [float(f"{share * served:.2g}") for share in effort.live.shares] for name, served in capacities.items()
     }
-    steps = tuple(Step(MIXED, rate, effort.live_seconds / 2) for rate in rates.pop(MIXED))
+    steps = tuple(Step(MIXED, rate, effort.live.seconds / 2) for rate in rates.pop(MIXED))
     cells = [Cell(workload, Load(rate=rate)) for workload, of_workload in rates.items() for rate in of_workload]
-    return Matrix(variants, (*cells, Cell(CHANGING, Load(steps=steps))), seconds=effort.live_seconds)
+    return Matrix(variants, (*cells, Cell(CHANGING, Load(steps=steps))), seconds=effort.live.seconds)
 
 
 def live_sections(file: PointFile, figures: Sequence[Figure]) -> list[Section]:

@@ -61,7 +61,7 @@ def _measure_live(file: "PointFile", output: Path, effort: "Effort") -> None:
     _measure_missing(file, live_figures(output, effort), 1)
     matrix = _live_matrix(output, file, effort)
     assert matrix is not None, "what off can serve has just been measured"
-    _measure_matrix(output / LIVE, matrix, effort.repetitions)
+    _measure_matrix(output / LIVE, matrix, effort.live.repetitions)
 
 
 def _measure_missing(file: "PointFile", figures: "tuple[Figure, ...] | list[Figure]", processes: int) -> None:

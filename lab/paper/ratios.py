@@ -20,7 +20,9 @@ class Ratio:
         return self.low <= 1.0 <= self.high
 
     def text(self) -> str:
-        """For a table."""
+        """For a table. One seed has no spread."""
+        if self.low == self.high:
+            return f"{self.value:.2f}"
         return f"{self.value:.2f} ({self.low:.2f} - {self.high:.2f}){', noise' if self.is_noise else ''}"
 
 
