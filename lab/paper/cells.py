@@ -134,9 +134,9 @@ CELLS = (
         RECALLED,
     ),
     Cell(
-        "Llama-2-70B + 7B, long texts, 4 A100",
+        "Llama-2-70B + 7B, long prompts, 4 A100",
         DRAFT_MODEL,
-        _on("a100-80g", 4, "llama-2-70b", "model", draft_model="llama-2-7b") | _texts(1000, 1000, "0.8/8/2"),
+        _on("a100-80g", 4, "llama-2-70b", "model", draft_model="llama-2-7b") | _texts(2000, 200, "0.8/8/2"),
         DEAR_KV,
     ),
     Cell(

@@ -49,24 +49,26 @@ def memory_binds(cell: Cell) -> bool:
 
 
 def measure(settings: Settings) -> Values:
-    """Mean and 99th percentile of latency in seconds, and mean draft tokens verified per request and step."""
+    """Mean and 99th percentile of latency and mean time to the first token, in seconds; mean draft tokens verified per
+    request and step."""
     scenario = Scenario(**{name: value for name, value in settings.items() if name not in ("cell", "arm")})
     run = run_virtually(scenario)
     latencies, totals = latencies_of(run), run.totals
     return {
         "mean": round(fmean(latencies), 5),
         "p99": round(float(np.percentile(latencies, 99)), 5),
+        "ttft": round(fmean(record.ttft_seconds for record in run.records), 5),
         "requests": len(latencies),
         "mean_length": round(totals.num_verified_tokens / max(totals.num_row_steps, 1), 4),
     }
 
 
-def means_by_cell(points: Sequence[Point]) -> dict[str, Means]:
-    """What was measured, by name of cell."""
+def means_by_cell(points: Sequence[Point], value: str = "mean") -> dict[str, Means]:
+    """What was measured, by name of cell. value: mean, p99 or ttft."""
     found: dict[str, Means] = {}
     for settings, values in points:
         means = found.setdefault(settings["cell"], {})
-        means.setdefault((settings["rate"], settings["arm"]), {})[settings["seed"]] = values["mean"]
+        means.setdefault((settings["rate"], settings["arm"]), {})[settings["seed"]] = values[value]
     return found
 
 
@@ -105,7 +107,7 @@ def latency_section(points: Sequence[Point], cells: Sequence[Cell] = CELLS) -> S
             "compared with the paper's, single values cannot. The controller's own time is not charged.",
         ),
         plots=tuple(_plot(cell, means[name]) for name, (cell, _) in found.items()),
-        tables=(_table(found), _claim(found), *_bare(found)),
+        tables=(_table(found), _claim(found), *_bare(found, means_by_cell(points, "ttft"))),
         command="python -m lab.paper",
     )
 
@@ -212,25 +214,24 @@ def _claim(found: Found) -> Table:
     )
 
 
-def _bare(found: Found) -> list[Table]:
+def _bare(found: Found, ttft: dict[str, Means]) -> list[Table]:
     """Off as it is where no drafter is loaded, in the cells where that makes a difference."""
     rows = []
-    for cell, rates in found.values():
-        sizes = [kv_tokens(Scenario(rate=1.0, **cell.scenario_of(policy))) for policy in ("off", NO_DRAFTER)]
+    for name, (cell, rates) in found.items():
         for rate, latencies in rates.items():
-            if NO_DRAFTER in latencies:
-                ratios = [ratio_of_seeds(latencies[name], latencies["goodput"]) for name in (NO_DRAFTER, "off")]
-                texts = [ratio.text() for ratio in ratios]
-                rows.append((ratios[0].value, (cell.name, f"{rate:g}", *texts, *(f"{size:,}" for size in sizes))))
+            for policy in (NO_DRAFTER, "off", "goodput") if NO_DRAFTER in latencies else ():
+                kv = kv_tokens(Scenario(rate=1.0, **cell.scenario_of(policy)))
+                seconds = fmean(latencies[policy]), fmean(ttft[name][rate, policy].values())
+                rows.append((name, f"{rate:g}", policy, f"{kv:,}", *(f"{each:.2f}" for each in seconds)))
     if not rows:
         return []
     return [
         Table(
-            "What the memory of the drafter costs where it binds, worst first",
-            ("cell", "requests/s", NO_DRAFTER, "off", "tokens of KV", "without a drafter"),
-            tuple(row for _, row in sorted(rows)),
-            "Latency over that of goodput: below 1 goodput is slower. Elsewhere off is served beside a loaded drafter, "
-            "as a server that turns speculation off by itself does. Its weights and its KV take memory all the same.",
+            "What the memory of the drafter costs where it binds",
+            ("cell", "requests/s", "policy", "tokens of KV", "mean latency, s", "mean time to first token, s"),
+            tuple(rows),
+            "off is served beside a loaded drafter, as a server that turns speculation off by itself does: the weights "
+            "and the KV of the drafter take memory all the same.",
         )
     ]
 
