@@ -2,10 +2,15 @@
 
     PYTHONPATH=src python3 benchmarks/gpu_cells.py --bundle .gpu            # all jobs; make test-gpu BUNDLE=.gpu
     PYTHONPATH=src python3 benchmarks/gpu_cells.py --bundle .gpu --only eagle3 --levels 16,128
+    PYTHONPATH=src python3 benchmarks/gpu_cells.py rates --bundle .gpu      # latency against rate: 10 minutes
     python benchmarks/gpu_cells.py table gpu.jsonl
     python benchmarks/gpu_cells.py plot gpu.jsonl -o docs/results/h100.png
     python benchmarks/gpu_cells.py observed docs/results/h100.jsonl --levels 1,64
     python benchmarks/gpu_cells.py card docs/results/h100.jsonl -o docs/results/cards/llama-3.1-8b-eagle3-h100.json
+
+rates: Poisson arrivals below, at and above what vLLM serves without speculation, which is measured first (job
+rates-off, then job rates: one token, three tokens, SmartSpec). Requests, their arrivals and which drafts are right are
+the same under every policy. Mean and p99 seconds from arrival to last token.
 
 observed: what `smartspec vllm observed` would predict of all cells, from those of the named levels alone.
 
@@ -38,11 +43,12 @@ JOBS = {  # seconds after which a job is ended
     "off": 90, "ngram": 150, "off-after": 90, "eagle3": 330, "adaptive-stock": 130, "adaptive": 130,
     "exact-off": 60, "exact-ngram": 60, "exact-eagle3": 60, "exact-adaptive": 60, "embedded": 120,
 }  # fmt: skip
+RATE_JOBS = {"rates-off": 190, "rates": 340}
 
 
 def main() -> int:
     options = make_parser().parse_args()
-    if options.command and not options.files:
+    if options.command not in (None, "rates") and not options.files:
         raise ValueError(f"name files of results: {options.command} gpu.jsonl")
     if options.command == "table":
         print(markdown(read_cells(options.files)))
@@ -65,7 +71,7 @@ def main() -> int:
         policies=tuple(filter(None, options.policies.split(","))), seconds=options.seconds,
         settings={"guard": 0.0} | settings_of(options.settings), model_len=options.model_len, emulates=options.emulated,
     )  # fmt: skip
-    names = names_of(options.only)
+    names = list(RATE_JOBS) if options.command == "rates" else names_of(options.only)
     unpack(options.bundle, plan.folder)
     become(plan.folder, plan.emulates)
     return 0 if run_jobs(plan, names, options.budget) else 1
@@ -75,7 +81,10 @@ def make_parser() -> argparse.ArgumentParser:
     """With argparse: before the bundle is unpacked, there is the machine's Python alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "command", nargs="?", choices=("table", "plot", "observed", "card"), help="of results; none to run jobs"
+        "command",
+        nargs="?",
+        choices=("table", "plot", "observed", "card", "rates"),
+        help="of results; rates and none run jobs",
     )
     parser.add_argument("files", nargs="*", type=Path, help="gpu.jsonl of one or several runs")
     parser.add_argument("--bundle", type=Path, help="folder of the bundle")
@@ -139,14 +148,14 @@ def run_jobs(plan: Plan, names: list[str], budget: float) -> bool:
             is_well = False
             continue
         own = Results(plan.output, name)
-        is_well &= run_job(name, min(JOBS[name], left), own, partial(job(name), own, plan))
+        is_well &= run_job(name, min((JOBS | RATE_JOBS)[name], left), own, partial(job(name), own, plan))
         keep_kernels(plan.folder, plan.output)
     return is_well
 
 
 def job(name: str) -> Callable[[Results, Plan], None]:
     """Imported here: vLLM has to be there."""
-    from lib.gpu import embedded, exact, jobs
+    from lib.gpu import embedded, exact, jobs, rates
 
     if name.startswith("exact-"):
         return partial(exact.run_exact, kind=name.removeprefix("exact-"))
@@ -158,6 +167,8 @@ def job(name: str) -> Callable[[Results, Plan], None]:
         "adaptive-stock": partial(jobs.run_adaptive, policy="stock"),
         "adaptive": partial(jobs.run_adaptive, policy="goodput"),
         "embedded": embedded.run_embedded,
+        "rates-off": rates.run_off,
+        "rates": rates.run_policies,
     }[name]
 
 

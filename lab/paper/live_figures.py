@@ -4,41 +4,52 @@ against what was measured. Latency against rate is a matrix of runs (live_matrix
 Servers are processes of their own; one at a time has work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from lab.paper.capacity import served
+from lab.paper.cells import Effort
 from lab.paper.points import Figure, Point, PointFile, Settings, Values
 from lab.paper.predictions import goodput_section, measured_in_log, time_section
 from smartspec.report.environment import environment
-from smartspec.report.folder import Folder
+from smartspec.report.folder import Folder, Measured
 from smartspec.report.live import ServerOptions, live_runs
 from smartspec.report.matrix import CHANGING, MIXED, Cell, Load, Matrix, Run, Step, Variant
 from smartspec.report.sections import Line, Plot, Section, Table
 from smartspec.report.story import Results, sections_of
 from smartspec.workload.workloads import shipped_workloads
 
-LENGTHS, PREDICTIONS = "live_lengths", "live_predictions"
+CAPACITY, LENGTHS, PREDICTIONS = "live_capacity", "live_lengths", "live_predictions"
 ACCEPTANCES = (0.5, 0.7, 0.9)
-CONCURRENCY = (1, 2, 4, 8, 16)
-MAX_TOKENS = 96
 CHAINS = "recycling"  # of a tree, forced acceptance tries the likeliest children alone: the others are for nothing
 POLICIES = ("off", "fixed:1", "fixed:3", "fixed:5", "goodput", "smartspec-paper")
-WORKLOADS, RATES = ("chat", "summarization"), (0.5, 1.0, 2.0)
-SECONDS, STEP_SECONDS = 20.0, 10.0
-REPETITIONS = 3  # the fewest that have a verdict
+WORKLOADS = ("chat", "summarization", MIXED)
+WAVES = 6  # so many times as many requests as are under way, to see what off can serve
 
 
-def live_figures(folder: Path) -> tuple[Figure, ...]:
+def live_figures(folder: Path, effort: Effort) -> tuple[Figure, ...]:
     """folder: for the output of servers and their decision logs."""
-    sizes = {"concurrency": list(CONCURRENCY), "max_tokens": MAX_TOKENS}
+    live = effort.live
+    sizes = {"concurrency": list(live.concurrency), "max_tokens": live.max_tokens}
     forced = {"policy": "goodput", "drafter": CHAINS} | sizes
     lengths = tuple({"acceptance": acceptance} | forced for acceptance in ACCEPTANCES)
+    served = tuple({"cell": name, "concurrency": live.batch, "waves": WAVES} for name in WORKLOADS)
     return (
+        Figure(CAPACITY, served, partial(measure_capacity, folder)),
         Figure(LENGTHS, lengths, partial(measure_lengths, folder)),
         Figure(PREDICTIONS, ({"policy": "goodput"} | sizes,), partial(measure_predictions, folder)),
     )
+
+
+def measure_capacity(folder: Path, settings: Settings) -> Values:
+    """Requests per second that off serves, so many at once."""
+    batch = settings["concurrency"]
+    cell = Cell(settings["cell"], Load(concurrency=batch))
+    matrix = Matrix((Variant("live", "off", "none"),), (cell,), requests=settings["waves"] * batch)
+    with live_runs(matrix, shipped_workloads(), ServerOptions(), folder) as measure:
+        return {"requests_per_second": served(_succeeded(measure(Run("live", cell, 0))).records, batch)}
 
 
 def measure_lengths(folder: Path, settings: Settings) -> Values:
@@ -64,10 +75,7 @@ def _measured(folder: Path, settings: Settings, options: tuple[str, ...]) -> lis
     found = []
     with live_runs(matrix, shipped_workloads(), ServerOptions(options=options, ignore_eos=True), folder) as measure:
         for cell in cells:
-            measured = measure(Run("live", cell, 0))
-            if measured.failure is not None:
-                raise ValueError(f"{cell.name}: {measured.failure}")
-            speculation = measured.summary.speculation
+            speculation = _succeeded(measure(Run("live", cell, 0))).summary.speculation
             if speculation is None:
                 raise ValueError(f"{cell.name}: the server counts no draft tokens")
             told = {"mean_length": speculation.mean_k, "acceptance": speculation.acceptance_rate}
@@ -75,17 +83,27 @@ def _measured(folder: Path, settings: Settings, options: tuple[str, ...]) -> lis
     return found
 
 
-def live_matrix() -> Matrix:
-    """Latency against rate of every policy, and the rate steps with mixed data."""
+def _succeeded(measured: Measured) -> Measured:
+    if measured.failure is not None:
+        raise ValueError(f"{measured.key[1]}: {measured.failure}")
+    return measured
+
+
+def live_matrix(capacities: Mapping[str, float], effort: Effort) -> Matrix:
+    """Latency against rate of every policy, and rate steps with mixed data. Rates are shares of what off can serve,
+    capacities: requests per second by workload."""
     variants = tuple(Variant(policy, policy, "none" if policy == "off" else None) for policy in POLICIES)
-    cells = [Cell(workload, Load(rate=rate)) for workload in WORKLOADS for rate in RATES]
-    steps = tuple(Step(MIXED, rate, STEP_SECONDS) for rate in RATES)
-    return Matrix(variants, (*cells, Cell(CHANGING, Load(steps=steps))), seconds=SECONDS)
+    rates = {
+        name: [float(f"{share * served:.2g}") for share in effort.live.shares] for name, served in capacities.items()
+    }
+    steps = tuple(Step(MIXED, rate, effort.live.seconds / 2) for rate in rates.pop(MIXED))
+    cells = [Cell(workload, Load(rate=rate)) for workload, of_workload in rates.items() for rate in of_workload]
+    return Matrix(variants, (*cells, Cell(CHANGING, Load(steps=steps))), seconds=effort.live.seconds)
 
 
 def live_sections(file: PointFile, figures: Sequence[Figure]) -> list[Section]:
     """Of the points that have been measured; figures: live_figures."""
-    lengths, measured = (file.points(figure) for figure in figures)
+    lengths, measured = (file.points(figure) for figure in figures[1:])
     found = [live_length_section(lengths)] if lengths else []
     if measured:
         ((settings, summary),) = measured
@@ -94,12 +112,12 @@ def live_sections(file: PointFile, figures: Sequence[Figure]) -> list[Section]:
     return found
 
 
-def matrix_sections(path: Path) -> list[Section]:
+def matrix_sections(path: Path, matrix: Matrix) -> list[Section]:
     """What a folder of live_matrix holds, as every report has it."""
-    folder = Folder.open(path, live_matrix(), environment(), "")
+    folder = Folder.open(path, matrix, environment(), "")
     if not folder.valid():
         return []
-    results = Results(live_matrix(), folder.valid(), folder.failed(), folder.environment, folder.command, "goodput")
+    results = Results(matrix, folder.valid(), folder.failed(), folder.environment, folder.command, "goodput")
     return [replace(section, title=f"Measured: {section.title}") for section in sections_of(results)]
 
 

@@ -5,8 +5,10 @@ with other settings it is another point.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 Settings = dict  # JSON-able
@@ -59,14 +61,33 @@ class PointFile:
         self._known[_key(figure, settings)] = json.loads(line)["values"]
 
 
+_Job = tuple[str, Settings, Callable[[Settings], Values]]
+
+
 def measure_missing(
-    file: PointFile, figures: Sequence[Figure], on_point: Callable[[str], None] = lambda name: None
+    file: PointFile,
+    figures: Sequence[Figure],
+    on_point: Callable[[str], None] = lambda name: None,
+    processes: int = 1,
 ) -> None:
-    """Measure every point that is not known. on_point: called with the figure's name before each. What an exception,
-    KeyboardInterrupt among them, ends is not kept, and all that was measured before is."""
-    for figure, settings in file.missing(figures):
-        on_point(figure.name)
-        file.add(figure.name, settings, figure.measure(settings))
+    """Measure every point that is not known, so many at once. on_point: called with the figure's name after each. What
+    an exception, KeyboardInterrupt among them, ends is not kept, and all that was measured before is."""
+    jobs = [(figure.name, settings, figure.measure) for figure, settings in file.missing(figures)]
+    for name, settings, values in map(_measured, jobs) if processes == 1 else _at_once(jobs, processes):
+        file.add(name, settings, values)
+        on_point(name)
+
+
+def _measured(job: _Job) -> tuple[str, Settings, Values]:
+    name, settings, measure = job
+    return name, settings, measure(settings)
+
+
+def _at_once(jobs: list[_Job], processes: int) -> Iterator[tuple[str, Settings, Values]]:
+    """In the order in which they end. At a terminal Ctrl-C goes to all processes: those that measure ignore it, and
+    this one ends them."""
+    with get_context("spawn").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        yield from pool.imap_unordered(_measured, jobs)
 
 
 def _key(figure: str, settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""Published speed-ups beside those that come out here, and what bounds them.
+"""Published speed-ups beside those that come out here, and what makes them.
 
 Two kinds: the paper's headlines, of which the sources at hand do not name the cell; and a table of the authors'
 prototype (offline throughput with forced acceptance), which has every number.
@@ -8,14 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.paper.cells import CELLS, LOOKUP, TREE, Cell
-from lab.paper.latency import best_fixed, fixed_policies, latencies_by_cell
+from lab.paper.latency import Latencies, best_fixed, by_rate, fixed_of, means_by_cell
 from lab.paper.lengths import OVER_OFF
 from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.virtual_run import run_virtually
 from smartspec.report.sections import Section, Table
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import ground_truth_time
 from smartspec.sim.world.traffic import Traffic
 from smartspec.workload.summary import summarize
 
@@ -69,18 +67,17 @@ def _equal_requests(count: int, concurrency: int) -> Traffic:
 def published_section(latency_points: Sequence[Point], offline_points: Sequence[Point]) -> Section:
     """The section of the page."""
     headlines = _headlines(latency_points)
-    largest = () if headlines is None else (_largest(headlines),)
     return Section(
         title="Published speed-ups beside ours (simulated)",
         text=(
             f"The abstract says up to {OVER_OFF} x lower mean latency than without speculation, never of which cell. "
             f"Up to {OVER_FIXED} x over the best fixed length is recalled, and no source at hand confirms it. The "
             "authors' prototype itself lies 2 to 3.2 % below the best fixed length at constant load.",
-            "Why it differs here: acceptance, and the time of a draft pass against the target's, bound what one "
-            "request alone can gain. The column 'bound' is that with the acceptance that is assumed; 'needed' is the "
-            f"acceptance from which {OVER_OFF} x is possible at all. Against a fixed length much can be won only where "
-            "that length is a bad one for the load; against the best one of each rate, chosen afterwards, little.",
-            *largest,
+            "Two things make a speed-up. The faster step is what one request alone gains: it is bounded by acceptance "
+            "and by the time of a draft pass against the target's. The shorter queue is gained where plain decoding "
+            "cannot serve the rate and speculation can: it grows as long as requests arrive. So the largest ratios lie "
+            "just above what off can serve, and fall where speculation cannot serve the rate either. Against a fixed "
+            "length the same holds where that length saturates first.",
         ),
         tables=tuple(table for table in (headlines, _offline(offline_points)) if table is not None),
         command="python -m lab.paper",
@@ -88,92 +85,41 @@ def published_section(latency_points: Sequence[Point], offline_points: Sequence[
 
 
 def _headlines(points: Sequence[Point]) -> Table | None:
-    found = latencies_by_cell(points)
-    rows = [_headline(cell, found[cell.name]) for cell in CELLS if cell.name in found]
-    rows = [row for row in rows if row is not None]
-    if not rows:
+    rows = [_headline(name, by_rate(means)) for name, means in means_by_cell(points).items()]
+    texts = tuple(text for _, text in sorted(row for row in rows if row is not None))
+    if not texts:
         return None
     return Table(
         f"Largest speed-ups of goodput by cell; published: up to {OVER_OFF} over off, {OVER_FIXED} over the best fixed",
         (
             "cell",
             "over off",
-            "bound",
-            f"needed for {OVER_OFF}",
             "over the best fixed of a rate",
             "over one length for all rates",
             "over the worst fixed",
-            "source of the cell",
         ),
-        tuple(text for _, text in sorted(rows)),
+        texts,
         "Least speed-up over off first. In brackets: the rate at which it is reached. One length for all rates: the "
-        "fixed length of least latency summed over the rates. Bound and need: one request, all draft tokens accepted "
-        "with one chance, lengths up to 8. Above the bound: queues are shorter, too.",
+        "fixed length of least latency summed over the rates.",
     )
 
 
-def _largest(headlines: Table) -> str:
-    """Which cells have the largest speed-ups."""
-    parts = []
-    for column in (1, 4, 6):
-        row = max(headlines.rows, key=lambda row: float(row[column].split()[0]))
-        parts.append(f"{headlines.header[column]} {row[column]}: {row[0]}")
-    return f"The largest speed-ups here: {'; '.join(parts)}."
-
-
-def _headline(cell: Cell, latencies: dict) -> tuple[float, tuple[str, ...]] | None:
-    by_rate = {
-        rate: {policy: latencies[rate, policy] for policy in cell.policies}
-        for rate in cell.rates
-        if all((rate, policy) in latencies for policy in cell.policies)
-    }
-    if not by_rate:
+def _headline(cell: str, rates: dict[float, Latencies]) -> tuple[float, tuple[str, ...]] | None:
+    if not rates:
         return None
-    total = {policy: [s for of_rate in by_rate.values() for s in of_rate[policy]] for policy in cell.policies}
-    rivals = {
-        "off": lambda of_rate: "off",
-        "best": lambda of_rate: best_fixed(cell, of_rate),
-        "one": lambda of_rate: best_fixed(cell, total),
-        "worst": lambda of_rate: max(fixed_policies(cell), key=lambda policy: sum(of_rate[policy])),
-    }
-    largest = {
-        name: max((sum(of_rate[rival(of_rate)]) / sum(of_rate["goodput"]), rate) for rate, of_rate in by_rate.items())
-        for name, rival in rivals.items()
-    }
-    bound = bound_of(cell)
-    texts = {name: f"{value:.2f} ({rate:g}/s)" for name, (value, rate) in largest.items()}
-    bounds = ("-" if bound is None else f"{bound:.2f}", needed_acceptance(cell) or "-")
-    others = (texts["best"], texts["one"], texts["worst"])
-    return largest["off"][0], (cell.name, texts["off"], *bounds, *others, cell.source)
-
-
-def bound_of(cell: Cell, acceptance: float | None = None) -> float | None:
-    """The largest speed-up of one request by any length up to 8, if every draft token is accepted with that chance (of
-    the cell's if left out): expected tokens of a step over the time of the step in passes of plain decoding. None for
-    trees and for heads whose acceptance falls with depth."""
-    if cell.style == TREE or (acceptance is None and cell.scenario["acceptance"].startswith("eagle")):
-        return None
-    if acceptance is None:
-        acceptance = float(cell.scenario["acceptance"].partition("/")[0])
-    scenario = Scenario(rate=1.0, **cell.scenario)
-    time, context = ground_truth_time(scenario), scenario.prompt_tokens + scenario.output_tokens / 2
-    draft = 0.0 if cell.style == LOOKUP else float(time.drafts[0].seconds(1, context, 1))
-    seconds = [float(time.target.seconds(1 + k, context + k, 1)) + k * draft + time.host_seconds for k in range(9)]
-    tokens = np.cumsum(acceptance ** np.arange(9))
-    found = scenario.found_share
-    speeds = tokens / np.array(seconds) * seconds[0]
-    return float(1.0 / (found / speeds.max() + 1.0 - found)) if cell.style == LOOKUP else float(speeds.max())
-
-
-def needed_acceptance(cell: Cell) -> str | None:
-    """The least acceptance (in steps of 0.01) with which bound_of reaches the published speed-up."""
-    for percent in range(50, 101):
-        bound = bound_of(cell, percent / 100)
-        if bound is None:
-            return None
-        if bound >= OVER_OFF:
-            return f"{percent / 100:.2f}"
-    return "out of reach"
+    policies = next(iter(rates.values()))
+    one = best_fixed({policy: [sum(of_rate[policy]) for of_rate in rates.values()] for policy in policies})
+    rivals = (
+        lambda of_rate: "off",
+        best_fixed,
+        lambda of_rate: one,
+        lambda of_rate: max(fixed_of(of_rate), key=lambda policy: sum(of_rate[policy])),
+    )
+    largest = [
+        max((sum(of_rate[rival(of_rate)]) / sum(of_rate["goodput"]), rate) for rate, of_rate in rates.items())
+        for rival in rivals
+    ]
+    return largest[0][0], (cell, *(f"{value:.2f} ({rate:g}/s)" for value, rate in largest))
 
 
 def _offline(points: Sequence[Point]) -> Table | None:

@@ -1,16 +1,14 @@
-"""Ratios of mean latencies of the same requests, with what chance does to them."""
+"""Ratios of mean latencies over seeds, with their spread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-NUM_DRAWS = 1000
+SPREAD = "In brackets: the least and the largest of the seeds; noise: 1 lies between them."
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio and its 90 % bootstrap interval over requests."""
+    """Of all seeds together; low, high: the least and the largest of single ones."""
 
     value: float
     low: float
@@ -18,18 +16,18 @@ class Ratio:
 
     @property
     def is_noise(self) -> bool:
-        """Whether the interval holds 1."""
+        """Whether seeds disagree on which of both is larger."""
         return self.low <= 1.0 <= self.high
 
     def text(self) -> str:
-        """For a table."""
+        """For a table. One seed has no spread."""
+        if self.low == self.high:
+            return f"{self.value:.2f}"
         return f"{self.value:.2f} ({self.low:.2f} - {self.high:.2f}){', noise' if self.is_noise else ''}"
 
 
-def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
-    """Mean of one over mean of the other; request i of both is the same. ValueError if they are not as many."""
-    pairs = np.array([numerator, denominator], dtype=float)
-    drawn = np.random.default_rng(0).integers(0, pairs.shape[1], size=(NUM_DRAWS, pairs.shape[1]))
-    means = pairs[:, drawn].mean(axis=2)
-    low, high = np.percentile(means[0] / means[1], [5, 95]).tolist()
-    return Ratio(float(pairs[0].mean() / pairs[1].mean()), low, high)
+def ratio_of_seeds(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
+    """Sum of one over sum of the other. Entry i of both is the mean latency of the same requests, those of a seed.
+    ValueError if they are not as many."""
+    ratios = [above / below for above, below in zip(numerator, denominator, strict=True)]
+    return Ratio(sum(numerator) / sum(denominator), min(ratios), max(ratios))

@@ -13,17 +13,18 @@ def run_virtually(
     scenario: Scenario,
     traffic: Traffic | None = None,
     on_record: Callable[[DecisionRecord], None] | None = None,
+    on_finished: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """The whole run. KeyboardInterrupt goes through: half a run is no point of a figure. Records make a run several
-    times slower."""
+    """The whole run. on_finished: called with it, as it is then, each time that requests have ended. KeyboardInterrupt
+    goes through: half a run is no point of a figure. Records make a run several times slower."""
     fleet, run = make_fleet(scenario), Run()
     for replica in fleet.replicas:
         replica.core.controller.on_record = on_record
-    fleet.serve(make_traffic(scenario) if traffic is None else traffic, run)
+    fleet.serve(make_traffic(scenario) if traffic is None else traffic, run, lambda _: on_finished(run))
     return run
 
 
 def latencies_of(run: Run) -> list[float]:
-    """Seconds from arrival to last token, in the order of arrival, so that runs of the same traffic can be paired."""
+    """Seconds from arrival to last token, in the order of arrival."""
     ended = sorted((int(record.prompt_id), record.end_to_end_seconds) for record in run.records)
     return [round(seconds, 5) for _, seconds in ended]

@@ -11,6 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu_cells
+from lib.gpu import rates
+from lib.gpu.client import Client
 from lib.gpu.plan import Plan
 from lib.gpu.processes import run_job
 from lib.gpu.results import Results
@@ -88,7 +90,8 @@ def test_an_error_ends_with_status_2(tmp_path):
 
 def test_every_job_has_a_limit_and_work():
     assert gpu_cells.names_of("") == list(gpu_cells.JOBS)
-    assert all(callable(gpu_cells.job(name)) for name in gpu_cells.JOBS)
+    assert all(callable(gpu_cells.job(name)) for name in gpu_cells.JOBS | gpu_cells.RATE_JOBS)
+    assert sum(gpu_cells.RATE_JOBS.values()) <= 530  # seconds, the default of --budget
 
 
 def test_a_job_may_fail_or_hang_and_the_file_says_so(tmp_path):
@@ -101,11 +104,56 @@ def test_a_job_may_fail_or_hang_and_the_file_says_so(tmp_path):
     assert "ZeroDivisionError" in lines[1]["error"]
 
 
+class InstantClient(Client):
+    """Without an engine: every request ends in the step after it was sent."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.sent: list[tuple[list[int], int, int]] = []
+
+    def send(self, prompt: list[int], max_tokens: int, seed: int) -> str:
+        self.sent.append((prompt, max_tokens, seed))
+        self.alive[str(len(self.sent))] = []
+        return str(len(self.sent))
+
+    def step(self) -> None:
+        self.done.update(self.alive)
+        self.alive.clear()
+
+    def drain(self) -> None:
+        assert not self.alive
+
+
+def test_an_open_loop_sends_the_same_requests_each_time_and_waits_for_all():
+    client = InstantClient()
+    first = client.open_loop(rate=500.0, seconds=0.2)
+    sent = list(client.sent)
+    client.sent.clear()
+    assert len(client.open_loop(rate=500.0, seconds=0.2)) == len(first) == len(sent) and client.sent == sent
+    assert 70 < len(sent) < 130 and min(first) >= 0.0
+
+
+def test_latencies_by_rate_are_a_table_beside_off(tmp_path):
+    results = Results(tmp_path, "rates-off")
+    assert results.last("capacity") is None
+    with pytest.raises(ValueError, match="run job rates-off first"):
+        rates.run_policies(results, Plan(tmp_path, tmp_path))
+    results.add(cell="off", level=256, note="", tokens_per_s=11_000.0)
+    results.add(capacity=57.3)
+    assert Results(tmp_path, "rates").last("capacity") == 57.3
+    for policy, seconds in (("goodput", 2.0), ("off", 5.0), ("stock:3", 4.0)):
+        results.add(arm=policy, rate=57.3, note="", requests=1146, mean_s=seconds, p99_s=2 * seconds)
+    told = markdown(read_cells([tmp_path / "gpu.jsonl"]))
+    assert "| 57.3 | stock:3 | 1146 | 4.00 | 8.00 | 1.25 |\n| 57.3 | goodput | 1146 | 2.00 | 4.00 | 2.50 |" in told
+
+
 def test_each_level_and_length_has_a_graph_and_the_table_names_all_lengths():
     plan = Plan(Path(), Path(), levels=(1, 16), lengths=(1, 3))
     assert plan.sizes() == [1, 2, 4, 16, 32, 64]
     assert set(plan.sizes()) <= set(plan.ragged_sizes())
     assert plan.table(8) == [[1, 1, 3], [2, 2, 1], [3, 8, 0]]
+    sizes = Plan(Path(), Path(), levels=(256,), lengths=rates.LENGTHS).open_sizes()
+    assert sizes[-1] == 4 * 256 and all(size % (1 + length) == 0 for size in sizes for length in (0, *rates.LENGTHS))
 
 
 def test_cells_that_were_not_seen_are_predicted(monkeypatch, capsys, tmp_path):

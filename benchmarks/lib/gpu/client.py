@@ -63,6 +63,31 @@ class Client:
         self.drain()
         return [self.done.pop(name) for name in names]
 
+    def open_loop(self, rate: float, seconds: float) -> list[float]:
+        """Poisson arrivals for so many seconds, the same ones at each call. Seconds of each request from its arrival to
+        its last token, in the order in which they end."""
+        rng, arrived, latencies = np.random.default_rng(11), {}, []
+        moments = np.cumsum(rng.exponential(1.0 / rate, int(2 * rate * seconds) + 50))
+        moments = moments[moments < seconds].tolist()
+        prompts = rng.integers(10, 100_000, (len(moments), PROMPT)).tolist()
+        lengths = rng.integers(SHORTEST, LONGEST + 1, len(moments)).tolist()
+        self.done.clear()
+        began = time.perf_counter()
+        while len(latencies) < len(moments):
+            now, number = time.perf_counter() - began, len(arrived)
+            if number < len(moments) and moments[number] <= now:
+                arrived[self.send(prompts[number], lengths[number], seed=number)] = moments[number]
+                continue
+            if self.alive:
+                self.step()
+            else:
+                time.sleep(moments[number] - now)
+            ended = time.perf_counter() - began
+            latencies += [ended - arrived[name] for name in self.done]
+            self.done.clear()
+        self.drain()
+        return latencies
+
     def closed_loop(self, level: int, seconds: float, ramp: float, begin: Callable[[], None]) -> tuple[float, int]:
         """Keeps `level` requests running. Seconds and tokens of a window, which begins `ramp` seconds after all were
         admitted with a call of `begin`. The first requests are of all lengths, so that they do not end together."""

@@ -1,7 +1,10 @@
 """Cells: one engine, one policy, one number of requests, one acceptance."""
 
+import time
 import traceback
 from collections.abc import Callable
+
+import numpy as np
 
 from lib.gpu.acceptance import StatedAcceptance
 from lib.gpu.client import Client
@@ -83,9 +86,29 @@ class Measuring:
             )
             return speed
         except Exception:
-            self._results.add(problem=policy, level=level, error=traceback.format_exc()[-2500:])
-            self._try(self.client.drain)
+            self._failed(policy, level=level)
             return 0.0
+
+    def latency(self, rate: float, policy: str, rates: Rates | None = None) -> None:
+        """Seconds of requests that arrive at `rate` a second. rates: stated acceptance."""
+        try:
+            self.use(policy)
+            self._state(rates)
+            self.counting.clear()
+            began = time.perf_counter()
+            seconds = np.array(self.client.open_loop(rate, self._plan.arrivals))
+            figures = self.counting.figures(time.perf_counter() - began)
+            self._results.add(
+                arm=policy, rate=rate, note="" if rates is None else named(rates), requests=len(seconds),
+                mean_s=float(seconds.mean()), p50_s=float(np.median(seconds)),
+                p99_s=float(np.percentile(seconds, 99)), **figures, **self._health(policy),
+            )  # fmt: skip
+        except Exception:
+            self._failed(policy, rate=rate)
+
+    def _failed(self, policy: str, **where) -> None:
+        self._results.add(problem=policy, **where, error=traceback.format_exc()[-2500:])
+        self._try(self.client.drain)
 
     def cells(self, levels: tuple[int, ...], policies: tuple[str, ...], rates: Rates | None = None) -> None:
         """Level by level, all policies. Of stock:K the best length is kept for dynamic-sd."""

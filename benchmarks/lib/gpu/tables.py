@@ -52,6 +52,8 @@ def markdown(lines: Cells) -> str:
     parts = [_table(job, note, speeds(lines, job, note)) for job, note in groups]
     if falls := [line for line in lines if "steps_to_change" in line]:
         parts.append(_falls(falls))
+    if arms := [line for line in lines if "arm" in line]:
+        parts.append(_rates(arms))
     if checks := [line for line in lines if "exact" in line]:
         parts.append(_checks(checks))
     return "\n\n".join(parts)
@@ -79,6 +81,19 @@ def _falls(falls: Cells) -> str:
     rows = [[job_of(line), *(line[name] for name in columns)] for line in falls if line["cell"] != "stock:1"]
     return "Steps until another length is decided, after acceptance has fallen\n\n" + markdown_lines(
         ["drafts", "requests", "policy", "acceptance", "length before", "mean length after", "steps"], rows
+    )
+
+
+def _rates(arms: Cells) -> str:
+    """By rate, all policies; off / it above 1: faster than without speculation."""
+    off = {line["rate"]: line["mean_s"] for line in arms if line["arm"] == OFF}
+    rows = []
+    for line in sorted(arms, key=lambda line: (line["rate"], _order(line["arm"]))):
+        ratio = f"{off[line['rate']] / line['mean_s']:.2f}" if line["rate"] in off else ""
+        times = (f"{line[name]:.2f}" for name in ("mean_s", "p99_s"))
+        rows.append([f"{line['rate']:.1f}", line["arm"], line["requests"], *times, ratio])
+    return "Seconds from arrival to last token\n\n" + markdown_lines(
+        ["requests/s", "policy", "requests", "mean", "p99", "off / it"], rows
     )
 
 

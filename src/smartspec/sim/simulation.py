@@ -71,8 +71,7 @@ class SimulationResult:
 
 def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None) -> SimulationResult:
     """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are missing."""
-    traffic = make_traffic(scenario)
-    fleet, run = make_fleet(scenario), Run()
+    traffic, fleet, run = make_traffic(scenario), make_fleet(scenario), Run()
     began = perf_counter()
     with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
         fleet.serve(traffic, run, on_finished)
@@ -136,7 +135,7 @@ def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
 def make_fleet(scenario: Scenario) -> Fleet:
     """Replicas that share the ground truth, and nothing else."""
     time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
-    num_blocks = _kv_tokens(scenario) // BLOCK_SIZE
+    num_blocks = kv_tokens(scenario) // BLOCK_SIZE
     replicas = [_make_replica(scenario, time, acceptance, num_blocks, index) for index in range(scenario.replicas)]
     return Fleet(replicas, ROUTERS[scenario.router])
 
@@ -246,7 +245,8 @@ def _of_lab(scenario: Scenario) -> Any:
     return draftings[scenario.drafting]
 
 
-def _kv_tokens(scenario: Scenario) -> int:
+def kv_tokens(scenario: Scenario) -> int:
+    """Tokens of KV that a replica holds: beside the weights, and beside those of a draft model, whatever the policy."""
     if scenario.kv_tokens is not None:
         return scenario.kv_tokens
     if scenario.is_measured:

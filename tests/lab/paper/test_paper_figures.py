@@ -6,16 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.paper import latency, lengths, predictions, published, rate_step
-from lab.paper.cells import CELLS, DRAFT_MODEL, LOOKUP
+from lab.paper import capacity, change, latency, lengths, predictions, published, rate_step, step_fit
+from lab.paper.cells import CELLS, FULL, NO_DRAFTER, QUICK
 from lab.paper.decisions import StepTable, size_text
 from lab.paper.figures import simulated_figures, simulated_sections
 from lab.paper.points import Figure, PointFile, measure_missing
-from lab.paper.ratios import paired_ratio
+from lab.paper.ratios import ratio_of_seeds
 from lab.paper.virtual_run import run_virtually
 from smartspec.control.log.decision import LogHeader
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import _kv_tokens as kv_tokens
 from smartspec.sim.simulation import ground_truth_time, simulate_static
 from smartspec.sim.static_load import Phase
 
@@ -31,6 +30,25 @@ def counted(name: str, settings: list[dict]) -> tuple[Figure, list[dict]]:
         return {"number": len(calls)}
 
     return Figure(name, tuple(settings), measure), calls
+
+
+def capacity_points(folder, requests_per_second: float = 20.0) -> PointFile:
+    """A file that knows what off can serve everywhere."""
+    file, figure = PointFile(folder / "points.jsonl"), capacity.capacity_figure(FULL)
+    for settings in figure.settings:
+        file.add(figure.name, settings, {"requests_per_second": requests_per_second})
+    return file
+
+
+def points_of(by_rate: dict[float, dict[str, list[float]]]) -> list:
+    """Points of CELL with these mean latencies: by rate and policy, of each seed."""
+    common = {"cell": CELL.name, "seconds": 120.0}
+    return [
+        (common | {"rate": rate, "arm": policy, "seed": seed}, {"mean": mean, "ttft": mean / 10})
+        for rate, by_policy in by_rate.items()
+        for policy, means in by_policy.items()
+        for seed, mean in enumerate(means)
+    ]
 
 
 def length_of(acceptance: float, batch: int, policy: str = "goodput", num_steps: int = 160) -> float:
@@ -77,9 +95,12 @@ def test_a_bad_line_is_refused_with_its_number(tmp_path):
         PointFile(path)
 
 
-def test_every_point_of_every_figure_is_another_one_and_can_be_written():
-    keys = [json.dumps([f.name, s], sort_keys=True) for f in simulated_figures() for s in f.settings]
+def test_every_point_is_another_one_at_rates_around_what_off_can_serve(tmp_path):
+    known = capacity_points(tmp_path)
+    keys = [json.dumps([f.name, s], sort_keys=True) for f in simulated_figures(known, FULL) for s in f.settings]
     assert len(set(keys)) == len(keys)
+    of_cell = {s["rate"] for s in simulated_figures(known, FULL)[-1].settings if s["cell"] == CELL.name}
+    assert of_cell == {20.0 * share for share in FULL.shares}
 
 
 @pytest.mark.parametrize("policy", lengths.POLICIES)
@@ -91,14 +112,14 @@ def test_chosen_length_falls_with_the_batch_and_rises_with_acceptance(policy):
 
 def test_off_alone_takes_the_time_of_its_passes():
     """One request: its prompt's pass, a pass for every other token, and the host's part of each."""
-    settings = {"cell": CELL.name} | CELL.scenario | {"rate": 0.001, "policy": "off", "num_requests": 1, "jitter": 0.0}
-    values = latency.measure(settings)
-    scenario = Scenario(**{name: value for name, value in settings.items() if name != "cell"})
+    settings = CELL.scenario | {"rate": 0.001, "policy": "off", "num_requests": 1, "jitter": 0.0}
+    values = latency.measure({"cell": CELL.name, "arm": "off"} | settings)
+    scenario = Scenario(**settings)
     record = run_virtually(scenario).records[0]
     time, prompt, output = ground_truth_time(scenario), record.num_prompt_tokens, record.num_output_tokens
     prefill = time.target.seconds(prompt, prompt, 1, prompt * (prompt + 1) / 2, 1)
     decoding = sum(time.target.seconds(1, prompt + i, 1) for i in range(1, output))
-    assert values["latencies"] == [pytest.approx(prefill + decoding + output * scenario.host_seconds, rel=0.01)]
+    assert values["mean"] == pytest.approx(prefill + decoding + output * scenario.host_seconds, rel=0.01)
     assert values["mean_length"] == 0
 
 
@@ -111,34 +132,39 @@ def test_every_policy_meets_the_same_requests():
     assert outputs[0] == outputs[1]
 
 
-def test_latency_table_has_the_worst_cell_first_and_the_ratios_of_its_points():
+def test_latency_table_has_the_worst_point_first_and_the_spread_of_its_seeds():
     of_policy = {policy: [2.0, 4.0] for policy in CELL.policies} | {"off": [4.0, 8.0], "fixed:5": [1.0, 2.0]}
-    at = {1: of_policy, 4: of_policy | {"goodput": [1.0, 2.0]}}
-    points = [
-        ({"cell": CELL.name, "rate": rate, "policy": policy}, {"latencies": latencies})
-        for rate, by_policy in at.items()
-        for policy, latencies in by_policy.items()
+    slower = of_policy | {"off": [1.9, 5.0], "goodput": [2.0, 4.0]}
+    section = latency.latency_section(points_of({1: of_policy, 4: slower, 8: {"off": [1.0]}}))
+    rows, claim = section.tables[0].rows, section.tables[1].rows
+    assert [row[:4] for row in rows] == [
+        (CELL.name, "4", "1.15 (0.95 - 1.25), noise", "fixed:5"),
+        (CELL.name, "1", "2.00", "fixed:5"),
     ]
-    section = latency.latency_section(points)
-    claim, rows = section.tables[0].rows, section.tables[1].rows
-    assert claim == ()  # nothing is slower than off
-    assert [row[1] for row in rows] == ["1", "4"]
-    assert rows[0][2].startswith("2.00 ") and rows[0][3] == "fixed:5" and rows[0][4].startswith("0.50 ")
-    assert rows[1][4].startswith("1.00 ") and "noise" in rows[1][4]
-    assert {line.label: line.y for line in section.plots[0].lines}["goodput"] == (3.0, 1.5)
+    assert rows[0][4] == "0.50" and rows[0][-1] == "2"
+    assert "1.15 (0.95 - 1.25), noise in the worst" in section.text[0] and "Of 2 points" in section.text[0]
+    assert claim == ()  # nothing is slower than off with every seed
+    line = {line.label: line for line in section.plots[0].lines}["off"]
+    assert (line.y, line.low, line.high) == ((6.0, 3.45, 1.0), (4.0, 1.9, 1.0), (8.0, 5.0, 1.0))
 
 
 def test_points_at_which_a_fixed_length_is_slower_than_off_are_named_worst_of_goodput_first():
     slow = {policy: [2.0, 4.0] for policy in CELL.policies} | {"fixed:7": [6.0, 9.0], "goodput": [1.0, 2.0]}
     at = {1: slow, 4: slow | {"goodput": [2.0, 4.0]}, 8: slow | {"fixed:7": [2.0, 4.0]}}
-    points = [
-        ({"cell": CELL.name, "rate": rate, "policy": policy}, {"latencies": latencies})
-        for rate, by_policy in at.items()
-        for policy, latencies in by_policy.items()
-    ]
-    claim = latency.latency_section(points).tables[0]
+    claim = latency.latency_section(points_of(at)).tables[1]
     assert [row[1] for row in claim.rows] == ["4", "1"] and claim.note.startswith("2 of 3 points")
-    assert claim.rows[0][2].startswith("fixed:7: 2.50 ") and claim.rows[1][5].startswith("0.50 ")
+    assert claim.rows[0][2].startswith("fixed:7: 2.50 ") and claim.rows[1][5] == "0.50"
+
+
+def test_off_without_a_drafter_is_a_row_of_its_own():
+    of_policy = {policy: [2.0] for policy in CELL.policies} | {NO_DRAFTER: [1.0], "off": [4.0]}
+    bare = latency.latency_section(points_of({17: of_policy})).tables[2]
+    assert [row[2:3] + row[4:] for row in bare.rows] == [
+        (NO_DRAFTER, "1.00", "0.10"),
+        ("off", "4.00", "0.40"),
+        ("goodput", "2.00", "0.20"),
+    ]
+    assert int(bare.rows[0][3].replace(",", "")) > int(bare.rows[1][3].replace(",", ""))
 
 
 def test_past_saturation_fixed_lengths_are_slower_than_off_with_low_acceptance_and_goodput_is_not():
@@ -153,15 +179,15 @@ def test_past_saturation_fixed_lengths_are_slower_than_off_with_low_acceptance_a
     assert found["goodput"] > 0.98 * found["off"]
 
 
-def test_every_cell_has_a_rate_beyond_what_plain_decoding_can_serve():
-    """Of a full batch: prefill of a prompt, and its share of the passes of an answer."""
-    for cell in CELLS:
-        scenario = Scenario(rate=1.0, **cell.scenario)
-        time, prompt, output = ground_truth_time(scenario), scenario.prompt_tokens, scenario.output_tokens
-        rows = min(scenario.max_batch, int(kv_tokens(scenario) / (prompt + output / 2)))
-        prefill = time.target.seconds(8 * prompt, 8 * prompt, 8, 4 * prompt**2, 8) / 8
-        step = time.target.seconds(rows, rows * (prompt + output / 2), rows)
-        assert cell.rates[-1] > 1 / (prefill + output * step / rows) > cell.rates[0], cell.name
+def test_what_off_can_serve_is_that_of_a_full_batch():
+    """Of the cell's requests: prefill of a prompt, and its share of the passes of an answer."""
+    (settings,) = [s for s in capacity.capacity_figure(QUICK).settings if s["cell"] == CELL.name]
+    measured = capacity.measure(settings)["requests_per_second"]
+    time, prompt, output = ground_truth_time(Scenario(rate=1.0, **CELL.scenario)), 600, 60
+    rows = 165  # whose KV fits
+    prefill = time.target.seconds(8 * prompt, 8 * prompt, 8, 4 * prompt**2, 8) / 8
+    step = time.target.seconds(rows, rows * (prompt + output / 2), rows)
+    assert measured == pytest.approx(1 / (prefill + output * step / rows), rel=0.25)
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -170,16 +196,15 @@ def test_the_cell_nearest_the_largest_published_speed_up_gains_up_to_a_quarter_m
     assert lengths.OVER_OFF < measured["goodput"] / measured["goodput_off"] < 1.25 * lengths.OVER_OFF
 
 
-def test_a_ratio_of_equal_latencies_is_noise_and_a_clear_one_is_not():
-    seconds = np.random.default_rng(0).random(50) + 1
-    assert paired_ratio(seconds, seconds[::-1]).is_noise
-    assert not paired_ratio(2 * seconds, seconds).is_noise
-    assert paired_ratio(2 * seconds, seconds).value == pytest.approx(2.0)
+def test_a_ratio_is_noise_where_seeds_disagree():
+    assert ratio_of_seeds([1.0, 3.0], [2.0, 2.0]).text() == "1.00 (0.50 - 1.50), noise"
+    assert not ratio_of_seeds([3.0, 4.0], [2.0, 2.0]).is_noise
+    assert ratio_of_seeds([3.0], [2.0]).text() == "1.50"
 
 
 def test_rates_last_equally_long_and_data_sets_come_equally_often():
-    traffic = rate_step.mixed_traffic(200.0)
-    counts = [200 * rate for rate in rate_step.RATES]
+    traffic = rate_step.mixed_traffic(rate_step.RATES, 200.0)
+    counts = [round(200 * rate) for rate in rate_step.RATES]
     assert len(traffic) == sum(counts)
     ends = traffic.arrival_seconds[np.cumsum(counts) - 1]
     assert np.diff([0, *ends]) == pytest.approx([200] * 3, rel=0.2)
@@ -189,11 +214,16 @@ def test_rates_last_equally_long_and_data_sets_come_equally_often():
         assert of_it.mean() == pytest.approx(data_set.output_tokens, rel=0.2)
 
 
-def test_lengths_over_time_are_those_of_the_policy():
-    values = rate_step.measure(rate_step.RUN | {"policy": "fixed:3", "seconds_of_rate": 0.7})
+def test_lengths_over_time_are_those_of_the_policy_and_the_last_rate_is_beyond_what_off_can_serve():
+    figure = rate_step.rate_step_figure(QUICK, 40.0)
+    assert figure.settings[0]["rates"] == [1.0, 4.0, 8.0, 48.0]
+    short = {"rates": [2.0, 8.0], "seconds_of_rate": 1.0, "policy": "fixed:3", "seed": 0}
+    values = rate_step.measure(rate_step.RUN | short)
     known = [length for length in values["length"] if length is not None]
     assert known and max(known) <= 3 and np.mean(known) > 2.5
-    assert len(values["latencies"]) == len(values["arrivals"]) == 10
+    assert len(values["means"]) == 2
+    (row,) = rate_step.rate_step_section([(short, values), (short | {"policy": "goodput"}, values)]).tables[0].rows[:1]
+    assert row == ("fixed:3", "2", "1.00")
 
 
 def test_predictions_of_a_noiseless_machine_are_right_and_a_wrong_profile_is_seen_at_first():
@@ -225,21 +255,6 @@ def test_sizes_of_batches_are_named():
     assert [size_text(size) for size in (1, 2, 4, 8)] == ["1", "2", "3 - 4", "5 - 8"]
 
 
-def test_the_bound_is_that_of_tokens_and_time():
-    """Free drafts, all accepted: at most 9 tokens a pass. None accepted: nothing is won."""
-    cell = next(cell for cell in CELLS if cell.style == LOOKUP)
-    assert published.bound_of(cell, 0.0) == 1.0
-    everywhere = replace(cell, scenario=cell.scenario | {"found_share": 1.0})
-    assert 7 < published.bound_of(everywhere, 1.0) < 9
-    assert 1 < published.bound_of(cell, 1.0) < 2  # half of the positions find nothing
-
-
-def test_a_dear_draft_model_bounds_the_gain():
-    by_name = {cell.name: cell for cell in CELLS if cell.style == DRAFT_MODEL}
-    cheap, dear = (by_name[name] for name in ("Vicuna-33B + 160M, chat, 4 A100", "Llama-2-70B + 7B, chat, 4 A100"))
-    assert published.bound_of(dear, 0.8) < published.bound_of(cheap, 0.8)
-
-
 def test_published_throughput_stands_beside_ours_and_says_what_a_step_takes():
     """Acceptance 0.9, one token: 1.9 tokens a step. Published 1.055 times off, so 1.80 plain steps; here 1.9 times."""
     points = [
@@ -254,21 +269,43 @@ def test_published_throughput_stands_beside_ours_and_says_what_a_step_takes():
     )
 
 
-def test_largest_speed_ups_name_their_cells():
+def test_largest_speed_ups_name_their_rates():
     of_policy = {policy: [2.0] for policy in CELL.policies} | {"off": [6.0], "fixed:7": [4.0]}
-    points = [
-        ({"cell": CELL.name, "rate": 4, "policy": policy}, {"latencies": latencies})
-        for policy, latencies in of_policy.items()
-    ]
-    section = published.published_section(points, [])
-    assert f"over off 3.00 (4/s): {CELL.name}" in section.text[-1]
-    assert f"over the worst fixed 2.00 (4/s): {CELL.name}" in section.text[-1]
+    (table,) = published.published_section(points_of({4: of_policy, 8: of_policy | {"off": [5.0]}}), []).tables
+    assert table.rows == ((CELL.name, "3.00 (4/s)", "1.00 (8/s)", "1.00 (8/s)", "2.00 (8/s)"),)
+
+
+def test_the_best_length_falls_with_the_batch_and_rises_with_acceptance():
+    figure = lengths.curve_figure()
+    chosen = [s for s in figure.settings if s["batch"] in (1, 128)]
+    rows = lengths.curve_section([(s, figure.measure(s)) for s in chosen]).tables[0].rows
+    best = {row[0]: int(row[1]) for row in rows}
+    assert best["acceptance 0.9, 1 at once"] > best["acceptance 0.5, 1 at once"] > best["acceptance 0.5, 128 at once"]
+
+
+def test_a_line_does_not_explain_measured_steps_and_a_line_of_them_is_found():
+    steps = step_fit.measured_steps()
+    _, r2 = step_fit.fit(steps)
+    assert len(steps) > 40 and 0.9 < r2 < 0.99
+    exact = [replace(step, milliseconds=2.0 + step.fed / 64 + step.passes) for step in steps]
+    assert step_fit.fit(exact)[1] == pytest.approx(1.0)
+
+
+def test_estimated_acceptance_follows_the_true_one():
+    figure = change.change_figure()
+    settings = next(s for s in figure.settings if s["batch"] == 8)
+    section = change.change_section([(settings, figure.measure(settings))])
+    true, told = section.plots[0].lines
+    late = [e for m, e in zip(told.x, told.y, strict=True) if change.CHANCES[2][0] - 1 < m < change.CHANCES[2][0]]
+    assert set(true.y) == {0.8, 0.4} and np.mean(late) == pytest.approx(0.4, abs=0.1)
+    assert "-" not in section.tables[0].rows[0]
 
 
 def test_sections_are_made_of_what_there_is(tmp_path):
     file = PointFile(tmp_path / "points.jsonl")
-    assert simulated_sections(file) == ()
-    figure = simulated_figures()[0]
+    (always,) = simulated_sections(file, FULL)
+    assert "linear step time" in always.title
+    figure = simulated_figures(file, FULL)[1]
     file.add(figure.name, figure.settings[0], {"mean_length": 3.0, "goodput": 2.0, "goodput_off": 1.0})
-    (section,) = simulated_sections(file)
+    section, _ = simulated_sections(file, FULL)
     assert section.tables[1].rows == (("goodput", "0.4", "1", "3.0", "2.000"),)
