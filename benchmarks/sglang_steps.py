@@ -160,7 +160,7 @@ def make_worker(policy: str, clock: VirtualClock) -> Worker:
     )
 
     from smartspec.sglang_plugin.policy import GoodputSteps
-    from smartspec.sglang_plugin.switch import Switch
+    from smartspec.vllm_plugin.switch import Switch
 
     path = _tiers_file() if policy.endswith("-all") else None
     candidates = resolve_candidate_steps_from_config(path)

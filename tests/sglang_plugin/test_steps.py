@@ -5,7 +5,7 @@ import pytest
 from fake_sglang import Clock, OwnPolicy, drive
 
 from smartspec.sglang_plugin.policy import GoodputSteps
-from smartspec.sglang_plugin.switch import Switch
+from smartspec.vllm_plugin.switch import Switch
 
 SLOTS = {1: [0, 1, 3, 5]}
 
@@ -127,23 +127,3 @@ def test_a_result_of_prefill_is_waited_for(tmp_path):
     assert clock.now == 3.0 and not lines
     policy.end_prefill(None)  # not SGLang's any more
     assert len(lines) == 1
-
-
-def test_the_file_is_looked_at_once_a_second(tmp_path):
-    switch = Switch(tmp_path / "off")
-    assert not switch.look(10.0)
-    switch.path.touch()
-    assert not switch.look(10.9)
-    assert switch.look(11.0)
-
-
-def test_a_file_that_cannot_be_seen_changes_nothing(tmp_path):
-    class Unreadable(type(tmp_path)):
-        def exists(self, **_):
-            raise PermissionError(13, "denied")
-
-    switch = Switch(tmp_path / "off")
-    switch.path.touch()
-    assert switch.look(0.0)
-    switch.path = Unreadable(switch.path)
-    assert switch.look(2.0)

@@ -10,7 +10,7 @@ from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParam
 from sglang_steps import Scene, make_worker, measure
 
 from smartspec.sglang_plugin.policy import GoodputSteps
-from smartspec.sglang_plugin.switch import Switch
+from smartspec.vllm_plugin.switch import Switch
 
 
 def controllers(tmp_path: Path) -> tuple[AdaptiveController, AdaptiveController, list[str], VirtualClock]:
