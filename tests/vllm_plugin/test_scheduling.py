@@ -186,6 +186,23 @@ def test_requests_that_end_are_forgotten(tmp_path):
     assert set(speculation.decider.callers._known) <= {"99"} and not speculation._steps
 
 
+@pytest.mark.parametrize("policy", ["goodput", "observe"])
+def test_with_other_weights_acceptance_is_learned_anew_and_costs_are_kept(policy, tmp_path):
+    """Whoever changes weights resets vLLM's prefix cache: what it holds is of the old ones."""
+    scheduler = run(make_config(tmp_path, settings={"policy": policy})).scheduler
+    if policy == "observe":
+        assert scheduler.reset_prefix_cache() and not scheduler.rest.steps
+        return
+    controller = scheduler.speculation.learner.controller.controller
+    learned, costs = controller.acceptance.table(), controller.latency.to_dict()
+    assert scheduler.reset_prefix_cache(reset_connector=True) and not scheduler.rest.steps
+    assert (
+        controller.acceptance.table()
+        == Controller("off", 4, controller.latency, drafters=controller.drafters).acceptance.table()
+    )
+    assert controller.acceptance.table() != learned and controller.latency.to_dict() == costs
+
+
 def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:3"})))
 

@@ -14,6 +14,7 @@ METHODS = {
     "get_grammar_bitmask": ("self", "scheduler_output"),
     "update_from_output": ("self", "scheduler_output", "model_runner_output"),
     "update_draft_token_ids": ("self", "draft_token_ids"),
+    "reset_prefix_cache": ("self",),
     "has_unfinished_requests": ("self",),
     "get_request_counts": ("self",),
     "get_kv_cache_usage": ("self",),

@@ -139,6 +139,9 @@ class Observer:
         self._write(0.0)
         self.start_over()
 
+    def forget_acceptance(self) -> None:
+        """Do nothing: an observation is of all weights that were served."""
+
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Requests
         under way lose their class, as they may end unseen."""

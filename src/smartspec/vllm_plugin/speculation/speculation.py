@@ -145,6 +145,12 @@ class Speculation:
             self._drop_oldest()
         self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
 
+    def forget_acceptance(self) -> None:
+        """The target's weights have changed: forget how often drafts were accepted, not what steps cost."""
+        self._learn()
+        if self.learner.controller is not None:
+            self.learner.controller.forget_acceptance()
+
     def note_ends(self, output) -> None:
         """Note requests that have ended, of a step that is scheduled while speculation pauses."""
         self._ended_requests.extend(output.finished_req_ids)
