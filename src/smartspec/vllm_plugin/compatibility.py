@@ -123,7 +123,8 @@ def setup_problem(vllm_config) -> str | None:
     return None
 
 
-def is_lockstep(vllm_config) -> bool:
-    """True if several ranks make each pass together, also those of drafts: with data parallelism of a model with
-    experts. Ranks that draft different lengths would wait for each other for ever."""
-    return vllm_config.parallel_config.data_parallel_size > 1 and vllm_config.model_config.is_moe
+def has_fixed_drafts(vllm_config) -> bool:
+    """True if each pass drafts the configured length. Drafters of a block do, as depth costs nothing there. So do ranks
+    that make each pass together, with data parallelism of a model with experts: else they would wait for ever."""
+    is_block = getattr(vllm_config.speculative_config, "parallel_drafting", False)
+    return is_block or (vllm_config.parallel_config.data_parallel_size > 1 and vllm_config.model_config.is_moe)

@@ -12,9 +12,9 @@ from smartspec.control import DrafterSpec
 from smartspec.vllm_plugin.compatibility import (
     NO_DRAFTS,
     beside_problem,
+    has_fixed_drafts,
     has_scheduler_drafts,
     is_adaptive,
-    is_lockstep,
     slowness,
 )
 from smartspec.vllm_plugin.costs.sources import CostFile, card_latency, load_latency, read_card, store_latency
@@ -47,8 +47,8 @@ def make_speculation(scheduler, settings: Settings) -> Speculation:
     tiers = captured_lengths(config)
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
-    # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
-    has_passes = method not in MODEL_FREE and not is_lockstep(config)
+    # A decision saves only verification where drafts have a fixed length, as with model-free drafts.
+    has_passes = method not in MODEL_FREE and not has_fixed_drafts(config)
     drafter = DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
     own = _own_drafters(scheduler, settings, has_passes, tiers)
     drafters = own.specs if own and not has_passes else (drafter, *(own.specs if own else ()))
