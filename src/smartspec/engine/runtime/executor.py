@@ -97,11 +97,7 @@ class LiveExecutor:
             logits, scores = _score_prompts(logits, batch, segments[len(drafts) :])
         ends = zip(batch.prefill, segments[len(drafts) :], strict=True)
         ending = [request for request, segment in ends if segment.end == request.num_tokens]
-        verifications = self._verify(
-            logits,
-            [*batch.decoding, *ending],
-            [*drafts, *[NO_DRAFT] * len(ending)],
-        )
+        verifications = self._verify(logits, [*batch.decoding, *ending], [*drafts, *[NO_DRAFT] * len(ending)])
         extras = self._extras(logits, batch, drafts)
         verifications[: len(drafts)] = self._verify_again(batch, drafts, verifications)
         for request, verification in zip(batch.decoding, verifications, strict=False):
