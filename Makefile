@@ -130,7 +130,7 @@ $(SGLANG_VENV)/installed: pyproject.toml
 	@$(PYTHON) -m venv $(SGLANG_VENV)
 	@echo "[sglang] installing the Python of SGLang $(SGLANG_VERSION) and what it imports (minutes, once)"
 	@$(SGLANG_PIP) '$(TORCH)' transformers accelerate aiohttp ipython msgspec orjson pybase64 pyzmq triton psutil pillow \
-		pydantic requests starlette pytest hypothesis typer rich
+		apache-tvm-ffi pydantic requests starlette pytest hypothesis typer rich
 	@$(SGLANG_PIP) --no-deps sglang==$(SGLANG_VERSION) -e .
 	@touch $@
 

@@ -21,7 +21,9 @@ gpu.jsonl in the folder $OUT. Compiled kernels go to triton.tgz there; in the bu
 
 Jobs: off and off-after (vLLM without speculation), ngram (vLLM's on the GPU), eagle3, adaptive-stock and adaptive
 (vLLM's adaptive verification alone, and with SmartSpec), exact-... (greedy tokens of a small model, with accepted
-drafts), embedded (the project's own engine). The exit status is 1 if a job failed.
+drafts), embedded (the project's own engine). By name alone (--only): forced (acceptance 0.5, 0.7 and 0.9, lengths 1, 3,
+5 and 7), draft-model, block (a DFlash drafter), copies (n-gram on a text that repeats by itself), rollout-off and
+rollout (256 requests at once, to the last one's end). The exit status is 1 if a job failed.
 """
 
 import argparse
@@ -44,6 +46,7 @@ JOBS = {  # seconds after which a job is ended
     "exact-off": 60, "exact-ngram": 60, "exact-eagle3": 60, "exact-adaptive": 60, "embedded": 120,
 }  # fmt: skip
 RATE_JOBS = {"rates-off": 190, "rates": 340}
+MORE_JOBS = {"forced": 230, "draft-model": 160, "block": 160, "copies": 150, "rollout-off": 90, "rollout": 260}
 
 
 def main() -> int:
@@ -105,8 +108,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def names_of(only: str) -> list[str]:
     names = [name for name in only.split(",") if name] or list(JOBS)
-    if unknown := sorted(set(names) - set(JOBS)):
-        raise ValueError(f"unknown job {', '.join(unknown)}: use some of {', '.join(JOBS)}")
+    if unknown := sorted(set(names) - set(JOBS | MORE_JOBS)):
+        raise ValueError(f"unknown job {', '.join(unknown)}: use some of {', '.join(JOBS | MORE_JOBS)}")
     return names
 
 
@@ -148,14 +151,14 @@ def run_jobs(plan: Plan, names: list[str], budget: float) -> bool:
             is_well = False
             continue
         own = Results(plan.output, name)
-        is_well &= run_job(name, min((JOBS | RATE_JOBS)[name], left), own, partial(job(name), own, plan))
+        is_well &= run_job(name, min((JOBS | RATE_JOBS | MORE_JOBS)[name], left), own, partial(job(name), own, plan))
         keep_kernels(plan.folder, plan.output)
     return is_well
 
 
 def job(name: str) -> Callable[[Results, Plan], None]:
     """Imported here: vLLM has to be there."""
-    from lib.gpu import embedded, exact, jobs, rates
+    from lib.gpu import embedded, exact, jobs, other_jobs, rates
 
     if name.startswith("exact-"):
         return partial(exact.run_exact, kind=name.removeprefix("exact-"))
@@ -169,6 +172,12 @@ def job(name: str) -> Callable[[Results, Plan], None]:
         "embedded": embedded.run_embedded,
         "rates-off": rates.run_off,
         "rates": rates.run_policies,
+        "forced": other_jobs.run_forced,
+        "draft-model": other_jobs.run_draft_model,
+        "block": other_jobs.run_block,
+        "copies": other_jobs.run_copies,
+        "rollout-off": partial(other_jobs.run_rollout, speculates=False),
+        "rollout": other_jobs.run_rollout,
     }[name]
 
 

@@ -74,7 +74,7 @@ ORDER = {
     "observation": (
         "records", "files", "acceptance", "step_times", "forecast", "length_tables", "card", "report", "__init__",
     ),
-    "sglang_plugin": ("timeline", "chooser", "policy", "plugin", "__init__"),
+    "sglang_plugin": ("timeline", "chooser", "policy", "ranks", "plugin", "__init__"),
     "engine": (
         "__init__", "cache_folder", "kernels", "attention", "models",
         "sampling", "drafting", "text", "runtime",

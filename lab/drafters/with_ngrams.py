@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from lab.drafters.ngram_tree import NgramTree
-from smartspec.control.records import StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft
 from smartspec.core.drafter import TreeDrafter
 
@@ -24,15 +23,7 @@ class WithNgrams:
         self.draft, self.observe = drafter.draft, drafter.observe
         self._drafter, self._ngrams = drafter, ngrams
 
-    def draft_trees(
-        self,
-        batch: Batch,
-        lengths: np.ndarray,
-        depths: np.ndarray,
-        width: int,
-        stop: StopRule | None = None,
-        chances: np.ndarray | None = None,
-    ) -> Sequence[Draft]:
+    def draft_trees(self, batch: Batch, lengths, depths, width, stop=None, chances=None) -> Sequence[Draft]:
         """The best lengths[i] nodes (int [R]) of both; of the drafter alone where a plan says what its children are
         taken for."""
         made = self._drafter.draft_trees(batch, lengths, depths, width, stop, chances)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lab.heads.product import product_trees
-from smartspec.control.records import DrafterSpec, StopRule
+from smartspec.control.records import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Batch, Draft
 from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
@@ -18,15 +18,7 @@ class OnePassDrafter(HeadDrafter):
         super().__init__(runner, target, num_slots, name)
         self.spec = DrafterSpec(name, has_passes=True, makes_trees=True, one_pass_depth=runner.num_depths)
 
-    def draft_trees(
-        self,
-        batch: Batch,
-        lengths: np.ndarray,
-        depths: np.ndarray,
-        width: int,
-        stop: StopRule | None = None,
-        chances: np.ndarray | None = None,
-    ) -> list[Draft]:
+    def draft_trees(self, batch: Batch, lengths, depths, width, stop=None, chances=None) -> list[Draft]:
         """The best lengths[i] nodes of at most depths[i] levels (int [R] each) of the product of what the levels
         propose. stop is not called: there is one pass."""
         active = np.flatnonzero((lengths > 0) & (depths > 0)).tolist()

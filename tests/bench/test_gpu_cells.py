@@ -36,6 +36,8 @@ def file(tmp_path) -> Path:
     for job, name, speed in (("adaptive-stock", "stock", 300.0), ("adaptive", "goodput", 330.0)):
         note = "0.85/0.85 to 0.3/0.3"
         lines.append({"job": job, "cell": name, "level": 4, "note": note, "tokens_per_s": speed, **CHANGE})
+    batch = {"at_once": True, "tokens_per_s": 4380.0, "p50_s": 11.8, "p99_s": 37.7}
+    lines.append({"job": "rollout", "cell": "goodput", "level": 256, "note": "0.5/0.5"} | batch)
     lines.append({"job": "x", "exact": "eagle3", "policy": "fixed:3", "equal": 8, "of": 8, "accepted": 90})
     path = tmp_path / "gpu.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
@@ -48,6 +50,7 @@ def test_the_table_sets_smartspec_beside_the_best_other_and_off(file):
     assert "| 16 | 1,600, 1,664 | 3,168 | 1,520 | 2,400 | 3,200 | 3,040 | **0.950** | 1.863 |" in told
     assert "adaptive, acceptance 0.85/0.85 to 0.3/0.3" in told and "| 4 | 300 | 330 | 1.100 |  |" in told
     assert "| adaptive | 4 | goodput | 0.85/0.85 to 0.3/0.3 | 5 | 2.5 | 12 |" in told
+    assert "| 0.5/0.5 | 256 | goodput | 4,380.0 | 11.8 | 37.7 |" in told and "rollout, acceptance" not in told
     assert "| eagle3 | fixed:3 | 8 of 8 |  | 90 |" in told
 
 
@@ -90,7 +93,7 @@ def test_an_error_ends_with_status_2(tmp_path):
 
 def test_every_job_has_a_limit_and_work():
     assert gpu_cells.names_of("") == list(gpu_cells.JOBS)
-    assert all(callable(gpu_cells.job(name)) for name in gpu_cells.JOBS | gpu_cells.RATE_JOBS)
+    assert all(callable(gpu_cells.job(name)) for name in gpu_cells.JOBS | gpu_cells.RATE_JOBS | gpu_cells.MORE_JOBS)
     assert sum(gpu_cells.RATE_JOBS.values()) <= 530  # seconds, the default of --budget
 
 

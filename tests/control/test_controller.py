@@ -86,6 +86,19 @@ def test_every_policy_learns_and_off_learns_from_free_tests():
     assert controller.acceptance.table()["lookup, match 4-5"]["acceptance"][0] > before + 0.2
 
 
+def test_with_other_weights_acceptance_is_forgotten_and_time_is_not():
+    controller, fresh, view = make_controller("fixed:2"), make_controller("fixed:2"), make_view(4)
+    seconds = StepSeconds(draft=0.0, target=0.5, host=0.0)
+    for _ in range(LEARN_STEPS):
+        plan = controller.plan(view)
+        factories.learn(controller, make_outcome(view, plan, plan.lengths, drafted=plan.lengths, seconds=seconds))
+    slower = controller.latency.state()
+    assert (controller.acceptance.survival(view) != fresh.acceptance.survival(view)).any()
+    controller.forget_acceptance()
+    assert (controller.acceptance.survival(view) == fresh.acceptance.survival(view)).all()
+    assert controller.latency.state() == slower != fresh.latency.state()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

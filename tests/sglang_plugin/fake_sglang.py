@@ -34,6 +34,24 @@ class OwnPolicy:
         return self.slots[max(start for start in self.slots if start <= max(batch_size, 1))]
 
 
+class NewerPolicy(OwnPolicy):
+    """With the signatures of SGLang's pull request 28045, whose controller tells the steps of what was verified, and
+    which steps are active."""
+
+    def __init__(self, slots: dict[int, list[int]]):
+        super().__init__(slots)
+        self.activated, self.told = [], []
+
+    def on_verify_complete(
+        self, num_correct_drafts_per_req: list[int], batch_size: int, num_steps: int | None = None
+    ) -> int | None:
+        self.told.append(num_steps)
+        return super().on_verify_complete(num_correct_drafts_per_req, batch_size)
+
+    def on_state_activated(self, steps: int) -> None:
+        self.activated.append(steps)
+
+
 class Clock:
     now = 0.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from fake_sglang import OwnPolicy
+from fake_sglang import NewerPolicy, OwnPolicy
 
 from smartspec.sglang_plugin import plugin, register
 from smartspec.sglang_plugin.policy import GoodputSteps
@@ -92,8 +92,58 @@ def test_our_policy_takes_the_place_of_sglangs(sglang, caplog, tmp_path):
     caplog.set_level(logging.INFO)
     controller = made()
     assert isinstance(controller.params, GoodputSteps) and controller.worker is WORKER
-    assert controller.params.off_file == tmp_path / "sglang" / "off"
     assert f"touch {tmp_path}/sglang/off" in caplog.text
+
+
+@pytest.mark.parametrize("is_off", [False, True])
+def test_a_newer_interface_is_served_too(sglang, tmp_path, is_off):
+    """Further parameters with defaults, and methods that the tested version does not have: SGLang's 28045."""
+    if is_off:
+        (tmp_path / "sglang").mkdir()
+        (tmp_path / "sglang" / "off").touch()
+
+    def initialize(self, worker, policy, strategy="ema"):
+        self.params, self.strategy = policy, strategy
+
+    controller, own = object.__new__(Controller), NewerPolicy({1: [0, 1, 3]})
+    plugin.hand_over(initialize, controller, WORKER, own, strategy="throughput_aware")
+    assert isinstance(controller.params, GoodputSteps) and controller.strategy == "throughput_aware"
+    steps = controller.params.get_steps_for_batch(2)
+    controller.params.on_state_activated(steps)
+    controller.params.on_verify_complete([0, 0], 2, steps)
+    assert own.activated == [steps] and own.told == ([steps] if is_off else [])
+
+
+class Group:
+    """SGLang's GroupCoordinator on one of two ranks. others: what the other rank answers."""
+
+    def __init__(self, rank: int, others):
+        self.rank_in_group, self._others = rank, others
+
+    def all_gather_object(self, mine):
+        return [mine, self._others]
+
+    def broadcast_object(self, mine, src):
+        return mine if self.rank_in_group == src else self._others
+
+
+@pytest.mark.parametrize(("rank", "others", "steps"), [(0, None, 0), (1, 3, 3)])
+def test_under_tensor_parallelism_rank_0_decides(sglang, monkeypatch, rank, others, steps):
+    distributed, own = ModuleType("sglang.srt.distributed"), OwnPolicy({1: [0, 1, 3]})
+    monkeypatch.setitem(sys.modules, distributed.__name__, distributed)
+    distributed.get_tp_group = lambda: Group(rank, None)
+    policy = made(SimpleNamespace(server_args=SimpleNamespace(tp_size=2)), own).params
+    policy._group = Group(rank, others)
+    assert policy.candidate_steps == [0, 1, 3] and policy.get_steps_for_batch(4) == steps
+    assert policy.on_verify_complete([0] * 4, 4) is None and not own.verified
+
+
+def test_under_tensor_parallelism_no_rank_steps_aside_alone(sglang, monkeypatch, caplog):
+    distributed, own = ModuleType("sglang.srt.distributed"), OwnPolicy({1: [0, 1, 3]})
+    monkeypatch.setitem(sys.modules, distributed.__name__, distributed)
+    distributed.get_tp_group = lambda: Group(0, "it does not fit on rank 1")
+    assert made(SimpleNamespace(server_args=SimpleNamespace(tp_size=2)), own).params is own
+    assert "it does not fit on rank 1" in caplog.text
 
 
 class OtherPolicy(OwnPolicy):
@@ -107,7 +157,6 @@ class OtherPolicy(OwnPolicy):
         (WORKER, OtherPolicy({1: [0, 1]}), "get_steps_for_batch takes"),
         (WORKER, object(), "set_cuda_graph_bs takes None"),
         (WORKER, OwnPolicy({1: [3]}), "nothing to choose from"),
-        (SimpleNamespace(server_args=SimpleNamespace(tp_size=2)), OwnPolicy({1: [0, 1]}), "tensor parallel is 2"),
         (SimpleNamespace(), OwnPolicy({1: [0, 1]}), "server_args"),
     ],
 )
@@ -118,12 +167,12 @@ def test_where_it_does_not_fit_sglangs_policy_is_handed_over(sglang, caplog, wor
 
 
 def test_another_controller_is_left_alone(sglang, caplog):
-    def initialize(self, worker, policy, more=None):
-        self.params, self.more = policy, more
+    def initialize(self, worker, config_path, policy=None):
+        self.params, self.config_path = policy, config_path
 
     controller, own = object.__new__(Controller), OwnPolicy({1: [0, 1]})
-    plugin.hand_over(initialize, controller, WORKER, own, more=3)
-    assert controller.params is own and controller.more == 3 and len(caplog.messages) == 1
+    plugin.hand_over(initialize, controller, WORKER, "steps.json", policy=own)
+    assert controller.params is own and controller.config_path == "steps.json" and len(caplog.messages) == 1
 
 
 def test_the_end_of_prefill_reaches_our_policy_alone(sglang):

@@ -21,9 +21,11 @@ from sglang.srt.speculative.adaptive_spec_params import (
 )
 
 from lab.policies.sglang_ema import Tracker
+from smartspec.observation.length_tables import LengthRange, sglang_config
 from smartspec.sglang_plugin import plugin
 from smartspec.sglang_plugin.policy import GoodputSteps
-from smartspec.sim.length_table import LengthRange, sglang_config
+from smartspec.vllm_plugin.file_thread import FileThread
+from smartspec.vllm_plugin.switch import Switch
 
 SOURCE = Path(find_spec("sglang").origin).parent / "srt"
 
@@ -41,9 +43,10 @@ def test_this_version_is_tested():
 def test_our_policy_has_all_that_sglangs_interface_names():
     named = {name for name in vars(AdaptiveSpecPolicy) if not name.startswith("_")}
     assert named == {*plugin.METHODS, "candidate_steps"}
-    for name in plugin.METHODS:
-        of_protocol = list(inspect.signature(getattr(AdaptiveSpecPolicy, name)).parameters)
-        assert of_protocol == list(inspect.signature(getattr(GoodputSteps, name)).parameters)
+    ours = GoodputSteps(AdaptiveSpeculativeParams(3), Switch(Path("off"), FileThread()), print)
+    for name, expected in plugin.METHODS.items():
+        assert tuple(inspect.signature(getattr(AdaptiveSpecPolicy, name)).parameters) == ("self", *expected)
+        assert plugin.parameters_problem(name, getattr(ours, name), expected) is None
 
 
 def test_sglangs_own_policy_passes_the_check():

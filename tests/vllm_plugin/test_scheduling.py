@@ -26,6 +26,7 @@ CASES = {
 
 
 LOCKSTEP = {"method": "draft_model", "data_parallel_size": 2, "is_moe": True}
+FIXED_DRAFTS = {"ranks in lockstep": LOCKSTEP, "a block": {"method": "eagle3", "parallel_drafting": True}}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -36,12 +37,13 @@ def test_texts_are_those_of_the_target(case, tmp_path):
     assert isinstance(engine.scheduler, AsyncScheduler) == CASES[case].get("is_async", False)
 
 
+@pytest.mark.parametrize("case", FIXED_DRAFTS)
 @pytest.mark.parametrize("is_async", [False, True])
-def test_ranks_in_lockstep_draft_the_configured_length_and_verify_what_pays(is_async, tmp_path):
-    """Another rank makes as many draft passes, whatever this one decides."""
+def test_drafts_of_a_fixed_length_are_made_whole_and_verified_as_far_as_pays(is_async, case, tmp_path):
+    """Another rank makes as many draft passes, whatever this one decides; a block is made in one pass."""
     means = []
     for acceptance in (0.05, 0.9):
-        engine = run(make_config(tmp_path, is_async=is_async, **LOCKSTEP), acceptance=acceptance)
+        engine = run(make_config(tmp_path, is_async=is_async, **FIXED_DRAFTS[case]), acceptance=acceptance)
         assert_texts_are_right(engine)
         assert set(engine.draft_lengths) == {engine.scheduler.num_spec_tokens}
         late = engine.verified_lengths[len(engine.verified_lengths) // 2 :]
@@ -184,6 +186,23 @@ def test_requests_that_end_are_forgotten(tmp_path):
     engine.add(99, 10, 3)  # the ends of the last ones are told with the next step
     engine.run()
     assert set(speculation.decider.callers._known) <= {"99"} and not speculation._steps
+
+
+@pytest.mark.parametrize("policy", ["goodput", "observe"])
+def test_with_other_weights_acceptance_is_learned_anew_and_costs_are_kept(policy, tmp_path):
+    """Whoever changes weights resets vLLM's prefix cache: what it holds is of the old ones."""
+    scheduler = run(make_config(tmp_path, settings={"policy": policy})).scheduler
+    if policy == "observe":
+        assert scheduler.reset_prefix_cache() and not scheduler.rest.steps
+        return
+    controller = scheduler.speculation.learner.controller.controller
+    learned, costs = controller.acceptance.table(), controller.latency.to_dict()
+    assert scheduler.reset_prefix_cache(reset_connector=True) and not scheduler.rest.steps
+    assert (
+        controller.acceptance.table()
+        == Controller("off", 4, controller.latency, drafters=controller.drafters).acceptance.table()
+    )
+    assert controller.acceptance.table() != learned and controller.latency.to_dict() == costs
 
 
 def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):

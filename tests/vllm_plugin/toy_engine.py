@@ -22,6 +22,7 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
             num_speculative_tokens=num_speculative_tokens,
             model="draft",
             enable_adaptive_verification=False,
+            parallel_drafting=False,
             num_speculative_tokens_per_batch_size=None,
             draft_sample_method="greedy",
             draft_model_config=None,

@@ -18,24 +18,10 @@ def make_eagle(folder: Path, model: str) -> str:
     return _save(folder, config, weights)
 
 
-def make_eagle3(folder: Path, model: str, num_draft_tokens: int) -> str:
-    """An EAGLE-3 head in the format of the library speculators."""
+def make_eagle3(folder: Path, model: str, num_draft_tokens: int, kind: str = "eagle3") -> str:
+    """An EAGLE-3 head in the format of the library speculators. kind: peagle, which drafts a block in one pass, too."""
     layer = _config(model) | {"num_hidden_layers": 1, "intermediate_size": 64}
     hidden = layer["hidden_size"]
-    config = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.3.0",
-        "draft_vocab_size": VOCABULARY,
-        "target_hidden_size": hidden,
-        "transformer_layer_config": layer,
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": num_draft_tokens}],
-            "verifier": {"name_or_path": model, "architectures": ["LlamaForCausalLM"]},
-        },
-    }
     weights = _layer(layer, 2 * hidden, "layers.0.") | {
         "layers.0.input_layernorm.weight": torch.ones(hidden),
         "layers.0.hidden_norm.weight": torch.ones(hidden),
@@ -44,7 +30,49 @@ def make_eagle3(folder: Path, model: str, num_draft_tokens: int) -> str:
         "lm_head.weight": _random(VOCABULARY, hidden),
         "d2t": torch.zeros(VOCABULARY, dtype=torch.int64),
     }
-    return _save(folder, config, weights)
+    if kind == "peagle":
+        weights["mask_hidden"] = _random(1, 3 * hidden)
+    return _save(folder, _speculators(kind, layer, model, num_draft_tokens), weights)
+
+
+def make_dflash(folder: Path, model: str, num_draft_tokens: int) -> str:
+    """A DFlash drafter of one layer, in the same format: it drafts a block in one pass."""
+    layer = _config(model) | {
+        "num_hidden_layers": 1, "intermediate_size": 64, "model_type": "qwen3", "attention_bias": False,
+        "layer_types": ["full_attention"],
+    }  # fmt: skip
+    hidden, size = layer["hidden_size"], layer["head_dim"]
+    weights = _layer(layer, hidden, "layers.0.") | {
+        "layers.0.input_layernorm.weight": torch.ones(hidden),
+        "layers.0.self_attn.q_norm.weight": torch.ones(size),
+        "layers.0.self_attn.k_norm.weight": torch.ones(size),
+        "fc.weight": _random(hidden, 3 * hidden),
+        "hidden_norm.weight": torch.ones(hidden),
+        "norm.weight": torch.ones(hidden),
+        "lm_head.weight": _random(VOCABULARY, hidden),
+        "d2t": torch.zeros(VOCABULARY, dtype=torch.int64),
+    }
+    more = {"aux_hidden_state_layer_ids": [2, 15, 27], "block_size": num_draft_tokens + 1}
+    return _save(folder, _speculators("dflash", layer, model, num_draft_tokens) | more, weights)
+
+
+def _speculators(kind: str, layer: dict, model: str, num_draft_tokens: int) -> dict:
+    name = {"eagle3": "Eagle3Speculator", "peagle": "PEagleSpeculator", "dflash": "DFlashSpeculator"}[kind]
+    return {
+        "architectures": [name],
+        "speculators_model_type": kind,
+        "speculators_version": "0.3.0",
+        "draft_vocab_size": VOCABULARY,
+        "target_hidden_size": layer["hidden_size"],
+        "mask_token_id": 0,
+        "transformer_layer_config": layer,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": num_draft_tokens}],
+            "verifier": {"name_or_path": model, "architectures": ["LlamaForCausalLM"]},
+        },
+    }
 
 
 def make_medusa(folder: Path, model: str, num_heads: int) -> str:

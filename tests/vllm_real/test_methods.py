@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from make_heads import make_eagle, make_eagle3, make_medusa, make_mimo
+from make_heads import make_dflash, make_eagle, make_eagle3, make_medusa, make_mimo
 from serving import answers, counters, free_blocks, restless, scheduler_of, serving
 
 LONGEST = 4
@@ -33,6 +33,11 @@ def speculation_of(method: str, folder: Path, model: str) -> dict:
         return drafts | {"model": make_eagle(folder / "eagle", model)}
     if method == "eagle3":
         return drafts | {"model": make_eagle3(folder / "eagle3", model, LONGEST)}
+    if method == "p-eagle":
+        head = make_eagle3(folder / "p-eagle", model, LONGEST, "peagle")
+        return drafts | {"method": "eagle3", "parallel_drafting": True, "model": head}
+    if method == "dflash":
+        return drafts | {"model": make_dflash(folder / "dflash", model, LONGEST)}
     if method == "medusa":
         return drafts | {"model": make_medusa(folder / "medusa", model, LONGEST)}
     if method == "custom_class":
@@ -62,7 +67,7 @@ def expected(few):
     return of
 
 
-@pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "medusa", "suffix", "custom_class"])
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "p-eagle", "dflash", "mtp", "medusa", "suffix", "custom_class"])
 def test_answers_are_those_without_speculation(method, model, mimo, few, expected, tmp_path, monkeypatch):
     if method == "suffix" and not find_spec("arctic_inference"):
         pytest.skip("suffix decoding needs arctic-inference, which this environment has not got")

@@ -56,7 +56,7 @@ class Measuring:
 
     def warm_up(self) -> None:
         """Kernels that are compiled when they are first used: where some drafts are left out, others than without."""
-        self._state(LOW)
+        self.state(LOW)
         for level in sorted({1, 16, max(self._plan.levels)}):
             self.client.closed_loop(level, 0.4, 0.2, self.counting.clear)
 
@@ -65,14 +65,14 @@ class Measuring:
         note = "" if rates is None else named(rates) + ("" if after is None else f" to {named(after)}")
         try:
             self.use(policy)
-            self._state(rates)
+            self.state(rates)
             drafted_before = 0
 
             def begin() -> None:
                 nonlocal drafted_before
                 drafted_before = self.counting.steps[-1].drafted if self.counting.steps else 0
                 self.counting.clear()
-                self._state(after)
+                self.state(after)
 
             seconds, tokens = self.client.closed_loop(level, self._plan.seconds, self._plan.ramp, begin)
             figures = self.counting.figures(seconds)
@@ -121,7 +121,7 @@ class Measuring:
             for level in levels:
                 self.cell(level, TABLE, rates)
 
-    def _state(self, rates: Rates | None) -> None:
+    def state(self, rates: Rates | None) -> None:
         if rates is not None and self._acceptance is not None:
             self._acceptance.set(rates)
 

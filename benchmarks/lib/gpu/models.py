@@ -12,6 +12,16 @@ LLAMA_8B = {
     "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
 }  # fmt: skip
 EAGLE3_8B = LLAMA_8B | {"num_hidden_layers": 1, "draft_vocab_size": 32000}
+# A draft model, and a block drafter as DFlash's for targets of this size: five layers, three layers of the target.
+LLAMA_1B = {
+    "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
+}  # fmt: skip
+DFLASH_8B = LLAMA_8B | {
+    "model_type": "qwen3", "num_hidden_layers": 5, "block_size": 8, "attention_bias": False,
+    "dflash_config": {"mask_token_id": 0, "target_layer_ids": [1, 15, 29]},
+}  # fmt: skip
+CIRCLE = 32  # tokens
 # Of a target whose tokens are compared. EAGLE-3 reads the states of three layers: with fewer than 8 some are the same.
 SMALL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8,
@@ -103,6 +113,23 @@ def repeating_head(folder: Path, target: Path) -> str:
     path = write_config(folder, shape, "LlamaForCausalLMEagle3", dtype="float32")
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
     return path
+
+
+def copy_by_cycles(model) -> None:
+    """Make a Llama's next token follow from the last one alone, in circles of so many tokens. Its layers add nothing
+    and take the time that they take."""
+    import torch
+
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+        embedding.normal_()
+        model.model.norm.weight.fill_(1.0)
+        tokens = torch.arange(len(embedding), device=embedding.device)
+        after = torch.minimum(tokens // CIRCLE * CIRCLE + (tokens + 1) % CIRCLE, tokens[-1])
+        head[after] = embedding[tokens]
 
 
 def add_tokenizer(folder: Path) -> None:

@@ -48,12 +48,16 @@ def fixed(policies: dict[str, list[float]]) -> list[float]:
 
 
 def markdown(lines: Cells) -> str:
+    batches = [line for line in lines if line.get("at_once")]
+    lines = [line for line in lines if not line.get("at_once")]
     groups = dict.fromkeys((job_of(line), line["note"]) for line in lines if line.get("cell", OFF) != OFF)
     parts = [_table(job, note, speeds(lines, job, note)) for job, note in groups]
     if falls := [line for line in lines if "steps_to_change" in line]:
         parts.append(_falls(falls))
     if arms := [line for line in lines if "arm" in line]:
         parts.append(_rates(arms))
+    if batches:
+        parts.append(_batches(batches))
     if checks := [line for line in lines if "exact" in line]:
         parts.append(_checks(checks))
     return "\n\n".join(parts)
@@ -95,6 +99,13 @@ def _rates(arms: Cells) -> str:
     return "Seconds from arrival to last token\n\n" + markdown_lines(
         ["requests/s", "policy", "requests", "mean", "p99", "off / it"], rows
     )
+
+
+def _batches(lines: Cells) -> str:
+    names = ("tokens_per_s", "p50_s", "p99_s")
+    rows = [[line["note"], line["level"], line["cell"], *(f"{line[name]:,.1f}" for name in names)] for line in lines]
+    head = ["acceptance", "requests", "policy", "tokens per second", "p50, s", "p99, s"]
+    return "All requests at once\n\n" + markdown_lines(head, rows)
 
 
 def _checks(checks: Cells) -> str:

@@ -138,6 +138,12 @@ class Controller:
         """Begin with acceptance of a drafter that was measured elsewhere, see AcceptanceEstimator.expect."""
         self.acceptance.expect(drafter, acceptance, tested)
 
+    def forget_acceptance(self) -> None:
+        """Forget how often drafts are accepted, as the target's weights have changed. Estimates of time stay."""
+        self._learn()
+        self._acceptance = AcceptanceEstimator(self.max_draft_tokens, self.drafters)
+        self._num_learned += 1
+
     def end(self, request_id: int) -> None:
         """Drop the estimates of a request that has ended."""
         self._ended.append(request_id)

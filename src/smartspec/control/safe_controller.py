@@ -59,6 +59,10 @@ class SafeController:
         """Pass on the new profile."""
         self._call(None, self.controller.use_latency, latency)
 
+    def forget_acceptance(self) -> None:
+        """Pass it on: the target's weights have changed."""
+        self._call(None, self.controller.forget_acceptance)
+
     def end(self, request_id: int) -> None:
         """Pass on the end of a request, always: a controller that recovers would else remember requests forever."""
         try:

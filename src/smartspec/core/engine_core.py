@@ -158,12 +158,7 @@ def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
 
 
 def _outcome(
-    view: BatchView,
-    plan: Plan,
-    drafted: Drafted,
-    verified: tuple[Draft, ...],
-    num_kept: np.ndarray,
-    result: StepResult,
+    view: BatchView, plan: Plan, drafted: Drafted, verified: tuple[Draft, ...], num_kept: np.ndarray, result: StepResult
 ) -> Outcome:
     """num_kept: int [R], emitted tokens that were kept: a position after the last of them was not tested."""
     tests = None

@@ -3,7 +3,10 @@
 import inspect
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from smartspec.sglang_plugin.ranks import Agreed
 
 ACTIVATION, UNTESTED = "SMARTSPEC_SGLANG", "SMARTSPEC_UNTESTED"
 TESTED = ("0.5.23",)
@@ -45,23 +48,34 @@ def hand_over(original, controller, *args, **kwargs) -> None:
     fit, or fails, SGLang's own is handed over unchanged."""
     try:
         bound = inspect.signature(original).bind(controller, *args, **kwargs)
-        if tuple(bound.arguments) != PARAMETERS:
-            raise ValueError(f"AdaptiveController takes {tuple(bound.arguments)}, expected {PARAMETERS}")
-        worker, policy = bound.arguments["worker"], bound.arguments["policy"]
-        if problem := policy_problem(policy) or worker_problem(worker):
+        if problem := parameters_problem("AdaptiveController", original, PARAMETERS):
             raise ValueError(problem)
-        from smartspec.core.cache_folder import cache_folder
-        from smartspec.sglang_plugin.policy import GoodputSteps
-        from smartspec.vllm_plugin.file_thread import FileThread
-        from smartspec.vllm_plugin.switch import Switch
-
-        switch = Switch(cache_folder() / "sglang" / "off", FileThread(), log=logger)
-        ours = GoodputSteps(policy, switch, logger.warning)
+        bound.arguments["policy"] = place_of(bound.arguments["policy"], bound.arguments["worker"])
     except Exception as error:
         logger.warning("SmartSpec does not decide (%s): SGLang's own policy does", error)
         return original(controller, *args, **kwargs)
-    logger.info("SmartSpec decides draft steps out of %s; `touch %s` turns it off", ours.candidate_steps, ours.off_file)
-    return original(controller, worker, ours)
+    return original(*bound.args, **bound.kwargs)
+
+
+def place_of(policy, worker):
+    """Our policy, in the place of this one. Under tensor parallelism all ranks have ours, or none."""
+    from smartspec.core.cache_folder import cache_folder
+    from smartspec.sglang_plugin.policy import GoodputSteps
+    from smartspec.vllm_plugin.file_thread import FileThread
+    from smartspec.vllm_plugin.switch import Switch
+
+    problem, group = policy_problem(policy), None
+    if worker.server_args.tp_size > 1:
+        from sglang.srt.distributed import get_tp_group
+
+        group = get_tp_group()
+        problem = next(filter(None, group.all_gather_object(problem)), None)
+    if problem:
+        raise ValueError(problem)
+    off_file = cache_folder() / "sglang" / "off"
+    ours = GoodputSteps(policy, Switch(off_file, FileThread(), log=logger), logger.warning)
+    logger.info("SmartSpec decides draft steps out of %s; `touch %s` turns it off", policy.candidate_steps, off_file)
+    return ours if group is None else Agreed(ours, group)
 
 
 def end_prefill(processor, *args, **kwargs) -> None:
@@ -85,15 +99,17 @@ def policy_problem(policy: object) -> str | None:
     to decide."""
     for name, expected in METHODS.items():
         method = getattr(policy, name, None)
-        found = None if method is None else tuple(inspect.signature(method).parameters)
-        if found != expected:
-            return f"{type(policy).__name__}.{name} takes {found} in this version of SGLang, expected {expected}"
+        if problem := parameters_problem(f"{type(policy).__name__}.{name}", method, expected):
+            return problem
     steps = policy.candidate_steps
     return None if len(steps) > 1 else f"candidate_steps are {steps}, with nothing to choose from"
 
 
-def worker_problem(worker: object) -> str | None:
-    """Says why this worker cannot be decided for. Each rank measures times of its own: two that choose different
-    steps would wait for each other for ever."""
-    size = worker.server_args.tp_size
-    return None if size == 1 else f"tensor parallel is {size}, and ranks would decide differently"
+def parameters_problem(name: str, function: Callable | None, expected: tuple[str, ...]) -> str | None:
+    """Says that a function is missing, or cannot be called with these parameters, in this order. Further ones that have
+    defaults may follow."""
+    signature = None if function is None else inspect.signature(function)
+    with suppress(TypeError):
+        if signature and all(found == given for found, given in signature.bind(*expected).arguments.items()):
+            return None
+    return f"{name} takes {signature} in this version of SGLang, expected {', '.join(expected)}"

@@ -4,7 +4,6 @@ srt/speculative/adaptive_runtime_state.py)."""
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from pathlib import Path
 
 from smartspec.sglang_plugin.chooser import Chooser
 from smartspec.sglang_plugin.timeline import Timeline
@@ -26,31 +25,24 @@ class GoodputSteps:
         self._ahead: tuple = ()  # batch size and choice for the next step
         self._has_failed = False
 
-    @property
-    def candidate_steps(self) -> list[int]:
-        return self._own.candidate_steps
-
-    @property
-    def off_file(self) -> Path:
-        return self._switch.path
+    def __getattr__(self, name: str):
+        """The rest of SGLang's policy, of this version or another."""
+        return getattr(self._own, name)
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
         self._own.set_cuda_graph_bs(cuda_graph_bs)
         self._graph_sizes = sorted(cuda_graph_bs or ())
-        self._captured = {step: self._own.cuda_graph_bs_for_step(step) for step in self.candidate_steps}
+        self._captured = {step: self._own.cuda_graph_bs_for_step(step=step) for step in self.candidate_steps}
 
-    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        return self._own.cuda_graph_bs_for_step(step)
-
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def get_steps_for_batch(self, batch_size: int, *more, **named) -> int:
         """Choose the number of steps, before the launch of a decode step."""
         steps = self._unless_off(self._launch, batch_size)
-        return self._own.get_steps_for_batch(batch_size) if steps is None else steps
+        return self._own.get_steps_for_batch(batch_size, *more, **named) if steps is None else steps
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> int | None:
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int, *more, **named) -> int | None:
         """A step is over. SGLang looks for the steps of the next one when it launches it: none are named here."""
         if self._unless_off(self._finish, num_correct_drafts_per_req, batch_size) is None:
-            return self._own.on_verify_complete(num_correct_drafts_per_req, batch_size)
+            return self._own.on_verify_complete(num_correct_drafts_per_req, batch_size, *more, **named)
         return None
 
     def end_prefill(self, result) -> None:
@@ -69,7 +61,7 @@ class GoodputSteps:
         is_known = self._ahead and self._ahead[0] == batch_size
         steps, plan = self._ahead[1] if is_known else self._chooser.choose(batch_size, self.tiers(batch_size), now)
         self._ahead = ()
-        chosen = self._own.get_steps_for_batch(batch_size) if steps is None else steps
+        chosen = self._own.get_steps_for_batch(batch_size=batch_size) if steps is None else steps
         self._timeline.launch(batch_size, chosen, now, plan)
         return chosen
 

@@ -73,7 +73,7 @@ NEEDS = (
         "SpeculativeConfig",
         attributes=(
             "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size",
-            "draft_model_config", "enable_adaptive_verification",
+            "draft_model_config", "enable_adaptive_verification", "parallel_drafting",
         ),
     ),
     Need(
@@ -144,6 +144,13 @@ ADAPTIVE_NEEDS = (
         ("adaptive_verification",),
     ),
 )
+
+
+TESTED = {  # methods of vLLM by where they ran with the plugin, see docs/vllm-how.md
+    "in vLLM's CPU build and on a GPU": "ngram, eagle3",
+    "in vLLM's CPU build": "draft_model, eagle, P-EAGLE, mtp, dflash, medusa, suffix, custom_class",
+    "nowhere yet": "dspark, PARD, Gemma's and Step's heads",
+}
 
 
 def package_of(path: Path) -> Path:
@@ -241,6 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     lines = missing_members(package)
     num_needs = sum(len(need.methods) + len(need.attributes) for need in NEEDS)
     print("\n".join(lines) if lines else f"all {num_needs} members that the plugin needs are there")
+    print("\n".join(f"tested {where}: {methods}" for where, methods in TESTED.items()))
     for line in missing_members(package, ADAPTIVE_NEEDS):
         print(f"beside adaptive verification, vLLM's own step times are used: {line}")
     return 1 if lines else 0

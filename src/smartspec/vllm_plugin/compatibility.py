@@ -14,6 +14,7 @@ METHODS = {
     "get_grammar_bitmask": ("self", "scheduler_output"),
     "update_from_output": ("self", "scheduler_output", "model_runner_output"),
     "update_draft_token_ids": ("self", "draft_token_ids"),
+    "reset_prefix_cache": ("self",),
     "has_unfinished_requests": ("self",),
     "get_request_counts": ("self",),
     "get_kv_cache_usage": ("self",),
@@ -112,7 +113,8 @@ def setup_problem(vllm_config) -> str | None:
     return None
 
 
-def is_lockstep(vllm_config) -> bool:
-    """True if several ranks make each pass together, also those of drafts: with data parallelism of a model with
-    experts. Ranks that draft different lengths would wait for each other for ever."""
-    return vllm_config.parallel_config.data_parallel_size > 1 and vllm_config.model_config.is_moe
+def has_fixed_drafts(vllm_config) -> bool:
+    """True if each pass drafts the configured length. Drafters of a block do, as depth costs nothing there. So do ranks
+    that make each pass together, with data parallelism of a model with experts: else they would wait for ever."""
+    is_block = vllm_config.speculative_config.parallel_drafting
+    return is_block or (vllm_config.parallel_config.data_parallel_size > 1 and vllm_config.model_config.is_moe)

@@ -158,7 +158,6 @@ def switchable_class(scheduler_class: type) -> type:
 
     class SwitchableScheduler(scheduler_class):
         toggle: "Toggle | None" = None
-        _is_observing = False
 
         def begin(self, settings: Settings) -> None:
             super().begin(settings)
@@ -185,6 +184,10 @@ def switchable_class(scheduler_class: type) -> type:
             outputs = super().update_from_output(scheduler_output, model_runner_output)
             self._call_toggle("after_update", scheduler_output, outputs)
             return outputs
+
+        def reset_prefix_cache(self, *arguments, **options):
+            super()._call_speculation("forget_acceptance")  # weights have changed
+            return super().reset_prefix_cache(*arguments, **options)
 
         @property
         def _off_reason(self) -> str | None:

@@ -1,12 +1,6 @@
 """The kernels that a loaded model runs on, and why, in words for the log of a start and for `/v1/speculation`."""
 
-from smartspec.engine.kernels.cpu import (
-    decoder_layer,
-    elementwise,
-    native,
-    quantized_linear,
-    ragged_attention,
-)
+from smartspec.engine.kernels.cpu import decoder_layer, elementwise, native, quantized_linear, ragged_attention
 from smartspec.engine.models.decoder_layer import FusedDecoderLayer
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.panel_linear import PanelLinear

@@ -19,10 +19,7 @@ BANNED = float("-inf")
 
 
 def apply_logit_rules(
-    logits: torch.Tensor,
-    requests: Sequence[Request],
-    first_rows: Sequence[int],
-    drafts: Sequence[Draft],
+    logits: torch.Tensor, requests: Sequence[Request], first_rows: Sequence[int], drafts: Sequence[Draft]
 ) -> None:
     """Apply the rules of requests to their rows in place; shapes as in sampler.apply_penalties, and as there before
     temperature and filters. Order, as in vLLM: grammar, allowed_token_ids, bad_words, min_tokens, logit_bias."""

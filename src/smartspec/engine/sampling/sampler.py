@@ -24,10 +24,7 @@ NO_TOKEN = -1  # drawn from a row of logits that says nothing: NaN in it, or no 
 
 
 def apply_penalties(
-    logits: torch.Tensor,
-    requests: Sequence[Request],
-    first_rows: Sequence[int],
-    drafts: Sequence[Draft],
+    logits: torch.Tensor, requests: Sequence[Request], first_rows: Sequence[int], drafts: Sequence[Draft]
 ) -> None:
     """Apply the penalties of requests to their rows in place.
 

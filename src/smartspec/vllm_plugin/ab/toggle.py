@@ -1,7 +1,7 @@
 """Speculation of one scheduler, off or on: by an operator's switch, by windows of `--act`, and by the guard.
 
 Off is vLLM's own length 0, as if its table of batch sizes said so: `dynamic_sd_lookup` of 0, and no drafts in requests.
-Drafts that vLLM makes all the same (its ngram on CPUs, suffix, medusa; and all where ranks run in lockstep) are
+Drafts that vLLM makes all the same (its ngram on CPUs, suffix, medusa; a block; all where ranks run in lockstep) are
 dropped.
 """
 
@@ -19,7 +19,7 @@ from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compar
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
 from smartspec.vllm_plugin.ab.results import ALL, Results, ResultsFile, level_name
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
-from smartspec.vllm_plugin.compatibility import is_lockstep
+from smartspec.vllm_plugin.compatibility import has_fixed_drafts
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, comparison_key
@@ -208,8 +208,7 @@ def _leave_with_parent(file: ResultsFile, files: FileThread, parent: int) -> Non
 
 
 def _plain_length(vllm_config) -> int:
-    """The draft tokens that workers make while speculation is off: none, where they honour that. Ranks in lockstep make
-    the configured number, or they would wait for each other."""
+    """The draft tokens that workers make while speculation is off: none, where they honour that."""
     speculation = vllm_config.speculative_config
     is_honoured = vllm_config.use_v2_model_runner or speculation.method not in MODEL_FREE
-    return 0 if is_honoured and not is_lockstep(vllm_config) else speculation.num_speculative_tokens
+    return 0 if is_honoured and not has_fixed_drafts(vllm_config) else speculation.num_speculative_tokens

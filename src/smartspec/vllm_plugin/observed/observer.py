@@ -140,6 +140,9 @@ class Observer:
             self._sum()
             self._write(IDLE_WRITE_SECONDS, later=True)
 
+    def forget_acceptance(self) -> None:
+        """Do nothing: an observation is of all weights that were served."""
+
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Requests
         under way lose their class, as they may end unseen."""

@@ -10,9 +10,9 @@ from vllm.platforms import current_platform
 from smartspec.control import DrafterSpec
 from smartspec.vllm_plugin.compatibility import (
     NO_DRAFTS,
+    has_fixed_drafts,
     has_scheduler_drafts,
     is_adaptive,
-    is_lockstep,
     slowness,
 )
 from smartspec.vllm_plugin.costs.sources import CostFile, card_latency, load_latency, read_card
@@ -47,8 +47,8 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
     tiers = captured_lengths(config)
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
-    # Ranks in lockstep draft the configured length. A decision saves only verification, as with model-free drafts.
-    has_passes = method not in MODEL_FREE and not is_lockstep(config)
+    # A decision saves only verification where drafts have a fixed length, as with model-free drafts.
+    has_passes = method not in MODEL_FREE and not has_fixed_drafts(config)
     drafter = DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
     own = _own_drafters(scheduler, settings)
     drafters = (drafter,) if own is None else own.specs

@@ -152,6 +152,12 @@ class Speculation:
         """Count finished steps: vLLM ends."""
         self.pause()
 
+    def forget_acceptance(self) -> None:
+        """The target's weights have changed: forget how often drafts were accepted, not what steps cost."""
+        self._learn()
+        if self.learner.controller is not None:
+            self.learner.controller.forget_acceptance()
+
     def note_ends(self, output) -> None:
         """Note requests that have ended, of a step that is scheduled while speculation pauses."""
         self._ended_requests.extend(output.finished_req_ids)
