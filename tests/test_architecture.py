@@ -55,7 +55,8 @@ LIBRARIES = {
 # Within a layer: what a folder (or file) may import from its own level is what stands before it. The rest is on top.
 ORDER = {
     "control": (
-        "records", "checks", "log", "acceptance", "expected_tree", "estimates", "latency", "planning", "policy", "guard", "goodput", "baselines",
+        "records", "checks", "log", "acceptance", "expected_tree", "estimates", "latency", "planning", "policy", "guard",
+        "goodput", "baselines",
         "own_class", "lab_tables", "policy_names", "what_if", "controller", "safe_controller", "__init__",
     ),
     "vllm_plugin": (
