@@ -1,13 +1,15 @@
-"""Is the simulator right? Mean end-to-end latency of the same requests, simulated and live, at three loads.
+"""Is the simulator right? Mean end-to-end latency of the same requests, simulated and live, at
+three loads.
 
     python benchmarks/simulator.py --rates 0.5,1.5,3
 
-A first live run at the longest fixed length records which drafts exist and which of their tokens are right. Then the
-live engine serves Poisson arrivals under `goodput`. The simulator gets the same arrivals, the same numbers of tokens
-and the recorded acceptance. Its step times are the profile that the engine measured at the start of that run; the
-machine may have been faster or slower when an earlier profile was made. If the speed changes during the run, the live
-passes take longer than the profile says. A column shows by how much. The last ratio is of a simulation with passes of
-that length.
+A first live run at the longest fixed length records which drafts exist and which of their tokens
+are right. Then the live engine serves Poisson arrivals under `goodput`. The simulator gets the same
+arrivals, the same numbers of tokens and the recorded acceptance. Its step times are the profile
+that the engine measured at the start of that run; the machine may have been faster or slower when
+an earlier profile was made. If the speed changes during the run, the live passes take longer than
+the profile says. A column shows by how much. The last ratio is of a simulation with passes of that
+length.
 """
 
 import asyncio
@@ -44,15 +46,25 @@ from smartspec.workload.records import RequestRecord
 
 # The engine's defaults, which the live server runs with.
 MAX_BATCH, MAX_BATCHED_TOKENS, KV_TOKENS, BLOCK_SIZE, MAX_DRAFT_TOKENS = 32, 512, 32 * 1024, 16, 10
-COLUMNS = ("requests/s", "live s", "simulated s", "simulated / live", "passes / profile", "simulated at that / live")
+COLUMNS = (
+    "requests/s",
+    "live s",
+    "simulated s",
+    "simulated / live",
+    "passes / profile",
+    "simulated at that / live",
+)
 console = console_of(120)
 app = application(__doc__)
 
 
 def serve(policy: str, plan: LoadPlan, log: Path) -> list[RequestRecord]:
-    """Records, in order of arrival, of a new server that has just profiled itself and writes a decision log."""
+    """Records, in order of arrival, of a new server that has just profiled itself and writes a
+    decision log."""
     arguments = [*server_command(policy, None, None).arguments, "--decision-log", str(log)]
-    command = ServerCommand(arguments, {"SMARTSPEC_CACHE": str(cache_without_profiles(log.with_suffix(".cache")))})
+    command = ServerCommand(
+        arguments, {"SMARTSPEC_CACHE": str(cache_without_profiles(log.with_suffix(".cache")))}
+    )
     with running(command, log.with_suffix(".log")) as target:
         return load(target, plan)
 
@@ -69,7 +81,11 @@ def cache_without_profiles(folder: Path) -> Path:
 def load(target: Target, plan: LoadPlan) -> list[RequestRecord]:
     records: list[RequestRecord] = []
     arrivals, concurrency = plan.arrival_seconds, plan.concurrency
-    asyncio.run(run_load(target, plan.requests, records.append, concurrency=concurrency, arrival_seconds=arrivals))
+    asyncio.run(
+        run_load(
+            target, plan.requests, records.append, concurrency=concurrency, arrival_seconds=arrivals
+        )
+    )
     if errors := [record.error for record in records if record.error is not None]:
         raise ValueError(f"{len(errors)} requests failed: {errors[0]}")
     order = {request.prompt_id: i for i, request in enumerate(plan.requests)}
@@ -91,7 +107,9 @@ def simulated_seconds(
         arrival_seconds=plan.arrival_seconds,
     )
     executor = SimExecutor(time, ground_truth, drafter=LOOKUP, num_slots=MAX_BATCH, seed=0)
-    controller = Controller("goodput", MAX_DRAFT_TOKENS, LatencyModel(curves.target), drafters=(LOOKUP,), strict=True)
+    controller = Controller(
+        "goodput", MAX_DRAFT_TOKENS, LatencyModel(curves.target), drafters=(LOOKUP,), strict=True
+    )
     scheduler = Scheduler(
         BlockManager(KV_TOKENS // BLOCK_SIZE, BLOCK_SIZE, MAX_BATCH),
         max_batched_tokens=MAX_BATCHED_TOKENS,
@@ -106,15 +124,19 @@ def simulated_seconds(
 def slowdown(live: RecordedLog, profile: LatencyModel) -> float:
     """How much longer the target's passes of a run took than its profile says."""
     records = list(live)
-    predicted = sum(profile.predict(r.view, r.outcome.plan, r.outcome.verified).target for r in records)
+    predicted = sum(
+        profile.predict(r.view, r.outcome.plan, r.outcome.verified).target for r in records
+    )
     return sum(record.outcome.seconds.target for record in records) / predicted
 
 
 def between_passes(live: RecordedLog) -> float:
-    """Seconds between two passes of a run, learning and writing the log included; the median leaves idle time out."""
+    """Seconds between two passes of a run, learning and writing the log included; the median leaves
+    idle time out."""
     records = list(live)
     return median(
-        after.view.now - record.view.now - record.outcome.seconds.target for record, after in pairwise(records)
+        after.view.now - record.view.now - record.outcome.seconds.target
+        for record, after in pairwise(records)
     )
 
 
@@ -133,19 +155,31 @@ def validate(plan_of: Callable[[float], LoadPlan], rates: list[float], folder: P
         recordings = read_recordings(RecordedLog(drafts_log))
         if len(recordings) != len(records):
             raise ValueError(
-                f"the log holds {len(recordings)} of {len(records)} requests: {drafts_log.name} is cut off"
+                f"the log holds {len(recordings)} of {len(records)} requests: {drafts_log.name} is "
+                "cut off"
             )
         ground_truth = RecordedGroundTruth(recordings, MAX_DRAFT_TOKENS)
         measured = fmean(record.end_to_end_seconds for record in records)
         factor = slowdown(live, curves)
         simulated, at_that_speed = (
             simulated_seconds(
-                plan, records, GroundTruthTime(curves.target, (), host_seconds, factor=f), ground_truth, curves
+                plan,
+                records,
+                GroundTruthTime(curves.target, (), host_seconds, factor=f),
+                ground_truth,
+                curves,
             )
             for f in (1.0, factor)
         )
         ratios = simulated / measured, factor, at_that_speed / measured
-        rows.append((f"{rate:g}", f"{measured:.3f}", f"{simulated:.3f}", *(f"{ratio:.3f}" for ratio in ratios)))
+        rows.append(
+            (
+                f"{rate:g}",
+                f"{measured:.3f}",
+                f"{simulated:.3f}",
+                *(f"{ratio:.3f}" for ratio in ratios),
+            )
+        )
     return table_of("mean end-to-end latency", COLUMNS, rows, num_names=0)
 
 
@@ -159,7 +193,11 @@ def main(
     chosen = prompts_by_task(prompts)[MIXED]
     with TemporaryDirectory(prefix="simulator-") as folder:
         levels = [float(rate) for rate in rates.split(",")]
-        console.print(validate(lambda rate: load_plan(chosen, rate, seconds, max_tokens, 0), levels, Path(folder)))
+        console.print(
+            validate(
+                lambda rate: load_plan(chosen, rate, seconds, max_tokens, 0), levels, Path(folder)
+            )
+        )
 
 
 if __name__ == "__main__":

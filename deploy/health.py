@@ -1,6 +1,8 @@
-"""The image's HEALTHCHECK: status 0 if the server that runs as process 1 (or: health.py PID), or below it, is ready.
+"""The image's HEALTHCHECK: status 0 if the server that runs as process 1 (or: health.py PID), or
+below it, is ready.
 
-Its port may come from an option, a variable or a file, so it is looked for where the process listens.
+Its port may come from an option, a variable or a file, so it is looked for where the process
+listens.
 """
 
 import http.client
@@ -32,7 +34,9 @@ def listening(process: Path) -> Iterator[tuple[str, int]]:
 def _address(words: bytes) -> str:
     """Of words of 32 bits in the machine's order; the loopback one where it is any."""
     parts = [words[at : at + 4] for at in range(0, len(words), 4)]
-    found = ipaddress.ip_address(b"".join(part[::-1] if sys.byteorder == "little" else part for part in parts))
+    found = ipaddress.ip_address(
+        b"".join(part[::-1] if sys.byteorder == "little" else part for part in parts)
+    )
     return str(found) if not found.is_unspecified else "127.0.0.1" if found.version == 4 else "::1"
 
 
@@ -44,7 +48,8 @@ def is_ready(address: str, port: int) -> bool:
 
 def main() -> None:
     first = Path("/proc", sys.argv[1] if len(sys.argv) > 1 else "1")
-    below = (first / "task" / first.name / "children").read_text().split()  # as of docker run --init
+    # as of docker run --init
+    below = (first / "task" / first.name / "children").read_text().split()
     processes = [first, *(Path("/proc", number) for number in below)]
     places = [place for process in processes if process.exists() for place in listening(process)]
     sys.exit(not (places and is_ready(*places[0])))

@@ -1,10 +1,11 @@
-"""One figure of each of six papers, in simulation, in about two minutes. Each is a function that returns a table.
+"""One figure of each of six papers, in simulation, in about two minutes. Each is a function that
+returns a table.
 
     python examples/figures_of_papers.py
     python examples/figures_of_papers.py synergy magicdec
 
-The machines are H100s and the acceptance is drawn, so numbers are other than the papers'; what is compared is the
-shape of the figure, which the note below each table states.
+The machines are H100s and the acceptance is drawn, so numbers are other than the papers'; what is
+compared is the shape of the figure, which the note below each table states.
 """
 
 import sys
@@ -21,7 +22,8 @@ BATCHES = (1, 4, 16, 64, 256)
 
 @dataclass(frozen=True)
 class Figure:
-    """title: the paper and what is shown. rows: of cells, each begins with its name. note: the shape to look for."""
+    """title: the paper and what is shown. rows: of cells, each begins with its name. note: the
+    shape to look for."""
 
     title: str
     columns: tuple[str, ...]
@@ -32,7 +34,9 @@ class Figure:
 def run(policy: str, batch: int, steps: int, context: int = 512, **settings) -> StaticLog:
     """A steady batch in simulation. settings: of a Scenario."""
     scenario = Scenario(policy=policy, batch=batch, **{"acceptance": "0.7"} | settings)
-    return simulate_static(scenario, [Phase(steps, batch, context_tokens=context, output_tokens=200)])
+    return simulate_static(
+        scenario, [Phase(steps, batch, context_tokens=context, output_tokens=200)]
+    )
 
 
 def speed(policy: str, batch: int, steps: int, **settings) -> float:
@@ -44,7 +48,9 @@ def smartspec(steps: int = STEPS) -> Figure:
     rows = []
     for acceptance in ("0.5", "0.7", "0.9"):
         logs = [run("smartspec-paper:1", batch, steps, acceptance=acceptance) for batch in BATCHES]
-        lengths = [log.verified[steps // 2 :].sum() / log.num_rows[steps // 2 :].sum() for log in logs]
+        lengths = [
+            log.verified[steps // 2 :].sum() / log.num_rows[steps // 2 :].sum() for log in logs
+        ]
         rows.append([f"acceptance {acceptance}", *(f"{length:.1f}" for length in lengths)])
     return Figure(
         "SmartSpec, arXiv 2406.14066: proposed length by requests",
@@ -57,7 +63,10 @@ def smartspec(steps: int = STEPS) -> Figure:
 def synergy(steps: int = STEPS) -> Figure:
     plain = {batch: speed("off", batch, steps) for batch in BATCHES}
     rows = [
-        [f"length {length}", *(f"{speed(f'fixed:{length}', batch, steps) / plain[batch]:.2f}" for batch in BATCHES)]
+        [
+            f"length {length}",
+            *(f"{speed(f'fixed:{length}', batch, steps) / plain[batch]:.2f}" for batch in BATCHES),
+        ]
         for length in (1, 2, 4, 8)
     ]
     return Figure(
@@ -72,7 +81,10 @@ def magicdec(steps: int = STEPS) -> Figure:
     rows = []
     for context in (512, 4096, 16384):
         options = {"model": "70b", "tensor_parallel": 8, "context": context}
-        speeds = [speed("fixed:5", b, steps, **options) / speed("off", b, steps, **options) for b in BATCHES]
+        speeds = [
+            speed("fixed:5", b, steps, **options) / speed("off", b, steps, **options)
+            for b in BATCHES
+        ]
         rows.append([f"{context} tokens of context", *(f"{value:.2f}" for value in speeds)])
     return Figure(
         "MagicDec, arXiv 2408.11049: speed of length 5 over plain decoding by requests",
@@ -84,7 +96,14 @@ def magicdec(steps: int = STEPS) -> Figure:
 
 def specdecpp(steps: int = STEPS) -> Figure:
     rows = []
-    for policy in ("fixed:2", "fixed:4", "fixed:8", "specdec++:0.2", "specdec++:0.5", "specdec++:0.8"):
+    for policy in (
+        "fixed:2",
+        "fixed:4",
+        "fixed:8",
+        "specdec++:0.2",
+        "specdec++:0.5",
+        "specdec++:0.8",
+    ):
         log = run(policy, 16, steps, acceptance="0.7/4/2", max_draft_tokens=20)
         emitted, verified = log.expected_emitted.sum(), log.verified.sum()
         discarded = verified - (emitted - log.num_rows.sum())
@@ -101,7 +120,14 @@ def sequoia(steps: int = STEPS) -> Figure:
     sizes, rows = (4, 8, 16, 32, 63), []
     for name, policy in (("chain", "fixed"), ("tree", "sequoia")):
         logs = [
-            run(f"{policy}:{size}", 1, 4 * steps, drafter="head", acceptance="0.6", max_draft_tokens=63)
+            run(
+                f"{policy}:{size}",
+                1,
+                4 * steps,
+                drafter="head",
+                acceptance="0.6",
+                max_draft_tokens=63,
+            )
             for size in sizes
         ]
         tokens = [log.expected_emitted[2 * steps :].mean() for log in logs]
@@ -119,14 +145,18 @@ def nightjar(steps: int = STEPS) -> Figure:
     few = (1, 64, 256)
     plain = {batch: speed("off", batch, steps, **options) for batch in few}
     rows = [
-        [policy, *(f"{speed(policy, batch, 10 * steps, **options) / plain[batch]:.2f}" for batch in few)]
+        [
+            policy,
+            *(f"{speed(policy, batch, 10 * steps, **options) / plain[batch]:.2f}" for batch in few),
+        ]
         for policy in ("fixed:3", "banditspec", "nightjar")
     ]
     return Figure(
         "Nightjar, arXiv 2512.22420: speed over plain decoding by requests",
         _by_batch(few),
         rows,
-        "A fixed length loses at high load. The bandits lose less: what they spend on trying lengths out.",
+        "A fixed length loses at high load. The bandits lose less: what they spend on trying "
+        "lengths out.",
     )
 
 
@@ -146,7 +176,9 @@ def main(names: list[str]) -> None:
         figure = FIGURES[name]()
         print(f"\n{figure.title}\n")
         for row in (figure.columns, *figure.rows):
-            print("".join(cell.ljust(26) if not i else cell.rjust(14) for i, cell in enumerate(row)))
+            print(
+                "".join(cell.ljust(26) if not i else cell.rjust(14) for i, cell in enumerate(row))
+            )
         print(f"\n{figure.note}")
 
 

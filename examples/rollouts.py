@@ -3,9 +3,10 @@
     python examples/rollouts.py --model MODEL            # vLLM with the plugin, in vLLM's environment
     python examples/rollouts.py --model MODEL --embedded # the embedded engine
 
-MODEL is a folder in Hugging Face's format. A trainer writes each round's weights; here a stand-in adds noise to them.
-With --check every round is played without speculation, too: the greedy texts must be the same.
-"""
+MODEL is a folder in Hugging Face's format. A trainer writes each round's weights; here a stand-in
+adds noise to them. With --check every round is played without speculation, too: the greedy texts
+must be the same.
+"""  # noqa: E501
 
 import argparse
 import os
@@ -17,12 +18,18 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-PROMPTS = ["1, 2, 3, 1, 2, 3, 1, 2,", "The rain in Spain", "def add(a, b):\n    return a + b\n\ndef add(", "Once upon"]
+PROMPTS = [
+    "1, 2, 3, 1, 2, 3, 1, 2,",
+    "The rain in Spain",
+    "def add(a, b):\n    return a + b\n\ndef add(",
+    "Once upon",
+]
 NOISE = 0.02  # of a weight's own deviation
 
 
 class VLLM:
-    """vLLM's offline engine, with the plugin or without speculation. It lives through all rounds."""
+    """vLLM's offline engine, with the plugin or without speculation. It lives through all
+    rounds."""
 
     def __init__(self, model: Path, speculates: bool):
         from vllm import LLM, SamplingParams
@@ -31,14 +38,22 @@ class VLLM:
         if speculates:
             options = {
                 "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
-                "speculative_config": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
+                "speculative_config": {
+                    "method": "ngram",
+                    "num_speculative_tokens": 5,
+                    "prompt_lookup_max": 4,
+                },
             }
-        self._llm, self._params = LLM(str(model), dtype="float32", enforce_eager=True, **options), SamplingParams
+        self._llm, self._params = (
+            LLM(str(model), dtype="float32", enforce_eager=True, **options),
+            SamplingParams,
+        )
 
     def use(self, model: Path) -> None:
         """Take the weights in this folder."""
         self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(model)})
-        # KV and acceptance are of the old weights. The plugin hears this call, forgets acceptance, and keeps costs.
+        # KV and acceptance are of the old weights. The plugin hears this call, forgets acceptance,
+        # and keeps costs.
         self._llm.reset_prefix_cache()
 
     def generate(self, prompts: list[str], max_tokens: int) -> list[tuple[str, int]]:
@@ -49,7 +64,8 @@ class VLLM:
 
 
 class Embedded:
-    """The embedded engine, made anew for each round: acceptance begins anew, and costs are read from the cache."""
+    """The embedded engine, made anew for each round: acceptance begins anew, and costs are read
+    from the cache."""
 
     def __init__(self, model: Path, speculates: bool):
         self._policy, self._llm = "goodput" if speculates else "off", None
@@ -65,22 +81,31 @@ class Embedded:
     def generate(self, prompts: list[str], max_tokens: int) -> list[tuple[str, int]]:
         from smartspec import SamplingParams
 
-        answers = self._llm.generate(prompts, SamplingParams(max_tokens=max_tokens, temperature=0.0))
+        answers = self._llm.generate(
+            prompts, SamplingParams(max_tokens=max_tokens, temperature=0.0)
+        )
         return [(answer.text, len(answer.token_ids)) for answer in answers]
 
 
 def train(model: Path, seed: int) -> None:
-    """Stand in for a trainer: change the weights in the folder. The file is replaced: an engine may have it open."""
+    """Stand in for a trainer: change the weights in the folder. The file is replaced: an engine may
+    have it open."""
     file, random = model / "model.safetensors", torch.Generator().manual_seed(seed)
     weights = {}
     for name, old in load_file(file).items():
-        noise = torch.randn(old.shape, generator=random) if old.is_floating_point() and old.numel() > 1 else 0.0
+        noise = (
+            torch.randn(old.shape, generator=random)
+            if old.is_floating_point() and old.numel() > 1
+            else 0.0
+        )
         weights[name] = (old + NOISE * old.float().std() * noise).to(old.dtype)
     save_file(weights, file.with_suffix(".new"), metadata={"format": "pt"})
     os.replace(file.with_suffix(".new"), file)
 
 
-def play(engine_class: type, model: Path, speculates: bool, options: argparse.Namespace) -> list[list[str]]:
+def play(
+    engine_class: type, model: Path, speculates: bool, options: argparse.Namespace
+) -> list[list[str]]:
     """The texts of each round."""
     prompts = [f"{number}. {PROMPTS[number % len(PROMPTS)]}" for number in range(options.prompts)]
     with tempfile.TemporaryDirectory() as folder:
@@ -94,13 +119,18 @@ def play(engine_class: type, model: Path, speculates: bool, options: argparse.Na
             answers = engine.generate(prompts, options.max_tokens)
             seconds = time.perf_counter() - began
             speed = sum(tokens for _, tokens in answers) / seconds
-            print(f"{'SmartSpec' if speculates else 'off'}, round {number}: {speed:.0f} tokens/s", flush=True)
+            print(
+                f"{'SmartSpec' if speculates else 'off'}, round {number}: {speed:.0f} tokens/s",
+                flush=True,
+            )
             texts.append([text for text, _ in answers])
         return texts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--embedded", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
@@ -111,7 +141,9 @@ def main() -> None:
     engine_class = Embedded if options.embedded else VLLM
     texts = play(engine_class, options.model, True, options)
     if any(texts[number] == texts[number + 1] for number in range(options.rounds - 1)):
-        raise SystemExit("error: a round has the texts of the one before: its weights were not taken")
+        raise SystemExit(
+            "error: a round has the texts of the one before: its weights were not taken"
+        )
     if options.check:
         if texts != play(engine_class, options.model, False, options):
             raise SystemExit("error: the texts are others without speculation")

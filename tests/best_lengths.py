@@ -1,16 +1,19 @@
-"""The planner: the best number of draft tokens for every request of a step, from one sort and a scan of prefix sums.
+"""The planner: the best number of draft tokens for every request of a step, from one sort and a
+scan of prefix sums.
 
-A slot (i, j) is "verify the j-th draft token of request i"; it is worth w_i * S_i(j) expected tokens, S_i(j) being the
-probability that the first j draft tokens of request i are all accepted. S_i falls with j, so the n most valuable slots
-of the batch always form a prefix of every draft. The best plan with n tokens is then simply the first n slots of the
-sorted list. Goodput is evaluated for every n and every draft depth, because it may have several peaks (fixed costs,
-padding staircases). To stop at the first drop loses up to 6 %. The objective is that of arXiv 2406.14066, section 5;
-the exact search per request is ours.
+A slot (i, j) is "verify the j-th draft token of request i"; it is worth w_i * S_i(j) expected
+tokens, S_i(j) being the probability that the first j draft tokens of request i are all accepted.
+S_i falls with j, so the n most valuable slots of the batch always form a prefix of every draft. The
+best plan with n tokens is then simply the first n slots of the sorted list. Goodput is evaluated
+for every n and every draft depth, because it may have several peaks (fixed costs, padding
+staircases). To stop at the first drop loses up to 6 %. The objective is that of arXiv 2406.14066,
+section 5; the exact search per request is ours.
 
-A mixed prefill-decode step needs another objective. Its time is mostly prefill, which has to be done whatever is
-drafted. The ratio would make time cheap there, and draft tokens worth hardly anything. So time gets the shadow price
-that it has in steps without prefill (value_of_time: tokens that one more second of step time is worth). Maximised is
-then emitted - value_of_time * seconds, the parametric form of the same optimum (Dinkelbach, 1967).
+A mixed prefill-decode step needs another objective. Its time is mostly prefill, which has to be
+done whatever is drafted. The ratio would make time cheap there, and draft tokens worth hardly
+anything. So time gets the shadow price that it has in steps without prefill (value_of_time: tokens
+that one more second of step time is worth). Maximised is then emitted - value_of_time * seconds,
+the parametric form of the same optimum (Dinkelbach, 1967).
 """
 
 from dataclasses import dataclass
@@ -32,7 +35,8 @@ class LengthPlan:
     off_goodput: float  # goodput without any draft token
     off_seconds: float  # seconds without any draft token
     gain: float  # of the plan over no drafts, as a share of the tokens emitted without drafts
-    passes: np.ndarray | None = None  # int [R], that the slots of each row take; None where it is not needed
+    # int [R], that the slots of each row take; None where it is not needed
+    passes: np.ndarray | None = None
 
     @property
     def num_draft_tokens(self) -> int:
@@ -45,8 +49,8 @@ class StepTimes:
     """The times of the parts of a step, in seconds."""
 
     draft: np.ndarray  # float [K + 1], of 0..K draft passes, never decreasing
-    # float [N + 1], of the target pass with 0..N draft tokens, positive and never decreasing. Plans of more than N
-    # tokens are not considered.
+    # float [N + 1], of the target pass with 0..N draft tokens, positive and never decreasing. Plans
+    # of more than N tokens are not considered.
     target: np.ndarray
     host: float = 0.0  # all the rest
 
@@ -71,16 +75,16 @@ def plan_lengths(
     passes: np.ndarray | None = None,
 ) -> LengthPlan:
     """Return the plan that maximises sum_i w_i * E_i / (draft[depth] + target[sum k_i] + host) with
-    E_i = 1 + sum_{j<=k_i} S_i(j), and the seconds of times. value_of_time: where given, the numerator minus
-    value_of_time times the denominator is maximised instead.
+    E_i = 1 + sum_{j<=k_i} S_i(j), and the seconds of times. value_of_time: where given, the
+    numerator minus value_of_time times the denominator is maximised instead.
 
-    survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row. weights: float
-    [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft passes, False where it exists
-    already. passes: int [R, K], draft passes that each slot takes, for trees, whose slots are nodes; None for chains,
-    where needs_depth gives that number.
+    survival: float [R, K], never increasing along a row. caps: int [R], longest draft of each row.
+    weights: float [R], >= 0. needs_depth: bool [R], True where a draft of length k takes k draft
+    passes, False where it exists already. passes: int [R, K], draft passes that each slot takes,
+    for trees, whose slots are nodes; None for chains, where needs_depth gives that number.
 
-    The result is the exact optimum. Ties go to fewer draft tokens. The order of equal slots only decides which row gets
-    them.
+    The result is the exact optimum. Ties go to fewer draft tokens. The order of equal slots only
+    decides which row gets them.
     """
     num_positions = survival.shape[1]
     slots = np.flatnonzero(np.arange(num_positions) < caps[:, None])
@@ -103,7 +107,9 @@ def plan_lengths(
         off_goodput=base / off_seconds,
         off_seconds=off_seconds,
         gain=relative_gain(best.value, off.value, base, value_of_time),
-        passes=None if passes is None or first_depth is None else _most(rows, first_depth[chosen], len(caps)),
+        passes=None
+        if passes is None or first_depth is None
+        else _most(rows, first_depth[chosen], len(caps)),
     )
 
 
@@ -114,13 +120,13 @@ def _best(
     times: StepTimes,
     value_of_time: float | None,
 ) -> _Candidate:
-    """Return the best plan. off: the plan without drafts. gains: float [slots], largest first. first_depth: int
-    [slots]."""
+    """Return the best plan. off: the plan without drafts. gains: float [slots], largest first.
+    first_depth: int [slots]."""
     best, base = off, off.emitted
     bounds, depths = np.full(1, np.inf), [0]
     if first_depth is not None:
-        # No plan of a depth is better than one of all slots of this depth in the time of no draft token. With this
-        # bound most depths are skipped.
+        # No plan of a depth is better than one of all slots of this depth in the time of no draft
+        # token. With this bound most depths are skipped.
         all_emitted = base + np.bincount(first_depth, gains).cumsum()
         least_seconds = times.draft[: len(all_emitted)] + (times.target[0] + times.host)
         bounds = objective(all_emitted, least_seconds, value_of_time)
@@ -146,13 +152,21 @@ def _slots_of(plan: _Candidate, first_depth: np.ndarray) -> np.ndarray:
 
 
 def _first_depth(
-    slots: np.ndarray, rows: np.ndarray, num_positions: int, needs_depth: np.ndarray, passes: np.ndarray | None
+    slots: np.ndarray,
+    rows: np.ndarray,
+    num_positions: int,
+    needs_depth: np.ndarray,
+    passes: np.ndarray | None,
 ) -> np.ndarray | None:
-    """Return the depth of the shallowest draft in which each slot exists: int [slots]; None where all drafts exist
-    already."""
+    """Return the depth of the shallowest draft in which each slot exists: int [slots]; None where
+    all drafts exist already."""
     if passes is not None:
         return passes.ravel()[slots]
-    return np.where(needs_depth[rows], slots - rows * num_positions + 1, 0) if needs_depth.any() else None
+    return (
+        np.where(needs_depth[rows], slots - rows * num_positions + 1, 0)
+        if needs_depth.any()
+        else None
+    )
 
 
 def _most(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
@@ -162,14 +176,17 @@ def _most(rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
     return most
 
 
-def objective(emitted: np.ndarray | float, seconds: np.ndarray | float, value_of_time: float | None):
-    """Return the value that is maximised: goodput, or tokens less the tokens that the time is worth."""
+def objective(
+    emitted: np.ndarray | float, seconds: np.ndarray | float, value_of_time: float | None
+):
+    """Return the value that is maximised: goodput, or tokens less the tokens that the time is
+    worth."""
     return emitted / seconds if value_of_time is None else emitted - value_of_time * seconds
 
 
 def relative_gain(best: float, off: float, base: float, value_of_time: float | None) -> float:
-    """Return the gain of the best objective over no drafts, see LengthPlan; 0 without decoding requests. base: the sum
-    of weights."""
+    """Return the gain of the best objective over no drafts, see LengthPlan; 0 without decoding
+    requests. base: the sum of weights."""
     if base == 0:
         return 0.0
     return best / off - 1.0 if value_of_time is None else (best - off) / base

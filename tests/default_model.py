@@ -1,5 +1,5 @@
-"""The default model, loaded once for all tests of a process: as the engine serves it, and as transformers reads it, the
-weights dequantised. A test that changes a model loads one of its own."""
+"""The default model, loaded once for all tests of a process: as the engine serves it, and as
+transformers reads it, the weights dequantised. A test that changes a model loads one of its own."""
 
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,12 @@ from smartspec.engine.models.loaded_model import LoadedModel
 
 
 def load_once(
-    name: str, *, dtype: str = "auto", device: str = "cpu", quantization: str = "auto", activations: str = "auto"
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    quantization: str = "auto",
+    activations: str = "auto",
 ) -> LoadedModel:
     """As load_model, one instance for all."""
     return _loaded(name, dtype, device, quantization, activations)
@@ -25,7 +30,9 @@ def load_once(
 
 @cache
 def _loaded(name: str, dtype: str, device: str, quantization: str, activations: str) -> LoadedModel:
-    return load_model(name, dtype=dtype, device=device, quantization=quantization, activations=activations)
+    return load_model(
+        name, dtype=dtype, device=device, quantization=quantization, activations=activations
+    )
 
 
 def configuration() -> Path:
@@ -37,9 +44,13 @@ def configuration() -> Path:
 @cache
 def stock_model() -> nn.Module:
     path, config = default_model_file(), AutoConfig.from_pretrained(configuration())
-    read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, dtype=torch.float32)
+    read = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, config=config, dtype=torch.float32
+    )
     # A model read from GGUF cannot be saved; one with its weights can.
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(configuration()), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(configuration()), dtype=torch.float32
+    )
     model.load_state_dict(read.state_dict())
     return model.eval()
 

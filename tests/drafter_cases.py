@@ -1,4 +1,5 @@
-"""Drafters for tests that need none which drafts: a model-free one, one with passes, and their views of a step."""
+"""Drafters for tests that need none which drafts: a model-free one, one with passes, and their
+views of a step."""
 
 import numpy as np
 
@@ -11,7 +12,8 @@ MODEL = DrafterSpec("model", has_passes=True)
 
 
 def found(lengths, match_lengths=None) -> DrafterView:
-    """Of a model-free drafter, int [R] each; matches are as long as the drafts where nothing else is said."""
+    """Of a model-free drafter, int [R] each; matches are as long as the drafts where nothing else
+    is said."""
     lengths = np.asarray(lengths)
     return DrafterView(lengths, np.asarray(lengths if match_lengths is None else match_lengths))
 
@@ -23,11 +25,22 @@ def lagging(num_rows: int, lag=0) -> DrafterView:
 
 def estimates_of(latency, lookup=None, model=None, acceptance=None) -> Estimates:
     """Of lookup, of a model, or of both in this order. lookup, model: survival, float [R, K]."""
-    pairs = [(spec, survival) for spec, survival in ((LOOKUP, lookup), (MODEL, model)) if survival is not None]
-    return Estimates(tuple(s for s, _ in pairs), np.stack([survival for _, survival in pairs]), latency, acceptance)
+    pairs = [
+        (spec, survival)
+        for spec, survival in ((LOOKUP, lookup), (MODEL, model))
+        if survival is not None
+    ]
+    return Estimates(
+        tuple(s for s, _ in pairs),
+        np.stack([survival for _, survival in pairs]),
+        latency,
+        acceptance,
+    )
 
 
 def free_test(position, matched) -> FreeTests:
     """One test in each row, at that position, where matched (int [R]) is not negative."""
     matched = np.asarray(matched)
-    return FreeTests(np.broadcast_to(position, matched.shape).copy(), (matched >= 0) * 1, (matched > 0) * 1)
+    return FreeTests(
+        np.broadcast_to(position, matched.shape).copy(), (matched >= 0) * 1, (matched > 0) * 1
+    )

@@ -1,4 +1,5 @@
-"""Steps as the controller sees them: a view of a batch, and the outcome of what became of its drafts."""
+"""Steps as the controller sees them: a view of a batch, and the outcome of what became of its
+drafts."""
 
 import numpy as np
 from drafter_cases import found, lagging
@@ -19,8 +20,8 @@ def make_view(
 ) -> BatchView:
     """rows: how many, or their request ids; what a row has may be one value for all.
 
-    drafters: where left out, a model-free one that has found drafts of found_lengths, if given, and then a draft model
-    whose KV lags by lag tokens, if given.
+    drafters: where left out, a model-free one that has found drafts of found_lengths, if given, and
+    then a draft model whose KV lags by lag tokens, if given.
     """
     request_ids = np.arange(rows) if isinstance(rows, int) else np.asarray(rows, dtype=np.int64)
     num_rows = len(request_ids)
@@ -31,7 +32,9 @@ def make_view(
     if drafters is None:
         lookup = () if found_lengths is None else (found(column(found_lengths)),)
         drafters = (*lookup, *(() if lag is None else (lagging(num_rows, lag),)))
-    return BatchView(request_ids, column(context_tokens), column(max_draft_tokens), drafters, **more)
+    return BatchView(
+        request_ids, column(context_tokens), column(max_draft_tokens), drafters, **more
+    )
 
 
 def learn(learner, outcome: Outcome) -> None:
@@ -39,9 +42,11 @@ def learn(learner, outcome: Outcome) -> None:
     learner.learn(outcome.plan, outcome)
 
 
-def make_outcome(view: BatchView, plan: Plan | None = None, verified=None, accepted=None, **changes) -> Outcome:
-    """Of a step in which all that was planned was drafted, verified and accepted, unless it is said what else was; of a
-    non-speculative one without a plan."""
+def make_outcome(
+    view: BatchView, plan: Plan | None = None, verified=None, accepted=None, **changes
+) -> Outcome:
+    """Of a step in which all that was planned was drafted, verified and accepted, unless it is said
+    what else was; of a non-speculative one without a plan."""
     plan = no_drafts(view.num_rows) if plan is None else plan
     verified = plan.lengths if verified is None else np.asarray(verified)
     accepted = verified if accepted is None else np.asarray(accepted)

@@ -1,8 +1,9 @@
 """The best static draft tree for a head whose acceptance by depth and rank is known.
 
-If the chance of a node is the product of its edges, the best tree of n nodes within a depth are the n largest products,
-popped from a heap: the same expected tokens as the dynamic program of Sequoia (arXiv 2402.12374, section 4.1, where
-acceptance is the same at every depth; its tables count the root as a node and as the first depth).
+If the chance of a node is the product of its edges, the best tree of n nodes within a depth are the
+n largest products, popped from a heap: the same expected tokens as the dynamic program of Sequoia
+(arXiv 2402.12374, section 4.1, where acceptance is the same at every depth; its tables count the
+root as a node and as the first depth).
 """
 
 import heapq
@@ -13,8 +14,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class StaticTree:
-    """Nodes, likeliest first. survival: float [n], chance that each is accepted with its ancestors. depths: int [n], 1
-    for those that follow the text. parents: int [n], -1 for the text."""
+    """Nodes, likeliest first. survival: float [n], chance that each is accepted with its ancestors.
+    depths: int [n], 1 for those that follow the text. parents: int [n], -1 for the text."""
 
     survival: np.ndarray
     depths: np.ndarray
@@ -27,15 +28,16 @@ class StaticTree:
 
     @property
     def fed_by_pass(self) -> np.ndarray:
-        """Tokens that each draft pass is fed: int [passes], the text's last one, then nodes with children by depth."""
+        """Tokens that each draft pass is fed: int [passes], the text's last one, then nodes with
+        children by depth."""
         inner = np.unique(self.parents[self.parents >= 0])
         fed = np.bincount(self.depths[inner] - 1, minlength=int(self.depths.max(initial=1)) - 1)
         return np.concatenate([[1], fed]) if len(self.depths) else np.zeros(0, dtype=np.int64)
 
 
 def best_tree(acceptance: np.ndarray, num_nodes: int) -> StaticTree:
-    """acceptance: float [depth, ranks], the chance that a node's child of each rank is the right one, given that the
-    node is accepted; its rows say how deep a tree may be."""
+    """acceptance: float [depth, ranks], the chance that a node's child of each rank is the right
+    one, given that the node is accepted; its rows say how deep a tree may be."""
     max_depth, num_ranks = acceptance.shape
     survival: list[float] = []
     depths: list[int] = []
@@ -49,6 +51,13 @@ def best_tree(acceptance: np.ndarray, num_nodes: int) -> StaticTree:
         parents.append(parent)
         if depth < max_depth:
             for rank in range(num_ranks):
-                child = negative * float(acceptance[depth, rank]), rank, depth + 1, len(survival) - 1
+                child = (
+                    negative * float(acceptance[depth, rank]),
+                    rank,
+                    depth + 1,
+                    len(survival) - 1,
+                )
                 heapq.heappush(frontier, child)
-    return StaticTree(np.array(survival), np.array(depths, dtype=np.int64), np.array(parents, dtype=np.int64))
+    return StaticTree(
+        np.array(survival), np.array(depths, dtype=np.int64), np.array(parents, dtype=np.int64)
+    )

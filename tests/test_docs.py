@@ -1,4 +1,5 @@
-"""The pages: links and paths lead somewhere, commands exist with their options, tables name what there is."""
+"""The pages: links and paths lead somewhere, commands exist with their options, tables name what
+there is."""
 
 import ast
 import importlib
@@ -32,7 +33,10 @@ SOURCE = ROOT / "src" / "smartspec"
 DOCS = ROOT / "docs"
 BENCHMARKS = ROOT / "benchmarks"
 PAGES = [
-    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README", "lab/README")),
+    *(
+        ROOT / f"{name}.md"
+        for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README", "lab/README")
+    ),
     *sorted(DOCS.rglob("*.md")),
 ]
 GENERATED = [DOCS / "models.md", DOCS / "results" / "ablation.md", DOCS / "results" / "traces.md"]
@@ -76,21 +80,28 @@ def broken_links(page: Path, text: str) -> list[str]:
 
 
 def named_files(text: str) -> list[str]:
-    """Repository files in the text, in backticks and in commands: a folder, and a suffix that ours have."""
+    """Repository files in the text, in backticks and in commands: a folder, and a suffix that ours
+    have."""
     text = re.sub(r"\]\([^)]*\)", "", text)
-    return re.findall(r"(?<![\w~/.-])((?:[\w.-]+/)+[\w-]+\.(?:py|c|h|md|png|toml|yml|json))\b", text)
+    return re.findall(
+        r"(?<![\w~/.-])((?:[\w.-]+/)+[\w-]+\.(?:py|c|h|md|png|toml|yml|json))\b", text
+    )
 
 
 def missing_files(text: str) -> list[str]:
-    """Files that a clone lacks. What stands in build/ is made by the commands that name it, and never committed."""
+    """Files that a clone lacks. What stands in build/ is made by the commands that name it, and
+    never committed."""
     names = [name for name in named_files(text) if not name.startswith("build/")]
     return [name for name in names if not any((root / name).exists() for root in (ROOT, SOURCE))]
 
 
 def commands(text: str) -> list[str]:
-    """Whole commands: lines of indented blocks, continued by a backslash, and what stands in backticks."""
+    """Whole commands: lines of indented blocks, continued by a backslash, and what stands in
+    backticks."""
     lines = re.sub(r" *\\\n\s*", " ", text).splitlines()
-    return [line.strip() for line in lines if line.startswith("    ")] + re.findall(r"`([^`\n]+)`", text)
+    return [line.strip() for line in lines if line.startswith("    ")] + re.findall(
+        r"`([^`\n]+)`", text
+    )
 
 
 def benchmark(name: str, subcommand: str):
@@ -111,7 +122,11 @@ def bad_command(command: str) -> str | None:
             return "no command " + " ".join(filter(None, found.groups()))
         if named.context_settings.get("ignore_unknown_options"):
             return None  # tests/vllm_real has vLLM's own parser read them
-        known = {option for parameter in named.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        known = {
+            option
+            for parameter in named.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
     elif re.match(r"(?:\S+=\S+ )*(?:\S*python3? )?benchmarks/gpu_cells\.py ", command):
         known = set(importlib.import_module("gpu_cells").make_parser()._option_string_actions)
     elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )-m (lab\.\w+)", command):
@@ -119,7 +134,9 @@ def bad_command(command: str) -> str | None:
             return f"no command {found.group(1)}"
         named = typer.main.get_command(importlib.import_module(f"{found.group(1)}.__main__").app)
         known = {option for parameter in named.params for option in parameter.opts}
-    elif found := re.match(r"(?:\S+=\S+ )*(?:\S*python )?benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command):
+    elif found := re.match(
+        r"(?:\S+=\S+ )*(?:\S*python )?benchmarks/(\w+)\.py(?: +([a-z][a-z-]*))?", command
+    ):
         if command == f"benchmarks/{found.group(1)}.py":
             return None  # its name alone, for all of it
         if (named := benchmark(*found.groups(""))) is None:
@@ -140,18 +157,29 @@ def long_lines(text: str) -> list[str]:
 
 def test_what_is_broken_is_seen():
     page = DOCS / "x.md"
-    assert broken_links(page, "[a](gone.md) [b](policies.md) [c](policies.md#no-such) [d](https://x.y/z)") == [
+    assert broken_links(
+        page, "[a](gone.md) [b](policies.md) [c](policies.md#no-such) [d](https://x.y/z)"
+    ) == [
         "gone.md",
         "policies.md#no-such",
     ]
-    assert missing_files("`core/gone.py`, `core/batch.py`, `docs/gone.md`, `numpy`") == ["core/gone.py", "docs/gone.md"]
+    assert missing_files("`core/gone.py`, `core/batch.py`, `docs/gone.md`, `numpy`") == [
+        "core/gone.py",
+        "docs/gone.md",
+    ]
     assert not missing_files("python benchmarks/peers.py --file build/made.json")
     assert bad_command("smartspec bake --port 1") == "no command bake"
     assert bad_command("A=1 .venv/bin/smartspec serve --prot 1") == "no option --prot"
     assert bad_command("python benchmarks/peers.py throughput --severs off") == "no option --severs"
     assert bad_command("python benchmarks/simulator.py --rate 1") == "no option --rate"
-    assert bad_command("python benchmarks/peers.py --servers off") == "no command python benchmarks/peers.py"
-    assert bad_command("python benchmarks/peers.py speed") == "no command python benchmarks/peers.py speed"
+    assert (
+        bad_command("python benchmarks/peers.py --servers off")
+        == "no command python benchmarks/peers.py"
+    )
+    assert (
+        bad_command("python benchmarks/peers.py speed")
+        == "no command python benchmarks/peers.py speed"
+    )
     assert bad_command("python benchmarks/gone.py") == "no command python benchmarks/gone.py"
     assert bad_command("A=1 .venv/bin/python benchmarks/peers.py throughput --servers off") is None
     assert bad_command("python -m lab.gone") == "no command lab.gone"
@@ -162,7 +190,9 @@ def test_what_is_broken_is_seen():
     assert bad_command("smartspec serve --port 1") is bad_command("ls --all") is None
     assert bad_command("smartspec vllm serve MODEL --port 1") is None
     assert bad_command("smartspec vllm bake") == "no command vllm bake"
-    assert long_lines("| " + 60 * "a b " + "\n    " + 60 * "a b " + "\n" + 30 * "a b ") == [30 * "a b "]
+    assert long_lines("| " + 60 * "a b " + "\n    " + 60 * "a b " + "\n" + 30 * "a b ") == [
+        30 * "a b "
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -208,7 +238,11 @@ def test_the_readmes_plot_and_rows_are_those_of_the_report(tmp_path):
     readme = (DOCS.parent / "README.md").read_text()
     for other in ("off", "fixed:3"):
         found = [(each["ratio"], each) for each in report["speed_ups"] if each["other"] == other]
-        row = next(line for line in readme.splitlines() if line.startswith(f"| `{other}`") and "(docs/report/" in line)
+        row = next(
+            line
+            for line in readme.splitlines()
+            if line.startswith(f"| `{other}`") and "(docs/report/" in line
+        )
         for ratio, cell in (min(found, key=itemgetter(0)), max(found, key=itemgetter(0))):
             assert f"{ratio:.2f}" in row and f"{cell['workload']}, {cell['load']}" in row
     rows = [
@@ -219,7 +253,11 @@ def test_the_readmes_plot_and_rows_are_those_of_the_report(tmp_path):
     ]
     assert "\n".join(rows) in (DOCS / "report" / "README.md").read_text()
     plot = tmp_path / "plot.png"
-    subprocess.run([sys.executable, DOCS / "report" / "plot_speed_ups.py", "--output", plot], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, DOCS / "report" / "plot_speed_ups.py", "--output", plot],
+        check=True,
+        timeout=120,
+    )
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
@@ -236,7 +274,9 @@ def test_the_table_of_options_is_complete():
     rows = (DOCS / "operating.md").read_text()
     for option, default in options.items():
         if default not in (None, False):
-            assert f"| `{option}` | `{default}` |" in rows, f"{option} has another default: {default}"
+            assert f"| `{option}` | `{default}` |" in rows, (
+                f"{option} has another default: {default}"
+            )
 
 
 def test_the_table_of_metrics_is_complete():
@@ -263,7 +303,11 @@ def test_every_field_of_a_request_is_in_the_api_page(body):
 
 def walk_of_a_request() -> list[str]:
     """The dotted names of the newcomer's walk, in order."""
-    section = (DOCS / "architecture.md").read_text().partition("## One request, from HTTP to emitted token\n")[2]
+    section = (
+        (DOCS / "architecture.md")
+        .read_text()
+        .partition("## One request, from HTTP to emitted token\n")[2]
+    )
     return re.findall(r"`((?:server|engine|core|control)\.[\w.]+)`", section.partition("\n## ")[0])
 
 
@@ -278,11 +322,22 @@ def test_the_walk_of_a_request_names_what_exists():
 
 def test_the_walk_of_a_request_has_the_order_of_a_step():
     tree = ast.parse(textwrap.dedent(inspect.getsource(EngineCore._run)))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
     calls = [call for call in calls if ast.unparse(call.func.value) in PARTS_OF_A_STEP]
     # A call that is an argument of another ends, and is made, before it.
-    in_code = [call.func.attr for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset))]
-    in_page = [name.rpartition(".")[2] for name in walk_of_a_request() if name.startswith(CLASSES_OF_A_STEP)]
+    in_code = [
+        call.func.attr
+        for call in sorted(calls, key=lambda call: (call.end_lineno, call.end_col_offset))
+    ]
+    in_page = [
+        name.rpartition(".")[2]
+        for name in walk_of_a_request()
+        if name.startswith(CLASSES_OF_A_STEP)
+    ]
     in_page = [name for name in in_page if name in in_code]
     assert len(in_page) >= 8
     assert in_page == [name for name in in_code if name in in_page]
@@ -291,10 +346,19 @@ def test_the_walk_of_a_request_has_the_order_of_a_step():
 def test_every_policy_is_in_the_table_of_the_field_and_every_published_one_has_its_idea():
     ours = {"goodput", "off"}
     named = {name.partition(":")[0] for name in first_cells("lab/README.md", "The field")}
-    assert named == {*POLICIES, *published_policies(), "fixed", "uniform", "perfect-estimates", "perfect-outcomes"}
+    assert named == {
+        *POLICIES,
+        *published_policies(),
+        "fixed",
+        "uniform",
+        "perfect-estimates",
+        "perfect-outcomes",
+    }
     policies = (DOCS / "methods.md").read_text().partition("\n## Ways to draft\n")[0]
     ideas = {
-        name for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", policies, re.MULTILINE) for name in names.split(", ")
+        name
+        for names in re.findall(r"^\* \*\*([^*]+?)\.?\*\*", policies, re.MULTILINE)
+        for name in names.split(", ")
     }
     assert {*POLICIES, *published_policies()} - ours == ideas
 

@@ -1,4 +1,5 @@
-"""The page on extending SmartSpec, as a stranger would follow it: files in a folder of one's own, then its commands."""
+"""The page on extending SmartSpec, as a stranger would follow it: files in a folder of one's own,
+then its commands."""
 
 import ast
 import importlib
@@ -20,7 +21,9 @@ FILE = "# mine.py\n"
 def folder(tmp_path_factory) -> Path:
     """Where the stranger works: what the page puts into mine.py lies there."""
     folder = tmp_path_factory.mktemp("strangers")
-    (folder / "mine.py").write_text("\n\n".join(block for block in BLOCKS if block.startswith(FILE)))
+    (folder / "mine.py").write_text(
+        "\n\n".join(block for block in BLOCKS if block.startswith(FILE))
+    )
     return folder
 
 
@@ -28,7 +31,12 @@ def run(folder: Path, *command: str) -> str:
     # -P: without the current directory on the path, as the installed command is.
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [sys.executable, "-P", *command], capture_output=True, text=True, timeout=300, cwd=folder, env=environment
+        [sys.executable, "-P", *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=folder,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -44,13 +52,38 @@ def test_the_programs_of_the_page_run(folder):
 
 def test_its_command_that_simulates_runs(folder):
     (command,) = re.findall(r"^    smartspec (simulate .*)$", PAGE, re.MULTILINE)
-    assert "mine:Halving:4" in run(folder, "-m", "smartspec", *command.split(), "--controller-time", "none")
+    assert "mine:Halving:4" in run(
+        folder, "-m", "smartspec", *command.split(), "--controller-time", "none"
+    )
 
 
 def test_it_imports_only_what_packages_export():
-    imports = [node for block in BLOCKS for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
-    of_ours = {(node.module, alias.name) for node in imports for alias in node.names if "smartspec" in node.module}
-    assert {"smartspec.control", "smartspec.core", "smartspec.drafters", "smartspec.sim"} < {m for m, _ in of_ours}
-    assert not [(module, name) for module, name in of_ours if name not in importlib.import_module(module).__all__]
-    plain = [node for block in BLOCKS for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Import)]
-    assert not [alias.name for node in plain for alias in node.names if alias.name.startswith("smartspec")]
+    imports = [
+        node
+        for block in BLOCKS
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom)
+    ]
+    of_ours = {
+        (node.module, alias.name)
+        for node in imports
+        for alias in node.names
+        if "smartspec" in node.module
+    }
+    assert {"smartspec.control", "smartspec.core", "smartspec.drafters", "smartspec.sim"} < {
+        m for m, _ in of_ours
+    }
+    assert not [
+        (module, name)
+        for module, name in of_ours
+        if name not in importlib.import_module(module).__all__
+    ]
+    plain = [
+        node
+        for block in BLOCKS
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Import)
+    ]
+    assert not [
+        alias.name for node in plain for alias in node.names if alias.name.startswith("smartspec")
+    ]

@@ -25,18 +25,29 @@ def test_a_batch_has_the_answers_of_single_calls_and_of_plain_decoding(llm):
     alone = [llm.generate(llm.tokenizer(prompt)["input_ids"], GREEDY)[0] for prompt in PROMPTS]
     assert [output.token_ids for output in together] == [output.token_ids for output in alone]
     with LLM(policy="off", max_batch=4, max_model_len=512) as plain:
-        assert [output.text for output in plain.generate(PROMPTS, GREEDY)] == [output.text for output in together]
+        assert [output.text for output in plain.generate(PROMPTS, GREEDY)] == [
+            output.text for output in together
+        ]
     assert [output.index for output in together] == [0, 1] and together[0].finish_reason == "length"
-    assert all(len(output.token_ids) <= output.num_accepted_tokens + output.num_steps for output in together)
+    assert all(
+        len(output.token_ids) <= output.num_accepted_tokens + output.num_steps
+        for output in together
+    )
 
 
 def test_accepted_draft_tokens_save_steps(llm):
-    (output,) = llm.generate(PROMPTS[1], replace(GREEDY, allowed_token_ids=(31,)))  # one token again and again
-    assert output.token_ids == (31,) * 16 and output.num_steps + output.num_accepted_tokens >= 16 > output.num_steps
+    # one token again and again
+    (output,) = llm.generate(PROMPTS[1], replace(GREEDY, allowed_token_ids=(31,)))
+    assert (
+        output.token_ids == (31,) * 16
+        and output.num_steps + output.num_accepted_tokens >= 16 > output.num_steps
+    )
 
 
 def test_more_prompts_than_fit_into_a_batch_wait(llm):
-    outputs = llm.generate([f"{number}," for number in range(11)], SamplingParams(max_tokens=3, temperature=0))
+    outputs = llm.generate(
+        [f"{number}," for number in range(11)], SamplingParams(max_tokens=3, temperature=0)
+    )
     assert [len(output.token_ids) for output in outputs] == [3] * 11
 
 
@@ -55,22 +66,40 @@ def test_a_conversation_is_answered(llm):
 
 
 def test_a_conversation_is_read_as_the_server_reads_it(llm):
-    """The same prompts, and so the same answers: parts, null, tools, variables, several conversations."""
-    user = {"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 + 2?"}]}
-    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
+    """The same prompts, and so the same answers: parts, null, tools, variables, several
+    conversations."""
+    user = {
+        "role": "user",
+        "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 + 2?"}],
+    }
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'},
+    }
     turns = [user, {"role": "assistant", "content": None, "tool_calls": [call]}]
     turns.append({"role": "tool", "tool_call_id": "call_1", "content": "4"})
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     plain = llm.chat([{"role": "user", "content": "What is 2 + 2?"}], GREEDY)
     assert llm.chat([user], GREEDY).token_ids == plain.token_ids
     both = llm.chat([[user], turns], GREEDY, tools=tools)
-    assert [output.index for output in both] == [0, 1] and both[0].num_prompt_tokens > plain.num_prompt_tokens
+    assert [output.index for output in both] == [0, 1] and both[
+        0
+    ].num_prompt_tokens > plain.num_prompt_tokens
     prompt = llm._prompts.read_chat(ChatBody.model_validate({"messages": turns, "tools": tools}))
     assert both[1].token_ids == llm.generate(prompt, GREEDY)[0].token_ids
-    assert both[1].num_prompt_tokens == len(prompt) and "</tool_response>" in llm.tokenizer.decode(prompt)
-    begun = llm.chat([user, {"role": "assistant", "content": "It is"}], GREEDY, continue_final_message=True)
+    assert both[1].num_prompt_tokens == len(prompt) and "</tool_response>" in llm.tokenizer.decode(
+        prompt
+    )
+    begun = llm.chat(
+        [user, {"role": "assistant", "content": "It is"}], GREEDY, continue_final_message=True
+    )
     assert begun.num_prompt_tokens == plain.num_prompt_tokens + 2
-    for wrong in ({"messages": [{"role": "user"}]}, {"messages": [user], "tools": 3}, {"messages": [user], "n": 2}):
+    for wrong in (
+        {"messages": [{"role": "user"}]},
+        {"messages": [user], "tools": 3},
+        {"messages": [user], "n": 2},
+    ):
         with pytest.raises(ValueError, match=r"content|tools|n is not about the prompt"):
             llm.chat(params=GREEDY, **wrong)
 
@@ -78,7 +107,10 @@ def test_a_conversation_is_read_as_the_server_reads_it(llm):
 def test_log_probabilities_are_in_the_output_where_they_were_requested(llm):
     params = SamplingParams(max_tokens=5, temperature=0, logprobs=2, prompt_logprobs=0)
     (output,) = llm.generate("1, 2, 3,", params)
-    assert "".join(token.text for token in output.logprobs) == output.text and len(output.logprobs) == 5
+    assert (
+        "".join(token.text for token in output.logprobs) == output.text
+        and len(output.logprobs) == 5
+    )
     assert all(len(token.top) == 2 and token.logprob <= 0 for token in output.logprobs)
     assert len(output.prompt_logprobs) == output.num_prompt_tokens - 1
     assert llm.generate("1, 2, 3,", GREEDY)[0].logprobs is None
@@ -90,10 +122,14 @@ def test_a_prediction_changes_how_fast_an_answer_comes_and_not_what_it_is(llm):
     predicted = llm.generate(prompt, greedy, prediction=plain.text)[0]
     assert predicted.token_ids == plain.token_ids and len(plain.token_ids) == 48
     assert predicted.num_steps < 48 / 2
-    assert llm.generate(prompt, greedy, prediction="ein Fuchs " * 50)[0].token_ids == plain.token_ids
+    assert (
+        llm.generate(prompt, greedy, prediction="ein Fuchs " * 50)[0].token_ids == plain.token_ids
+    )
 
 
-@pytest.mark.parametrize(("prompt", "words"), [("", "prompt 0 is empty"), ([5] * 600, "exceed the context of 512")])
+@pytest.mark.parametrize(
+    ("prompt", "words"), [("", "prompt 0 is empty"), ([5] * 600, "exceed the context of 512")]
+)
 def test_what_cannot_be_answered_is_said_and_disturbs_nothing(llm, prompt, words):
     with pytest.raises(ValueError, match=words):
         llm.generate([prompt], GREEDY)
@@ -101,6 +137,9 @@ def test_what_cannot_be_answered_is_said_and_disturbs_nothing(llm, prompt, words
 
 
 def test_the_package_alone_imports_no_model_code():
-    code = "import smartspec, sys; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    code = (
+        "import smartspec, sys; sys.exit(any(name in sys.modules for name in ('torch', "
+        "'transformers')))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     assert LLM.__module__ == "smartspec.llm"

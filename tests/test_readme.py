@@ -56,7 +56,10 @@ def test_the_curl_line(server):
     command = command.replace("\\\n", " ").replace("http://127.0.0.1:8000", server)
     answer = json.loads(run("bash", "-c", f"{command} --silent").stdout)
     assert answer["object"] == "chat.completion"
-    assert answer["choices"][0]["message"]["content"] and 0 < answer["usage"]["completion_tokens"] <= 100
+    assert (
+        answer["choices"][0]["message"]["content"]
+        and 0 < answer["usage"]["completion_tokens"] <= 100
+    )
 
 
 def test_the_openai_client_streams_what_it_gets_whole(server):
@@ -64,12 +67,16 @@ def test_the_openai_client_streams_what_it_gets_whole(server):
     model = client.models.list().data[0].id
     call = {
         "model": model,
-        "messages": [{"role": "user", "content": "Repeat three times: a stitch in time saves nine."}],
+        "messages": [
+            {"role": "user", "content": "Repeat three times: a stitch in time saves nine."}
+        ],
         "max_tokens": 48,
         "temperature": 0,
     }
     whole = client.chat.completions.create(**call)
-    chunks = list(client.chat.completions.create(**call, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        client.chat.completions.create(**call, stream=True, stream_options={"include_usage": True})
+    )
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert streamed == whole.choices[0].message.content
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
@@ -77,13 +84,20 @@ def test_the_openai_client_streams_what_it_gets_whole(server):
 
 def test_seeded_sampling_is_repeatable_and_speculation_is_seen(server):
     client = openai.OpenAI(base_url=f"{server}/v1", api_key="unused")
-    call = {"model": client.models.list().data[0].id, "prompt": "one two three one two three one two", "max_tokens": 40}
+    call = {
+        "model": client.models.list().data[0].id,
+        "prompt": "one two three one two three one two",
+        "max_tokens": 40,
+    }
     first, second = (client.completions.create(**call, seed=11, n=2, logprobs=1) for _ in range(2))
     assert [c.text for c in first.choices] == [c.text for c in second.choices]
     state = client.get("/speculation", cast_to=dict)
     assert state["policy"] == "goodput" and state["decisions"] and not state["ignored_input"]
     assert set(state["kernels"]) == {"attention", "elementwise", "layer", "linear"}
-    assert all(text.startswith(("compiled with ", "torch's, because ")) for text in state["kernels"].values())
+    assert all(
+        text.startswith(("compiled with ", "torch's, because "))
+        for text in state["kernels"].values()
+    )
 
 
 def test_bad_requests_disturb_no_other_request(server):
@@ -93,12 +107,17 @@ def test_bad_requests_disturb_no_other_request(server):
         client.completions.create(model=model, prompt="a b " * 9000, max_tokens=4)
     with pytest.raises(openai.NotFoundError, match="no model 'other'"):
         client.completions.create(model="other", prompt="a", max_tokens=4)
-    assert client.completions.create(model=model, prompt="a", max_tokens=4).usage.completion_tokens <= 4
+    assert (
+        client.completions.create(model=model, prompt="a", max_tokens=4).usage.completion_tokens
+        <= 4
+    )
 
 
 def test_bench(server, tmp_path):
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "result.json"
-    prompts.write_text("".join(json.dumps({"prompt": f"Count from {i} to ten."}) + "\n" for i in range(4)))
+    prompts.write_text(
+        "".join(json.dumps({"prompt": f"Count from {i} to ten."}) + "\n" for i in range(4))
+    )
     result = run(
         *(*SMARTSPEC, "bench", "--base-url", server, "--prompts", str(prompts)),
         *("--concurrency", "2", "--max-tokens", "16", "--output", str(output)),
@@ -112,7 +131,9 @@ def test_the_python_example():
     program = re.search(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE).group(1)
     result = run(sys.executable, "-c", program)
     assert result.returncode == 0, result.stderr
-    num_accepted, num_steps = map(int, re.search(r"(\d+) draft tokens accepted in (\d+) steps", result.stdout).groups())
+    num_accepted, num_steps = map(
+        int, re.search(r"(\d+) draft tokens accepted in (\d+) steps", result.stdout).groups()
+    )
     assert 0 < num_accepted + num_steps <= 24
 
 
@@ -138,7 +159,10 @@ def test_profile(tmp_path):
         (["serve", "--model", "/nowhere"], "unknown model '/nowhere'"),
         (["serve", "--kv-tokens", "8"], "kv_tokens 8 is too small"),
         (["serve", "--drafter", "prompt-lookup,,"], "names separated by commas"),
-        (["bench", "--base-url", "http://127.0.0.1:9", "--prompts", "missing.jsonl"], "missing.jsonl"),
+        (
+            ["bench", "--base-url", "http://127.0.0.1:9", "--prompts", "missing.jsonl"],
+            "missing.jsonl",
+        ),
     ],
 )
 def test_mistakes_get_one_line(arguments, message):
@@ -150,20 +174,36 @@ def test_mistakes_get_one_line(arguments, message):
 
 def test_a_server_that_is_told_to_end_leaves_a_whole_decision_log_that_can_be_replayed(tmp_path):
     log = tmp_path / "decisions.jsonl"
-    chains = ("--drafter", "prompt-lookup,recycling")  # of drafts that are trees a log cannot be replayed
+    # of drafts that are trees a log cannot be replayed
+    chains = ("--drafter", "prompt-lookup,recycling")
     with serving("--decision-log", str(log), *chains, stop=signal.SIGTERM) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused")
-        call = {"model": client.models.list().data[0].id, "prompt": "one two three one two three one two"}
+        call = {
+            "model": client.models.list().data[0].id,
+            "prompt": "one two three one two three one two",
+        }
         completion = client.completions.create(**call, max_tokens=30, temperature=0)
     _header, *lines = log.read_text().splitlines()
-    assert sum(json.loads(line)["num_emitted"] for line in lines) == completion.usage.completion_tokens
+    assert (
+        sum(json.loads(line)["num_emitted"] for line in lines) == completion.usage.completion_tokens
+    )
     replayed = run(*SMARTSPEC, "log", "replay", str(log), "--policy", "goodput,fixed:2")
     assert replayed.returncode == 0, replayed.stderr
     assert "fixed:2" in replayed.stdout and "off" in replayed.stdout
 
 
 def test_simulate_compares_policies():
-    command = ("simulate", "--batch", "8", "--num-requests", "30", "--policy", "goodput,off", "--output-tokens", "20")
+    command = (
+        "simulate",
+        "--batch",
+        "8",
+        "--num-requests",
+        "30",
+        "--policy",
+        "goodput,off",
+        "--output-tokens",
+        "20",
+    )
     simulated = run(*SMARTSPEC, *command)
     assert simulated.returncode == 0, simulated.stderr
     assert "goodput" in simulated.stdout and "off" in simulated.stdout

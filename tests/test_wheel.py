@@ -21,17 +21,45 @@ def environment(tmp_path_factory):
         pytest.skip("setuptools builds the wheel: pip install 'setuptools>=77'")
     folder = tmp_path_factory.mktemp("wheel")
     clone = folder / "clone"
-    shutil.copytree(ROOT / "src", clone / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    shutil.copytree(
+        ROOT / "src", clone / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone / name)
-    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), "."]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+        ".",
+    ]
     subprocess.run(build, check=True, cwd=clone, timeout=300)
     (wheel,) = folder.glob("smartspec-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")],
+        check=True,
+        timeout=120,
+    )
     (packages,) = (folder / "venv" / "lib").glob("python3*/site-packages")
-    install = [sys.executable, "-m", "pip", "--python", str(folder / "venv" / "bin" / "python"), "install", "-q"]
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # where pip may find a smartspec
-    subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True, env=own, timeout=120)
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder / "venv" / "bin" / "python"),
+        "install",
+        "-q",
+    ]
+    # where pip may find a smartspec
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [*install, "--no-deps", "--no-index", str(wheel)], check=True, env=own, timeout=120
+    )
     for part in Path(numpy.__file__).parents[1].glob("numpy*"):
         (packages / part.name).symlink_to(part)
     from test_check import make_tree
@@ -42,12 +70,20 @@ def environment(tmp_path_factory):
 
 
 def run(environment: Path, tmp_path: Path, *command: str) -> subprocess.CompletedProcess:
-    variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SMARTSPEC_CACHE": str(tmp_path / "cache")}
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "SMARTSPEC_CACHE": str(tmp_path / "cache"),
+    }
     command = (str(environment / command[0]), *command[1:])
-    return subprocess.run(command, capture_output=True, text=True, env=variables, cwd=tmp_path, timeout=120)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=variables, cwd=tmp_path, timeout=120
+    )
 
 
-@pytest.mark.parametrize("prefix", [("smartspec", "vllm", "serve"), ("python", "-m", "smartspec.vllm_plugin.serve")])
+@pytest.mark.parametrize(
+    "prefix", [("smartspec", "vllm", "serve"), ("python", "-m", "smartspec.vllm_plugin.serve")]
+)
 def test_serve(prefix, environment, tmp_path):
     result = run(environment, tmp_path, *prefix, "MODEL", "--act", "--print")
     assert result.returncode == 0, result.stderr
@@ -70,25 +106,41 @@ def test_off_and_on(environment, tmp_path):
 
 def test_check_and_ab(environment, tmp_path):
     result = run(environment, tmp_path, "smartspec", "vllm", "check")
-    assert result.returncode == 0 and "that the plugin needs are there" in result.stdout, result.stderr
+    assert result.returncode == 0 and "that the plugin needs are there" in result.stdout, (
+        result.stderr
+    )
     result = run(environment, tmp_path, "smartspec", "vllm", "ab", "http://127.0.0.1:9")
-    assert result.returncode == 2 and "does not answer" in result.stderr and result.stderr.count("\n") == 1
+    assert (
+        result.returncode == 2
+        and "does not answer" in result.stderr
+        and result.stderr.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(("words", "status"), [((), 2), (("--help",), 0), (("of",), 2)])
 def test_the_commands_are_listed(words, status, environment, tmp_path):
     result = run(environment, tmp_path, "smartspec", "vllm", *words)
     assert (result.returncode, result.stderr) == (status, "")
-    assert {"serve", "observed", "ab", "off", "on", "check"} <= {line.split()[0] for line in result.stdout.splitlines()}
+    assert {"serve", "observed", "ab", "off", "on", "check"} <= {
+        line.split()[0] for line in result.stdout.splitlines()
+    }
 
 
 def test_numpy_is_all_there_is(environment, tmp_path):
-    program = "from importlib.metadata import distributions; print(*sorted({d.name for d in distributions()}))"
-    assert run(environment, tmp_path, "python", "-c", program).stdout.split() == ["numpy", "smartspec"]
+    program = (
+        "from importlib.metadata import distributions; print(*sorted({d.name for d in "
+        "distributions()}))"
+    )
+    assert run(environment, tmp_path, "python", "-c", program).stdout.split() == [
+        "numpy",
+        "smartspec",
+    ]
 
 
 def test_an_environment_is_made_anew_when_a_package_in_it_changes():
-    rules = [rule for rule in (ROOT / "Makefile").read_text().split("\n\n") if "-e ./models" in rule]
+    rules = [
+        rule for rule in (ROOT / "Makefile").read_text().split("\n\n") if "-e ./models" in rule
+    ]
     assert len(rules) == 2
     for rule in rules:
         target, _, needs = rule.partition("\n")[0].partition(": ")

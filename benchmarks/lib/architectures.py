@@ -1,4 +1,5 @@
-"""Which architectures are served rightly: tiny models with random weights against transformers' own pass.
+"""Which architectures are served rightly: tiny models with random weights against transformers' own
+pass.
 
 Each case runs in a process of its own; one that hangs or crashes is a row, too.
 """
@@ -36,36 +37,52 @@ VOCABULARY = 256
 TEXT_LENGTHS = (90, 70)
 ORIGINAL_LENGTH = 64  # of LongRoPE
 SIZES = {
-    "vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 512,
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 24,
-    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
-    "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "first_k_dense_replace": 1, "n_group": 1,
-    "topk_group": 1, "vocab_size_per_layer_input": VOCABULARY, "rotary_dim": 16,
+    "vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    "max_position_embeddings": 512, "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "sliding_window": 24,
+    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+    "vocab_size_per_layer_input": VOCABULARY, "rotary_dim": 16,
     "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "n_inner": 128, "n_ctx": 512,
     "d_model": 64, "n_heads": 4, "n_layers": 3, "ffn_dim": 128, "word_embed_proj_dim": 64,
     "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 128, "encoder_layers": 1,
 }  # fmt: skip
 # Of whatever a composed model has besides its text.
 OTHER_SIZES = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_global_layers": 1, "depth": 1,
-    "num_attention_heads": 2, "num_heads": 2, "head_dim": 16, "embed_dim": 32, "out_hidden_size": 64,
-    "vocab_size": VOCABULARY, "image_size": 32, "patch_size": 16,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_global_layers": 1,
+    "depth": 1, "num_attention_heads": 2, "num_heads": 2, "head_dim": 16, "embed_dim": 32,
+    "out_hidden_size": 64, "vocab_size": VOCABULARY, "image_size": 32, "patch_size": 16,
 }  # fmt: skip
 LATENT = {"num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16,
           "qk_rope_head_dim": 8, "v_head_dim": 16, "qk_head_dim": 24, "head_dim": 8}  # fmt: skip
 LATENT_TYPES = (
-    "axk1", "axk2", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"
-)  # fmt: skip
+    "axk1",
+    "axk2",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "longcat_flash",
+    "minicpm3",
+    "youtu",
+)
 # What some configurations want besides; None takes a setting away.
 EXTRA = {
     **{name: LATENT for name in LATENT_TYPES},
-    **{name: {**LATENT, "index_head_dim": 16, "index_n_heads": 2} for name in ("deepseek_v32", "glm_moe_dsa")},
+    **{
+        name: {**LATENT, "index_head_dim": 16, "index_n_heads": 2}
+        for name in ("deepseek_v32", "glm_moe_dsa")
+    },
     "zaya": {"num_experts_per_tok": 1},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 48], "axial_pos_shape": [16, 32]},
     "falcon": {"head_dim": None, "num_key_value_heads": None},
-    "gpt_neo": {"num_layers": 3, "attention_types": [[["global", "local", "global"], 1]], "window_size": 24},
+    "gpt_neo": {
+        "num_layers": 3,
+        "attention_types": [[["global", "local", "global"], 1]],
+        "window_size": 24,
+    },
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
         "ffn_config": {"moe_num_experts": 4, "moe_top_k": 2, "ffn_hidden_size": 64},
@@ -78,7 +95,10 @@ EXTRA = {
 }
 VARIANTS = {
     "bfloat16": {},
-    "window": {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "use_sliding_window": True},
+    "window": {
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "use_sliding_window": True,
+    },
     "LongRoPE": {
         "original_max_position_embeddings": ORIGINAL_LENGTH,
         "rope_parameters": {
@@ -94,7 +114,11 @@ VARIANTS = {
     },
     "partial": {
         "partial_rotary_factor": 0.5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+        },
     },
 }
 
@@ -123,7 +147,9 @@ def check(names: list[str], output: Path) -> None:
         row = rows[name] = {"": run_apart(Case(name))}
         if row[""][0] in ("fused", "right"):
             row |= {variant: run_apart(Case(name, variant)) for variant in VARIANTS}
-        cells = "; ".join(f"{variant or 'plain'} {' '.join(cell)}".strip() for variant, cell in row.items())
+        cells = "; ".join(
+            f"{variant or 'plain'} {' '.join(cell)}".strip() for variant, cell in row.items()
+        )
         print(f"[{number}/{len(names)}] {name}: {cells}", flush=True)
     write_table(output, rows, tuple(VARIANTS), transformers.__version__)
 
@@ -147,7 +173,11 @@ def run_apart(case: Case) -> tuple[str, str]:
     theirs.close()
     deadline = time.monotonic() + TIME_LIMIT
     try:
-        result = ours.recv() if ours.poll(max(0.0, deadline - time.monotonic())) else ("RUNCRASH", "took too long")
+        result = (
+            ours.recv()
+            if ours.poll(max(0.0, deadline - time.monotonic()))
+            else ("RUNCRASH", "took too long")
+        )
     except EOFError:
         result = "RUNCRASH", "the process died"
     process.kill()
@@ -170,8 +200,13 @@ def run(case: Case, folder: Path) -> tuple[str, str]:
     texts = [random.integers(3, VOCABULARY, length).astype(np.int32) for length in TEXT_LENGTHS]
     try:
         make(case, folder)
-        stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
-        expected = [reference(stock, text[:ORIGINAL_LENGTH] if case.variant == "LongRoPE" else text) for text in texts]
+        stock = AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", dtype=dtype
+        ).eval()
+        expected = [
+            reference(stock, text[:ORIGINAL_LENGTH] if case.variant == "LongRoPE" else text)
+            for text in texts
+        ]
     except Exception as error:
         return "not tried", f"{type(error).__name__}: {error}"
     try:
@@ -186,24 +221,38 @@ def run(case: Case, folder: Path) -> tuple[str, str]:
     error = errors.max() if dtype == torch.float32 else errors.median()
     if not error <= rounding_tolerance(dtype):
         return "WRONG", f"logits differ by {error:.1e}"
-    fused = any(isinstance(module, FusedAttention | FusedMLP | FusedRMSNorm) for module in loaded.model.modules())
-    limit = f"up to {loaded.max_model_len} tokens" if loaded.max_model_len < SIZES["max_position_embeddings"] else ""
+    fused = any(
+        isinstance(module, FusedAttention | FusedMLP | FusedRMSNorm)
+        for module in loaded.model.modules()
+    )
+    limit = (
+        f"up to {loaded.max_model_len} tokens"
+        if loaded.max_model_len < SIZES["max_position_embeddings"]
+        else ""
+    )
     return "fused" if fused else "right", limit
 
 
 def make(case: Case, folder: Path) -> None:
-    """Save a tiny model with weights large enough for attention to show. Raises NoSuchModelError."""
+    """Save a tiny model with weights large enough for attention to show. Raises
+    NoSuchModelError."""
     changes = VARIANTS.get(case.variant, {})
     settings = {**SIZES, **EXTRA.get(case.model_type, {}), **changes}
     for part in CONFIG_MAPPING[case.model_type].sub_configs:
-        settings.setdefault(part, {**SIZES, **changes} if "text" in part or "decoder" in part else OTHER_SIZES)
-    config = CONFIG_MAPPING[case.model_type](**{name: value for name, value in settings.items() if value is not None})
+        settings.setdefault(
+            part, {**SIZES, **changes} if "text" in part or "decoder" in part else OTHER_SIZES
+        )
+    config = CONFIG_MAPPING[case.model_type](
+        **{name: value for name, value in settings.items() if value is not None}
+    )
     if not all(hasattr(CONFIG_MAPPING[case.model_type](), name) for name in known_by(case.variant)):
         raise NoSuchModelError("its config knows no such setting")
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     if size > MAX_PARAMETERS:
-        raise NoSuchModelError(f"composed of several models, {size / 1e6:.0f} M parameters at least")
+        raise NoSuchModelError(
+            f"composed of several models, {size / 1e6:.0f} M parameters at least"
+        )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
@@ -221,17 +270,25 @@ def make(case: Case, folder: Path) -> None:
 
 def known_by(variant: str) -> tuple[str, ...]:
     """Attributes a config must have for the variant to mean anything."""
-    return {"window": ("layer_types",), "LongRoPE": ("rope_parameters",), "partial": ("rope_parameters",)}.get(
-        variant, ()
-    )
+    return {
+        "window": ("layer_types",),
+        "LongRoPE": ("rope_parameters",),
+        "partial": ("rope_parameters",),
+    }.get(variant, ())
 
 
 @torch.inference_mode()
 def reference(stock: torch.nn.Module, text: np.ndarray) -> torch.Tensor:
-    return stock(input_ids=torch.from_numpy(text.astype(np.int64))[None], use_cache=False).logits[0].float()
+    return (
+        stock(input_ids=torch.from_numpy(text.astype(np.int64))[None], use_cache=False)
+        .logits[0]
+        .float()
+    )
 
 
-def ragged_errors(loaded: LoadedModel, texts: list[np.ndarray], expected: list[torch.Tensor]) -> torch.Tensor:
+def ragged_errors(
+    loaded: LoadedModel, texts: list[np.ndarray], expected: list[torch.Tensor]
+) -> torch.Tensor:
     """Largest difference of every token's logits, over the largest logit, float [tokens]."""
     sizes = [len(rows) for rows in expected]
     first, second = (text[:size] for text, size in zip(texts, sizes, strict=True))

@@ -20,11 +20,14 @@ def application(text: str) -> typer.Typer:
     """A command with subcommands. text: its help, whose lines stay as they are."""
     # "\b" keeps typer from joining the lines of a paragraph, and with them the examples.
     lines = "\b\n" + text.replace("\n\n", "\n\n\b\n")
-    return typer.Typer(help=lines, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    return typer.Typer(
+        help=lines, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
 
 
 def run(app: typer.Typer) -> None:
-    """Do what the command line says. Exit status 2 and one line for what the caller can set right."""
+    """Do what the command line says. Exit status 2 and one line for what the caller can set
+    right."""
     try:
         app()
     except (ValueError, OSError) as error:
@@ -40,7 +43,9 @@ def console_of(width: int) -> Console:
     return console
 
 
-def table_of(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]], num_names: int = 1) -> Table:
+def table_of(
+    title: str, columns: Iterable[str], rows: Iterable[Sequence[object]], num_names: int = 1
+) -> Table:
     """Columns of names, so many of them, and then of figures."""
     table = Table(title=title, title_justify="left", box=SIMPLE)
     for number, column in enumerate(columns):
@@ -51,7 +56,8 @@ def table_of(title: str, columns: Iterable[str], rows: Iterable[Sequence[object]
 
 
 def read_kept(path: Path | None, settings: dict | list, **empty: object) -> dict:
-    """What a file holds of an earlier run, or a fresh start. ValueError if it was made with other settings."""
+    """What a file holds of an earlier run, or a fresh start. ValueError if it was made with other
+    settings."""
     if path is None or not path.exists():
         return {"settings": settings} | empty
     try:
@@ -65,13 +71,17 @@ def read_kept(path: Path | None, settings: dict | list, **empty: object) -> dict
 
 
 def prompts_by_task(path: Path | None) -> dict[str, list[Prompt]]:
-    """Prompts of each task (what stands before a slash in a row's `task`), and all there are as `mixed`.
+    """Prompts of each task (what stands before a slash in a row's `task`), and all there are as
+    `mixed`.
 
-    path: a JSONL file or a folder of them, None for the shipped prompts. Raises ValueError if it cannot be read.
+    path: a JSONL file or a folder of them, None for the shipped prompts. Raises ValueError if it
+    cannot be read.
     """
     prompts = shipped_prompts() if path is None else read_prompts(path)
     tasks = sorted({prompt.task.partition("/")[0] for prompt in prompts if prompt.task})
-    return {task: [p for p in prompts if p.task.partition("/")[0] == task] for task in tasks} | {MIXED: prompts}
+    return {task: [p for p in prompts if p.task.partition("/")[0] == task] for task in tasks} | {
+        MIXED: prompts
+    }
 
 
 def check_task(name: str, tasks: dict[str, list[Prompt]]) -> None:
@@ -82,5 +92,8 @@ def check_task(name: str, tasks: dict[str, list[Prompt]]) -> None:
 
 SHIPPED_TASKS = ", ".join(prompts_by_task(None))
 PromptsPath = Annotated[
-    Path | None, typer.Option(help="JSONL file of prompts, or folder of such files (default: those of smartspec).")
+    Path | None,
+    typer.Option(
+        help="JSONL file of prompts, or folder of such files (default: those of smartspec)."
+    ),
 ]

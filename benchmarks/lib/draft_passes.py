@@ -9,7 +9,13 @@ from rich.table import Table
 from torch import nn
 
 from lab.heads.eagle.head import EagleConfig, EagleHead
-from lab.train.start import head_config, initial_head, initial_medusa, initial_p_eagle, initial_redrafter
+from lab.train.start import (
+    head_config,
+    initial_head,
+    initial_medusa,
+    initial_p_eagle,
+    initial_redrafter,
+)
 from lib.timing import WALL, in_turns
 from smartspec.core.batch import Batch
 from smartspec.core.drafter import Drafter
@@ -28,7 +34,11 @@ CONTEXT = 256
 def compare(model: str, depth: int, vocabulary: int, repetitions: int) -> None:
     """Print the table. Arguments are the options of `drafters.py passes`."""
     source, files = locate(model)
-    heads = make_heads(read_checkpoint(model, source, files, torch.float32, keep_blocks=False)[0], depth, vocabulary)
+    heads = make_heads(
+        read_checkpoint(model, source, files, torch.float32, keep_blocks=False)[0],
+        depth,
+        vocabulary,
+    )
     loaded = load_model(model, device="cpu")
     calls = {kind: drafting(loaded, head, depth) for kind, head in heads.items()}
     names = {1: "a target step", 1 + depth: f"a target step over a draft of {depth}"}
@@ -48,7 +58,9 @@ def compare(model: str, depth: int, vocabulary: int, repetitions: int) -> None:
 def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, nn.Module]:
     """One of each kind for the stock target."""
     ids, config = np.arange(vocabulary), target.config.get_text_config()
-    eagle = EagleConfig(head_config(target.config, vocabulary).layer, (config.num_hidden_layers + 1,))
+    eagle = EagleConfig(
+        head_config(target.config, vocabulary).layer, (config.num_hidden_layers + 1,)
+    )
     heads = {
         "eagle3": initial_head(target, ids, 1.0, seed=0),
         "p-eagle": initial_p_eagle(target, ids, 1.0, mask_token_id=0, num_depths=depth, seed=0),
@@ -60,7 +72,8 @@ def make_heads(target: nn.Module, depth: int, vocabulary: int) -> dict[str, nn.M
 
 
 def drafting(loaded: LoadedModel, head: nn.Module, depth: int) -> Callable[[], object]:
-    """A call that drafts after a text of CONTEXT tokens whose newest position the head has not read yet."""
+    """A call that drafts after a text of CONTEXT tokens whose newest position the head has not read
+    yet."""
     target = ModelRunner(loaded, num_slots=1, max_len=CONTEXT + depth + 1, taps=head.config.taps)
     drafter: Drafter = head_drafter(head, target, name="head", num_slots=1)
     text = np.arange(CONTEXT + 1, dtype=np.int32)
@@ -68,7 +81,9 @@ def drafting(loaded: LoadedModel, head: nn.Module, depth: int) -> Callable[[], o
     request.slot = 0
     target.forward([Segment(0, 0, text[:-1], 1)])
     drafter.begin_step(Batch(prefill=(request,), num_prefill_tokens=(CONTEXT,)))
-    drafter.observe(Batch(prefill=(request,), num_prefill_tokens=(CONTEXT,)), np.zeros(0, np.int64), (), (None,))
+    drafter.observe(
+        Batch(prefill=(request,), num_prefill_tokens=(CONTEXT,)), np.zeros(0, np.int64), (), (None,)
+    )
     request.num_computed_tokens = CONTEXT
     batch, lengths = Batch(decoding=(request,)), np.array([depth])
 

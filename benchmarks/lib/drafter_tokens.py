@@ -42,21 +42,25 @@ def compare(
     *,
     trees: bool,
 ) -> dict[str, dict[str, float]]:
-    """Tokens per step by drafter with number of nodes, and by task. What config says of drafters does not count."""
+    """Tokens per step by drafter with number of nodes, and by task. What config says of drafters
+    does not count."""
     loaded = tuple(dict.fromkeys(part for name in names for part in name.split("+")))
     models = load_models(replace(config, drafters=loaded))
     tokenizer, cells = models.target.loaded.tokenizer, {}
     for name, num in product(names, nodes):
         core = make_core(models, name, f"eagle2:{num}" if trees else f"fixed:{num}", num)
         cells[f"{name} {num}"] = {
-            task: tokens_per_step(core, [token_ids_of(tokenizer, prompt) for prompt in some], params)
+            task: tokens_per_step(
+                core, [token_ids_of(tokenizer, prompt) for prompt in some], params
+            )
             for task, some in prompts.items()
         }
     return cells
 
 
 def make_core(models: Models, name: str, policy: str, num_nodes: int) -> EngineCore:
-    """One drafter, all of whose drafts have so many nodes: no decision needs a time, so none is measured."""
+    """One drafter, all of whose drafts have so many nodes: no decision needs a time, so none is
+    measured."""
     drafter = make_drafter(models, name, num_nodes)
     curve = CostCurve.linear(1.0, 0.0)
     latency = LatencyModel(curve, (curve if drafter.spec.has_passes else None,))
@@ -89,7 +93,9 @@ class HeadAndNgrams(WithNgrams):
 def make_drafter(models: Models, name: str, num_nodes: int) -> Drafter:
     if name.startswith(BESIDE_NGRAMS):
         head = make_drafter(models, name.removeprefix(BESIDE_NGRAMS), num_nodes)
-        return HeadAndNgrams(head, NgramTree(max_draft_tokens=num_nodes, datastore=models.datastore))
+        return HeadAndNgrams(
+            head, NgramTree(max_draft_tokens=num_nodes, datastore=models.datastore)
+        )
     name = {"ngram-tree": NGRAM_TREE}.get(name, name)
     if is_model_free(name):
         return model_free_drafter(name, num_nodes, models.datastore)
@@ -102,7 +108,9 @@ def token_ids_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int
     return tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
 
 
-def tokens_per_step(core: EngineCore, prompts: Sequence[list[int]], params: SamplingParams) -> float:
+def tokens_per_step(
+    core: EngineCore, prompts: Sequence[list[int]], params: SamplingParams
+) -> float:
     """Emitted tokens of a decoding request in a step, over all prompts that fit."""
     assert isinstance(core.executor, LiveExecutor)
     stop = core.executor.runner.loaded.eos_token_ids
@@ -121,5 +129,9 @@ def tokens_per_step(core: EngineCore, prompts: Sequence[list[int]], params: Samp
 def print_table(cells: dict[str, dict[str, float]], tasks: Iterable[str]) -> None:
     table = Table("drafter, nodes", *tasks, "mean", title="emitted tokens per step")
     for name, values in cells.items():
-        table.add_row(name, *(f"{values[task]:.2f}" for task in tasks), f"{np.mean(list(values.values())):.2f}")
+        table.add_row(
+            name,
+            *(f"{values[task]:.2f}" for task in tasks),
+            f"{np.mean(list(values.values())):.2f}",
+        )
     Console(width=140).print(table)

@@ -1,4 +1,5 @@
-"""Which keys of GGUF files are applied: a table against llama.cpp, by tests/engine/gguf_comparison.py."""
+"""Which keys of GGUF files are applied: a table against llama.cpp, by
+tests/engine/gguf_comparison.py."""
 
 import sys
 import tempfile
@@ -31,11 +32,12 @@ values of every key, and the logits of a text of {length} tokens, here and in ll
 
 Two keys are applied otherwise than in llama.cpp. It leaves `phi3.attention.sliding_window` out. It takes LongRoPE's
 factors by the length that its cache has room for, not by the length of the text.
-"""
+"""  # noqa: E501
 
 
 def check(output: Path) -> None:
-    """Compare what GGUF files say with llama.cpp, and write the table under its heading of the page."""
+    """Compare what GGUF files say with llama.cpp, and write the table under its heading of the
+    page."""
     peer = LlamaCpp()
     rows = []
     for name in sorted(SPECS):
@@ -43,7 +45,11 @@ def check(output: Path) -> None:
         print(rows[-1], flush=True)
     peer.close()
     section = SECTION.format(
-        heading=GGUF_HEADING, version=version("xllamacpp"), length=len(TEXT), values=len(VALUES), rows="\n".join(rows)
+        heading=GGUF_HEADING,
+        version=version("xllamacpp"),
+        length=len(TEXT),
+        values=len(VALUES),
+        rows="\n".join(rows),
     )
     page = output.read_text() if output.is_file() else ""
     output.write_text(page.partition(GGUF_HEADING)[0].rstrip("\n") + "\n\n" + section)
@@ -52,9 +58,18 @@ def check(output: Path) -> None:
 def row_of(architecture: str, peer) -> str:
     with tempfile.TemporaryDirectory() as folder:
         usual = our_logits(write_gguf(Path(folder) / "usual.gguf", SPECS[architecture]()))
-        found = {name: compare(peer, spec, Path(folder), usual) for name, spec in cases(architecture).items()}
+        found = {
+            name: compare(peer, spec, Path(folder), usual)
+            for name, spec in cases(architecture).items()
+        }
     equal = [name for name, result in found.items() if result.error is not None]
-    refused = sorted({result.refusal.removeprefix(f"{architecture}.") for result in found.values() if result.refusal})
+    refused = sorted(
+        {
+            result.refusal.removeprefix(f"{architecture}.")
+            for result in found.values()
+            if result.refusal
+        }
+    )
     worst = max(result.error for result in found.values() if result.error is not None)
     named = ", ".join(f"`{name}`" for name in refused)
     return f"| {architecture} | {'; '.join(equal)} | {worst:.0e} | {named} |"

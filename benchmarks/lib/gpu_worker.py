@@ -1,4 +1,5 @@
-"""Runs in vLLM's environment: one server of `gpu_check.py`, in this process. Arguments: settings (JSON), result."""
+"""Runs in vLLM's environment: one server of `gpu_check.py`, in this process. Arguments: settings
+(JSON), result."""
 
 import json
 import os
@@ -16,7 +17,8 @@ os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # see docs/vllm.md
 
 
 def main(settings: dict) -> dict:
-    """Answers of the prompts, tokens per second of each level, and what was drafted and accepted meanwhile."""
+    """Answers of the prompts, tokens per second of each level, and what was drafted and accepted
+    meanwhile."""
     import vllm
     from vllm.platforms import current_platform
 
@@ -26,8 +28,11 @@ def main(settings: dict) -> dict:
     chats = [[{"role": "user", "content": prompt.text}] for prompt in shipped_prompts()]
     llm = make_llm(settings, current_platform.is_cpu())
     is_ours = settings["name"] == "smartspec"
-    throughput(llm, chats, settings, settings["levels"] if is_ours else settings["levels"][:1])  # learns, or warms up
-    found = answers(llm, chats[:: len(chats) // settings["num_prompts"]][: settings["num_prompts"]], settings)
+    # learns, or warms up
+    throughput(llm, chats, settings, settings["levels"] if is_ours else settings["levels"][:1])
+    found = answers(
+        llm, chats[:: len(chats) // settings["num_prompts"]][: settings["num_prompts"]], settings
+    )
     before = counters(llm)
     speeds = throughput(llm, chats, settings, settings["levels"])
     drafted, accepted = (after - first for after, first in zip(counters(llm), before, strict=True))
@@ -65,15 +70,21 @@ def make_llm(settings: dict, is_cpu: bool):
 
 
 def answers(llm, chats: list, settings: dict) -> list[dict]:
-    """Greedy answers. Without speculation, also the log-probabilities of the likeliest tokens at each position."""
+    """Greedy answers. Without speculation, also the log-probabilities of the likeliest tokens at
+    each position."""
     from vllm import SamplingParams
 
     wants_best = settings["speculation"] is None
-    params = SamplingParams(temperature=0.0, max_tokens=settings["max_tokens"], logprobs=5 if wants_best else None)
+    params = SamplingParams(
+        temperature=0.0, max_tokens=settings["max_tokens"], logprobs=5 if wants_best else None
+    )
     found = []
     for output in llm.chat(chats, params, use_tqdm=False):
         answer = output.outputs[0]
-        best = [{str(token): entry.logprob for token, entry in one.items()} for one in answer.logprobs or []]
+        best = [
+            {str(token): entry.logprob for token, entry in one.items()}
+            for one in answer.logprobs or []
+        ]
         found.append({"tokens": list(answer.token_ids), "best": best})
     return found
 
@@ -91,7 +102,10 @@ def speed(llm, chats: list, settings: dict, level: int) -> float:
 
     tokenizer, engine = llm.get_tokenizer(), llm.llm_engine
     params = SamplingParams(temperature=0.0, max_tokens=settings["max_tokens"], ignore_eos=True)
-    prompts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    prompts = [
+        tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        for chat in chats
+    ]
     left = round(settings["waves"] * level)
     begun, running, tokens = time.perf_counter(), 0, 0
     while left or running:
@@ -108,7 +122,9 @@ def speed(llm, chats: list, settings: dict, level: int) -> float:
 def counters(llm) -> tuple[int, int]:
     """Draft tokens, and accepted ones, as vLLM counts them."""
     found = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    return tuple(int(found.get(f"vllm:spec_decode_num_{name}_tokens", 0)) for name in ("draft", "accepted"))
+    return tuple(
+        int(found.get(f"vllm:spec_decode_num_{name}_tokens", 0)) for name in ("draft", "accepted")
+    )
 
 
 def problems_of(llm) -> list[str]:

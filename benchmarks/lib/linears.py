@@ -1,4 +1,5 @@
-"""Times of linears whose weights are in blocks, against the same in fp32: of a model, and by type of block."""
+"""Times of linears whose weights are in blocks, against the same in fp32: of a model, and by type
+of block."""
 
 from functools import partial
 
@@ -33,15 +34,30 @@ def of_model(model: str, quantization: str, dtype: str, rows: list[int]) -> None
     loaded = load_model(model, device="cpu", quantization=quantization, dtype=dtype)
     blocks = [module for module in loaded.model.modules() if isinstance(module, QuantizedLinear)]
     if not blocks:
-        raise ValueError(f"no weight of {model} is in blocks: name a GGUF file, or --quantization int8 or int4")
-    in_fp32 = [make_linear(torch.cat([dequantize(p.describe()) for p in linear.parts])) for linear in blocks]
+        raise ValueError(
+            f"no weight of {model} is in blocks: name a GGUF file, or --quantization int8 or int4"
+        )
+    in_fp32 = [
+        make_linear(torch.cat([dequantize(p.describe()) for p in linear.parts]))
+        for linear in blocks
+    ]
     num_bytes = sum(part.blocks.nbytes for linear in blocks for part in linear.parts)
-    table = Table("rows", "blocks, ms", "GB/s", "fp32, ms", "fp32 / blocks", title=f"{model}, all linears")
+    table = Table(
+        "rows", "blocks, ms", "GB/s", "fp32, ms", "fp32 / blocks", title=f"{model}, all linears"
+    )
     for num_rows in rows:
-        inputs = {width: torch.ones(1, num_rows, width) for width in {linear.in_features for linear in blocks}}
+        inputs = {
+            width: torch.ones(1, num_rows, width)
+            for width in {linear.in_features for linear in blocks}
+        }
         calls = [partial(_feed, side, inputs) for side in (blocks, in_fp32)]
         ours, theirs = in_turns(calls, repetitions=3, min_seconds=1.0)[..., WALL].min(axis=0)
-        figures = f"{ours * 1e3:.1f}", f"{num_bytes / ours / 1e9:.1f}", f"{theirs * 1e3:.1f}", f"{theirs / ours:.2f}"
+        figures = (
+            f"{ours * 1e3:.1f}",
+            f"{num_bytes / ours / 1e9:.1f}",
+            f"{theirs * 1e3:.1f}",
+            f"{theirs / ours:.2f}",
+        )
         table.add_row(str(num_rows), *figures)
     Console().print(table)
 
@@ -55,9 +71,14 @@ def of_types(types: str | None, rows: list[int]) -> None:
     """Print "blocks / fp32" in milliseconds by type and number of rows. types: None for all."""
     width = panel_width()
     floats = [torch.rand(-(-outputs // width), inputs, width) for outputs, inputs in SHAPES]
-    in_fp32 = [weight_of_panels(panels, None, outputs) for panels, (outputs, _) in zip(floats, SHAPES, strict=True)]
+    in_fp32 = [
+        weight_of_panels(panels, None, outputs)
+        for panels, (outputs, _) in zip(floats, SHAPES, strict=True)
+    ]
     speed = bandwidth()
-    table = Table("type", "roofline", *map(str, rows), title=f"ms, blocks / fp32; {speed / 1e9:.0f} GB/s")
+    table = Table(
+        "type", "roofline", *map(str, rows), title=f"ms, blocks / fp32; {speed / 1e9:.0f} GB/s"
+    )
     for name in types.split(",") if types else [*(kind.name for kind in BY_PANELS), ROUNDED]:
         panels, weights = _in_blocks("BF16" if name == ROUNDED else name, rounds=name == ROUNDED)
         cells = ("{:.1f}/{:.1f}".format(*_best_ms([weights, in_fp32], count)) for count in rows)
@@ -72,7 +93,9 @@ def _in_blocks(name: str, *, rounds: bool) -> tuple[list[torch.Tensor], list[Wei
     sizes = [(outputs, inputs // block_size * block_bytes) for outputs, inputs in SHAPES]
     panels = [to_block_panels(torch.randint(256, size, dtype=torch.uint8), kind) for size in sizes]
     pairs = zip(panels, SHAPES, strict=True)
-    return panels, [describe_panels(memory, kind, outputs, rounds=rounds) for memory, (outputs, _) in pairs]
+    return panels, [
+        describe_panels(memory, kind, outputs, rounds=rounds) for memory, (outputs, _) in pairs
+    ]
 
 
 def _best_ms(sides: list[list[Weight]], num_rows: int) -> list[float]:

@@ -12,7 +12,12 @@ import httpx
 
 from lib.servers import running, server_command
 
-BODY = {"prompt": "The history of the city begins", "max_tokens": 100, "temperature": 0, "ignore_eos": True}
+BODY = {
+    "prompt": "The history of the city begins",
+    "max_tokens": 100,
+    "temperature": 0,
+    "ignore_eos": True,
+}
 
 
 def report(rounds: int, clients: int, policy: str) -> None:
@@ -30,7 +35,10 @@ def report(rounds: int, clients: int, policy: str) -> None:
                         viewer.enter_context(Viewer(target.base_url))
                     pair[watched] = tokens_per_second(target.base_url, clients)
             ratios.append(pair[True] / pair[False])
-            print(f"watched {pair[True]:.1f} tokens/s, not watched {pair[False]:.1f}, ratio {ratios[-1]:.4f}")
+            print(
+                f"watched {pair[True]:.1f} tokens/s, not watched {pair[False]:.1f}, ratio "
+                f"{ratios[-1]:.4f}"
+            )
     spread = f"{min(ratios):.4f} to {max(ratios):.4f}"
     print(f"median ratio {statistics.median(ratios):.4f} ({spread}, {rounds} rounds)")
 
@@ -39,7 +47,9 @@ def tokens_per_second(base_url: str, clients: int) -> float:
     """Of as many equal requests at once as there are clients, twice in a row."""
     with httpx.Client(base_url=base_url, timeout=600) as http, ThreadPoolExecutor(clients) as pool:
         began = time.perf_counter()
-        answers = pool.map(lambda _: http.post("/v1/completions", json=BODY).json(), range(2 * clients))
+        answers = pool.map(
+            lambda _: http.post("/v1/completions", json=BODY).json(), range(2 * clients)
+        )
         num_tokens = sum(answer["usage"]["completion_tokens"] for answer in answers)
         return num_tokens / (time.perf_counter() - began)
 

@@ -2,8 +2,8 @@
 
     python benchmarks/lib/llama_cpp_server.py FILE PORT SLOTS
 
-Needs `pip install xllamacpp`, which nothing else here does. As many requests run at once as there are slots, each with
-as much context; threads are those of OMP_NUM_THREADS, else all cores.
+Needs `pip install xllamacpp`, which nothing else here does. As many requests run at once as there
+are slots, each with as much context; threads are those of OMP_NUM_THREADS, else all cores.
 """
 
 import os

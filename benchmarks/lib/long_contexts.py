@@ -1,4 +1,5 @@
-"""Tokens per second after long texts, of drafters against none, on the live engine: see `speed.py contexts`."""
+"""Tokens per second after long texts, of drafters against none, on the live engine: see `speed.py
+contexts`."""
 
 from collections.abc import Iterator
 from itertools import cycle
@@ -14,28 +15,42 @@ from smartspec.workload.prompts import Prompt
 # After the same documents, so that these are in the prefix cache and a cell takes seconds.
 QUESTIONS = (
     "Summarize the text above in your own words.",
-    "Which people, places and organisations does the text above mention? Tell what it says of each of them.",
+    "Which people, places and organisations does the text above mention? Tell what it says of each "
+    "of them.",
     "What is the most important statement of the text above, and why?",
     "Write a letter to a friend about what you have read above.",
     "Write ten questions about the text above, each with its answer.",
 )
 
 
-def compare(drafters: list[str], contexts: list[int], concurrency: int, texts: list[Prompt], settings: dict) -> None:
-    """Print a line for each context. settings: rows, parts, max_tokens, temperature, quantization."""
+def compare(
+    drafters: list[str], contexts: list[int], concurrency: int, texts: list[Prompt], settings: dict
+) -> None:
+    """Print a line for each context. settings: rows, parts, max_tokens, temperature,
+    quantization."""
     longest = max(contexts) + settings["max_tokens"]
-    options = {"quantization": settings["quantization"], "max_batch": concurrency, "max_model_len": longest}
+    options = {
+        "quantization": settings["quantization"],
+        "max_batch": concurrency,
+        "max_model_len": longest,
+    }
     options |= {"kv_tokens": (concurrency + 1) * (longest + 64), "strict": True}
     engines = [Kept("off", EngineConfig(policy="off", **options))]
-    engines += [Kept(name, EngineConfig(drafters=parse_drafters(name), **options)) for name in drafters]
+    engines += [
+        Kept(name, EngineConfig(drafters=parse_drafters(name), **options)) for name in drafters
+    ]
     params = SamplingParams(max_tokens=settings["max_tokens"], temperature=settings["temperature"])
     rows = []
     for number, context in enumerate(contexts):
         for each in engines:
-            each.begin(long_requests(each.engine, texts, context, params, first_id=1_000_000 * number))
+            each.begin(
+                long_requests(each.engine, texts, context, params, first_id=1_000_000 * number)
+            )
         cell = measure(engines, concurrency, settings["rows"], settings["parts"])
         ratios = [rates(cell, name) / rates(cell, "off") for name in drafters]
-        cells = [f"{ratio[0]:.2f} ({ratio[1:].min():.2f}-{ratio[1:].max():.2f})" for ratio in ratios]
+        cells = [
+            f"{ratio[0]:.2f} ({ratio[1:].min():.2f}-{ratio[1:].max():.2f})" for ratio in ratios
+        ]
         rows.append((context, concurrency, f"{rates(cell, 'off')[0]:.1f}", *cells))
         print(*rows[-1], flush=True)
     columns = ("context", "requests", "off, tokens/s", *drafters)

@@ -1,4 +1,5 @@
-"""The best draft length on mixtures of experts by number of requests, beside dense models of their active size."""
+"""The best draft length on mixtures of experts by number of requests, beside dense models of their
+active size."""
 
 from collections.abc import Iterable
 
@@ -10,7 +11,9 @@ DEVICES = {"mixtral-8x7b": 2, "qwen-3-30b-a3b": 1, "deepseek-moe-16b": 1}
 CONTEXT_TOKENS = 512
 
 
-def rows_of(accelerator: str, acceptance: float, max_length: int, sizes: Iterable[int]) -> list[dict]:
+def rows_of(
+    accelerator: str, acceptance: float, max_length: int, sizes: Iterable[int]
+) -> list[dict]:
     """A row for each model, mixture and dense: the best length by number of requests."""
     rows = []
     for name, devices in DEVICES.items():
@@ -23,7 +26,8 @@ def rows_of(accelerator: str, acceptance: float, max_length: int, sizes: Iterabl
 
 
 def best_length(target: Roofline, num_rows: int, acceptance: float, max_length: int) -> int:
-    """Of most tokens per second, if drafts cost nothing and each token is accepted with that chance."""
+    """Of most tokens per second, if drafts cost nothing and each token is accepted with that
+    chance."""
     lengths = np.arange(max_length + 1)
     fed = num_rows * (1 + lengths)
     seconds = target.seconds(fed, CONTEXT_TOKENS * num_rows + fed, num_rows)

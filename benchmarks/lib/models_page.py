@@ -28,16 +28,23 @@ served up to where they would switch; *partial*: half of each head rotated. A da
 | architecture | plain | {variants} | why |
 | --- | --- |{rule}
 {rows}
-"""
+"""  # noqa: E501
 
 
 def write_table(
-    output: Path, rows: dict[str, dict[str, tuple[str, str]]], variants: tuple[str, ...], version: str
+    output: Path,
+    rows: dict[str, dict[str, tuple[str, str]]],
+    variants: tuple[str, ...],
+    version: str,
 ) -> None:
     """rows: of every architecture and variant ("" is the plain one) the result and its detail."""
     counts = Counter(row[""][0] for row in rows.values())
-    of_variants = Counter(row[v][0] for row in rows.values() for v in variants if v in row and row[v][0] != UNTRIED)
-    summary = f"{len(rows)} architectures: {_listed(counts)}. Their variants: {_listed(of_variants)}."
+    of_variants = Counter(
+        row[v][0] for row in rows.values() for v in variants if v in row and row[v][0] != UNTRIED
+    )
+    summary = (
+        f"{len(rows)} architectures: {_listed(counts)}. Their variants: {_listed(of_variants)}."
+    )
     page = PAGE.format(
         version=version,
         summary=_wrapped(summary),
@@ -56,7 +63,11 @@ def _listed(counts: Counter) -> str:
 def _row(name: str, row: dict[str, tuple[str, str]], variants: tuple[str, ...]) -> str:
     cells = [name, row[""][0]]
     cells += ["-" if row.get(v, (UNTRIED,))[0] == UNTRIED else row[v][0] for v in variants]
-    details = {v: row[v][1] for v in ("", *variants) if v in row and row[v][1] and (not v or row[v][0] != UNTRIED)}
+    details = {
+        v: row[v][1]
+        for v in ("", *variants)
+        if v in row and row[v][1] and (not v or row[v][0] != UNTRIED)
+    }
     why = "; ".join(f"{v}: {text}" if v else text for v, text in details.items())
     return "| " + " | ".join([*cells, _short(why)]) + " |"
 

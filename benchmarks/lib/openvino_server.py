@@ -2,9 +2,10 @@
 
     python benchmarks/lib/openvino_server.py FILE PORT
 
-Needs `pip install openvino-genai`, which nothing else here does. Its continuous batching takes in requests between two
-steps; threads are those of OMP_NUM_THREADS, else all cores. The text of an answer comes in two parts, its first token
-and the rest: clients that count time to the first token and to the end see no difference.
+Needs `pip install openvino-genai`, which nothing else here does. Its continuous batching takes in
+requests between two steps; threads are those of OMP_NUM_THREADS, else all cores. The text of an
+answer comes in two parts, its first token and the rest: clients that count time to the first token
+and to the end see no difference.
 """
 
 import asyncio
@@ -26,7 +27,9 @@ CACHE_GIGABYTES = 4
 
 def main(file: Path, port: int) -> None:
     """Serve a GGUF file until the process ends."""
-    uvicorn.run(create_app(Batches(file), file.stem), host="127.0.0.1", port=port, log_level="warning")
+    uvicorn.run(
+        create_app(Batches(file), file.stem), host="127.0.0.1", port=port, log_level="warning"
+    )
 
 
 class Batches:
@@ -52,7 +55,9 @@ class Batches:
         config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
         got: asyncio.Queue[list[int]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        self._requests.put((prompt, config, lambda ids: loop.call_soon_threadsafe(got.put_nowait, ids)))
+        self._requests.put(
+            (prompt, config, lambda ids: loop.call_soon_threadsafe(got.put_nowait, ids))
+        )
         num_left = max_tokens
         while num_left > 0:
             for token_id in await got.get():
@@ -69,7 +74,13 @@ class Batches:
             self._pipeline.step()
             for handle, give in handles:
                 while handle.can_read():
-                    give([token_id for output in handle.read().values() for token_id in output.generated_ids])
+                    give(
+                        [
+                            token_id
+                            for output in handle.read().values()
+                            for token_id in output.generated_ids
+                        ]
+                    )
             running = self._library.GenerationStatus.RUNNING
             handles = [(handle, give) for handle, give in handles if handle.get_status() == running]
 
@@ -89,7 +100,9 @@ def create_app(batches: Batches, model: str) -> FastAPI:
     async def chat(request: Request) -> StreamingResponse:
         body = await request.json()
         prompt = batches.tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)
-        return StreamingResponse(_events(batches, prompt, body["max_tokens"]), media_type="text/event-stream")
+        return StreamingResponse(
+            _events(batches, prompt, body["max_tokens"]), media_type="text/event-stream"
+        )
 
     return app
 

@@ -20,26 +20,54 @@ CONTEXT = 128
 CLOCKS = ("wall", "cpu")
 
 
-def compare(model: str, dtypes: str, rows: str, prefill: str, verify: str, repetitions: int, head: str | None) -> None:
+def compare(
+    model: str,
+    dtypes: str,
+    rows: str,
+    prefill: str,
+    verify: str,
+    repetitions: int,
+    head: str | None,
+) -> None:
     """Print the tables. Arguments are the options of `step.py passes`."""
-    batches = [[1] * int(count) for count in rows.split(",")] + [[int(n)] for n in f"{prefill},{verify}".split(",")]
+    batches = [[1] * int(count) for count in rows.split(",")] + [
+        [int(n)] for n in f"{prefill},{verify}".split(",")
+    ]
     num_prefill = len(batches) - len(verify.split(","))  # after those a token is scored each
     max_rows, max_len = max(map(len, batches)), CONTEXT + max(map(max, batches))
-    loaded = _forms(model) if dtypes == "auto" else {name: _load(model, name) for name in dtypes.split(",")}
+    loaded = (
+        _forms(model)
+        if dtypes == "auto"
+        else {name: _load(model, name) for name in dtypes.split(",")}
+    )
     runners = {name: _runner(model, max_rows, max_len) for name, model in loaded.items()}
     floor = 1e3 * min(model.weight_bytes for model in loaded.values()) / bandwidth()
     main_runner = next(iter(runners.values()))
     beside = None if head is None else _head_runner(head, main_runner, max_rows)
-    table = Table("requests", "new tokens", "scored", *(f"{name}, {clock} ms" for name in runners for clock in CLOCKS))
+    table = Table(
+        "requests",
+        "new tokens",
+        "scored",
+        *(f"{name}, {clock} ms" for name in runners for clock in CLOCKS),
+    )
     table.title = f"{model}: weights {floor:.1f} ms"
     for number, batch in enumerate(batches):
         scored = 1 if number < num_prefill else batch[0]
-        segments = [Segment(slot, CONTEXT, np.arange(n, dtype=np.int32), scored) for slot, n in enumerate(batch)]
-        best = in_turns([partial(runner.forward, segments) for runner in runners.values()], repetitions).min(axis=0)
-        table.add_row(str(len(batch)), str(batch[0]), str(scored), *(f"{1e3 * s:.1f}" for s in best.ravel()))
+        segments = [
+            Segment(slot, CONTEXT, np.arange(n, dtype=np.int32), scored)
+            for slot, n in enumerate(batch)
+        ]
+        best = in_turns(
+            [partial(runner.forward, segments) for runner in runners.values()], repetitions
+        ).min(axis=0)
+        table.add_row(
+            str(len(batch)), str(batch[0]), str(scored), *(f"{1e3 * s:.1f}" for s in best.ravel())
+        )
     Console(width=120).print(table)
     if beside is not None:
-        _compare_head(beside, main_runner, [len(batch) for batch in batches if batch[0] == 1], repetitions)
+        _compare_head(
+            beside, main_runner, [len(batch) for batch in batches if batch[0] == 1], repetitions
+        )
 
 
 def _head_runner(name: str, target: ModelRunner, max_rows: int) -> HeadRunner:
@@ -51,8 +79,12 @@ def _head_runner(name: str, target: ModelRunner, max_rows: int) -> HeadRunner:
     return runner
 
 
-def _compare_head(head: HeadRunner, target: ModelRunner, batches: list[int], repetitions: int) -> None:
-    table = Table("requests", "target, ms", "head after text", "after its draft", "share of the target's")
+def _compare_head(
+    head: HeadRunner, target: ModelRunner, batches: list[int], repetitions: int
+) -> None:
+    table = Table(
+        "requests", "target, ms", "head after text", "after its draft", "share of the target's"
+    )
     for rows in batches:
         segments = [Segment(slot, CONTEXT, np.zeros(1, dtype=np.int32), 1) for slot in range(rows)]
         runs = [
@@ -61,7 +93,9 @@ def _compare_head(head: HeadRunner, target: ModelRunner, batches: list[int], rep
             partial(head.propose, segments, list(range(rows))),
         ]
         best = in_turns(runs, repetitions)[..., WALL].min(axis=0)
-        table.add_row(str(rows), *(f"{1e3 * seconds:.2f}" for seconds in best), f"{best[2] / best[0]:.1%}")
+        table.add_row(
+            str(rows), *(f"{1e3 * seconds:.2f}" for seconds in best), f"{best[2] / best[0]:.1%}"
+        )
     Console(width=120).print(table)
 
 
@@ -69,7 +103,11 @@ def _forms(model: str) -> dict[str, LoadedModel]:
     """All layers in one call, a call for each layer, and module by module."""
     whole = _load(model)
     load.PREPARATIONS = load.PREPARATIONS[1:]
-    return {"layers": whole, "layer by layer": replace(whole, fused_pass=None), "modules": _load(model)}
+    return {
+        "layers": whole,
+        "layer by layer": replace(whole, fused_pass=None),
+        "modules": _load(model),
+    }
 
 
 def _load(model: str, dtype: str = "auto") -> LoadedModel:

@@ -1,7 +1,8 @@
-"""Editing a file with its old text as predicted output, against plain decoding: see `speed.py prediction`.
+"""Editing a file with its old text as predicted output, against plain decoding: see `speed.py
+prediction`.
 
-The default model is too small to edit on demand. So the edited file is forced: the target computes every pass, and then
-the next token of that file is its likeliest one.
+The default model is too small to edit on demand. So the edited file is forced: the target computes
+every pass, and then the next token of that file is its likeliest one.
 """
 
 import time
@@ -61,9 +62,16 @@ class Answer:
 
 
 def old_and_new() -> tuple[list[str], list[str]]:
-    """A file of NUM_LINES lines of prose, and the same with a word of every tenth line in capitals."""
-    old = list(islice((line for prompt in shipped_prompts() for line in wrap(prompt.text, WIDTH)), NUM_LINES))
-    new = [capitalised(line) if number % EDITED_EVERY == 5 else line for number, line in enumerate(old)]
+    """A file of NUM_LINES lines of prose, and the same with a word of every tenth line in
+    capitals."""
+    old = list(
+        islice(
+            (line for prompt in shipped_prompts() for line in wrap(prompt.text, WIDTH)), NUM_LINES
+        )
+    )
+    new = [
+        capitalised(line) if number % EDITED_EVERY == 5 else line for number, line in enumerate(old)
+    ]
     return old, new
 
 
@@ -74,13 +82,21 @@ def capitalised(line: str) -> str:
 
 
 def compare(rounds: int, max_tokens: int | None, max_draft_tokens: int, quantization: str) -> None:
-    """Print the table; every way in turn answers the same request, alone, `rounds` times after one that warms up."""
+    """Print the table; every way in turn answers the same request, alone, `rounds` times after one
+    that warms up."""
     old, new = ("\n".join(lines) for lines in old_and_new())
-    options = {"max_batch": 1, "quantization": quantization, "max_draft_tokens": max_draft_tokens, "datastore": "none"}
+    options = {
+        "max_batch": 1,
+        "quantization": quantization,
+        "max_draft_tokens": max_draft_tokens,
+        "datastore": "none",
+    }
     engines = [LLM(**options, **_policy(way)) for way in WAYS]
     prompt, answer = request_of(engines[0], old, new)
     executor.verify = forced(executor.verify, answer)
-    params = SamplingParams(max_tokens=min(max_tokens or len(answer), len(answer)), temperature=0, ignore_eos=True)
+    params = SamplingParams(
+        max_tokens=min(max_tokens or len(answer), len(answer)), temperature=0, ignore_eos=True
+    )
     answers: list[list[Answer]] = [[] for _ in WAYS]
     for number, way, engine in islice(_turns(engines), (1 + rounds) * len(WAYS)):
         prediction = old[::-1] if way is OTHER else old if way.is_predicted else ""
@@ -88,14 +104,18 @@ def compare(rounds: int, max_tokens: int | None, max_draft_tokens: int, quantiza
         print(f"{way.name}: {answers[number][-1].whole:.1f} s", flush=True)
     rows = [_row(way, some[1:], answers[0][1:]) for way, some in zip(WAYS, answers, strict=True)]
     columns = ("way", "tokens/step", "s", "of off", "s after the first token", "of off", "text")
-    title = f"{params.max_tokens} forced tokens, greedy, after a prompt of {len(prompt)} that is in the prefix cache"
+    title = (
+        f"{params.max_tokens} forced tokens, greedy, after a prompt of {len(prompt)} that is in "
+        "the prefix cache"
+    )
     console_of(160).print(table_of(title, columns, rows))
     for engine in engines:
         engine.close()
 
 
 def forced(verify: Callable, answer: list[int]) -> Callable:
-    """engine.sampling.verification.verify, for requests whose answer is to be this one: token ids."""
+    """engine.sampling.verification.verify, for requests whose answer is to be this one: token
+    ids."""
 
     def forced_verify(logits, requests, drafts):
         logits, row = logits.clone(), 0
@@ -122,7 +142,9 @@ def request_of(llm: LLM, old: str, new: str) -> tuple[list[int], list[int]]:
     """The conversation with the old file, and the edited one: token ids."""
     messages = [{"role": "user", "content": f"{TASK}\n\n{old}"}]
     chat = llm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    prompt, answer = (llm.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (chat, new))
+    prompt, answer = (
+        llm.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (chat, new)
+    )
     return prompt, answer
 
 

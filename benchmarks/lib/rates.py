@@ -21,15 +21,22 @@ from smartspec.workload.prompts import Prompt, draw_prompts
 console = console_of(120)
 
 
-def load_plan(prompts: list[Prompt], rate: float, seconds: float, max_tokens: int, seed: int) -> LoadPlan:
-    """Requests of about so many seconds at that rate. None finds prefixes or answers of another in the server."""
+def load_plan(
+    prompts: list[Prompt], rate: float, seconds: float, max_tokens: int, seed: int
+) -> LoadPlan:
+    """Requests of about so many seconds at that rate. None finds prefixes or answers of another in
+    the server."""
     count = max(8, round(rate * seconds))
     drawn = draw_prompts(prompts, count, np.random.default_rng([seed, round(1000 * rate)]))
     requests = [
-        LoadRequest(f"{p.prompt_id} {i}", p.task, p.text, max_tokens, cache_salt=f"{rate:g} {seed} {i}")
+        LoadRequest(
+            f"{p.prompt_id} {i}", p.task, p.text, max_tokens, cache_salt=f"{rate:g} {seed} {i}"
+        )
         for i, p in enumerate(drawn)
     ]
-    return LoadPlan(requests, arrival_seconds=poisson_arrivals(rate, count, np.random.default_rng([seed, 7])))
+    return LoadPlan(
+        requests, arrival_seconds=poisson_arrivals(rate, count, np.random.default_rng([seed, 7]))
+    )
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,19 @@ def table(cells: list[dict], policies: list[str]) -> Table:
     for rate in sorted({cell["rate"] for cell in cells}):
         of = {p: [latency(c["summaries"][p]) for c in cells if c["rate"] == rate] for p in policies}
         for policy in policies[1:]:
-            ratios = [ours / theirs for ours, theirs in zip(of[policies[0]], of[policy], strict=True)]
+            ratios = [
+                ours / theirs for ours, theirs in zip(of[policies[0]], of[policy], strict=True)
+            ]
             rows.append((fmean(of[policies[0]]) / fmean(of[policy]), rate, policy, of, ratios))
     figures = []
     for ratio, rate, policy, of, ratios in sorted(rows, key=lambda row: -row[0]):
         means = f"{fmean(of[policy]):.2f}", f"{fmean(of[policies[0]]):.2f}"
-        figures.append((f"{rate:g}", policy, *means, f"{ratio:.3f}", f"{min(ratios):.2f}-{max(ratios):.2f}"))
-    return table_of(title, ("rate", "policy", "seconds", policies[0], "ratio", "rounds"), figures, num_names=0)
+        figures.append(
+            (f"{rate:g}", policy, *means, f"{ratio:.3f}", f"{min(ratios):.2f}-{max(ratios):.2f}")
+        )
+    return table_of(
+        title, ("rate", "policy", "seconds", policies[0], "ratio", "rounds"), figures, num_names=0
+    )
 
 
 def draw(cells: list[dict], policies: list[str], path: Path) -> None:
@@ -104,11 +117,22 @@ def draw(cells: list[dict], policies: list[str], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     rates = sorted({cell["rate"] for cell in cells})
     for policy in policies:
-        rounds = [[latency(c["summaries"][policy]) for c in cells if c["rate"] == rate] for rate in rates]
+        rounds = [
+            [latency(c["summaries"][policy]) for c in cells if c["rate"] == rate] for rate in rates
+        ]
         means = np.array([fmean(values) for values in rounds])
         spread = np.abs(np.array([[min(values), max(values)] for values in rounds]).T - means)
         width = 2.5 if policy == policies[0] else 1.2
-        axes.errorbar(rates, means, yerr=spread, label=policy, linewidth=width, capsize=3, marker="o", markersize=3)
+        axes.errorbar(
+            rates,
+            means,
+            yerr=spread,
+            label=policy,
+            linewidth=width,
+            capsize=3,
+            marker="o",
+            markersize=3,
+        )
     axes.set(xlabel="requests per second", ylabel="mean end-to-end latency (s)", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -29,11 +29,16 @@ RUNS = (  # policy, drafters, requests at once
 )
 
 
-def count_differing(texts: int, max_tokens: int, concurrency: int, model: str, device: str, dtype: str) -> int:
+def count_differing(
+    texts: int, max_tokens: int, concurrency: int, model: str, device: str, dtype: str
+) -> int:
     """Print a table by run. Arguments are the options of `reliability.py seeds`."""
     options = {"model": model, "device": device, "dtype": dtype}
     plain = _generate(range(texts), max_tokens, max_batch=concurrency, policy="off", **options)
-    table, num_differ = Table("policy", "drafters", "requests at once", "texts", "drafts accepted", "differ"), 0
+    table, num_differ = (
+        Table("policy", "drafters", "requests at once", "texts", "drafts accepted", "differ"),
+        0,
+    )
     for number, (policy, drafters, at_once) in enumerate(RUNS):
         if drafters == "head" and model != EngineConfig.model:
             continue
@@ -43,9 +48,14 @@ def count_differing(texts: int, max_tokens: int, concurrency: int, model: str, d
         differ = [text for text in own if found.tokens[text] != plain.tokens[text]]
         for text in differ:
             pairs = enumerate(zip(found.tokens[text], plain.tokens[text], strict=True))
-            print(f"text {text} parts at output token {next(place for place, (a, b) in pairs if a != b)}")
+            print(
+                f"text {text} parts at output token "
+                f"{next(place for place, (a, b) in pairs if a != b)}"
+            )
         num_differ += len(differ)
-        table.add_row(policy, drafters, *map(str, (at_once, len(own), found.num_accepted, len(differ))))
+        table.add_row(
+            policy, drafters, *map(str, (at_once, len(own), found.num_accepted, len(differ)))
+        )
     Console().print(table)
     return num_differ
 
@@ -64,11 +74,16 @@ def _generate(numbers: range, max_tokens: int, **options) -> _Texts:
     requests = {}
     for number in numbers:
         kinds = PROMPTS[number % 4], PENALTIES[number // 4 % 4], FILTERS[number // 16 % 5]
-        params = SamplingParams(max_tokens=max_tokens, temperature=0.8, ignore_eos=True, **kinds[1], **kinds[2])
+        params = SamplingParams(
+            max_tokens=max_tokens, temperature=0.8, ignore_eos=True, **kinds[1], **kinds[2]
+        )
         token_ids = np.array(engine.tokenizer(kinds[0])["input_ids"], dtype=np.int32)
         requests[number] = Request(number, token_ids, params, seed=number)
         engine.core.add_request(requests[number])
     num_accepted = 0
     while engine.core.has_work:
         num_accepted += engine.core.step(time.monotonic()).num_accepted_tokens
-    return _Texts({number: request.output_token_ids.tolist() for number, request in requests.items()}, num_accepted)
+    return _Texts(
+        {number: request.output_token_ids.tolist() for number, request in requests.items()},
+        num_accepted,
+    )

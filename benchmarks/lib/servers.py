@@ -19,26 +19,29 @@ from smartspec.engine.models.default_model import default_model_file
 
 START_SECONDS = 300
 SETTLE_SECONDS = 4  # our own uses the rest to move what it holds to huge pages
-SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"  # keeps prefix caches from helping
+# keeps prefix caches from helping
+SYSTEM_MESSAGE = "You are a helpful AI assistant. (Session {session})"
 
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """How to start a server, with `{port}` and `{slots}` (requests at once) to be filled in, and what to add to its
-    environment."""
+    """How to start a server, with `{port}` and `{slots}` (requests at once) to be filled in, and
+    what to add to its environment."""
 
     arguments: list[str]
     environment: dict[str, str] = field(default_factory=dict)
 
 
 def server_command(name: str, model_path: str | None, vllm_python: str | None) -> ServerCommand:
-    """`vllm`, `llama.cpp`, `openvino`, or the name of a policy of our own server, with the drafters it starts with or,
-    as in `goodput+prompt-lookup+recycling`, with others.
+    """`vllm`, `llama.cpp`, `openvino`, or the name of a policy of our own server, with the drafters
+    it starts with or, as in `goodput+prompt-lookup+recycling`, with others.
 
     Raises ValueError when vLLM cannot be started.
     """
     if name in ("llama.cpp", "openvino"):
-        file = model_path if model_path and model_path.endswith(".gguf") else str(default_model_file())
+        file = (
+            model_path if model_path and model_path.endswith(".gguf") else str(default_model_file())
+        )
         script = str(Path(__file__).with_name(f"{name.replace('.', '_')}_server.py"))
         slots = ["{slots}"] if name == "llama.cpp" else []
         return ServerCommand([sys.executable, script, file, "{port}", *slots])
@@ -46,19 +49,37 @@ def server_command(name: str, model_path: str | None, vllm_python: str | None) -
         policy, *drafters = name.split("+")
         options = ["--policy", policy, *(["--drafter", ",".join(drafters)] if drafters else [])]
         options += ["--model", model_path] if model_path else []
-        return ServerCommand([sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options])
+        return ServerCommand(
+            [sys.executable, "-m", "smartspec", "serve", "--port", "{port}", *options]
+        )
     if not (vllm_python and model_path):
         raise ValueError("the server vllm needs --vllm-python and --model-path; see --help")
-    api_server = [vllm_python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", "{port}"]
+    api_server = [
+        vllm_python,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+    ]
     model = ["--model", model_path, "--served-model-name", "m", "--max-model-len", "4096"]
     # Both cores of a small machine: left alone, vLLM keeps one for itself.
     cores = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", f"0-{(os.cpu_count() or 1) - 1}")
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_NO_USAGE_STATS": "1"}
-    return ServerCommand([*api_server, *model, "--dtype", "float32", "--enforce-eager"], environment)
+    environment = {
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": cores,
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    return ServerCommand(
+        [*api_server, *model, "--dtype", "float32", "--enforce-eager"], environment
+    )
 
 
 @contextmanager
-def running(command: ServerCommand, log_path: Path, slots: int = 1, poll_seconds: float = 0.5) -> Iterator[Target]:
+def running(
+    command: ServerCommand, log_path: Path, slots: int = 1, poll_seconds: float = 0.5
+) -> Iterator[Target]:
     """A server for so many requests at once while the block runs, its output in log_path.
 
     Raises ValueError if it does not become healthy.
@@ -82,7 +103,9 @@ def running(command: ServerCommand, log_path: Path, slots: int = 1, poll_seconds
         stop(process)
 
 
-def wait_until_healthy(process: subprocess.Popen, base_url: str, log_path: Path, poll_seconds: float) -> None:
+def wait_until_healthy(
+    process: subprocess.Popen, base_url: str, log_path: Path, poll_seconds: float
+) -> None:
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
@@ -91,7 +114,11 @@ def wait_until_healthy(process: subprocess.Popen, base_url: str, log_path: Path,
         except httpx.HTTPError:
             pass  # not listening yet
         time.sleep(poll_seconds)
-    state = "is not healthy yet" if process.poll() is None else f"ended with status {process.returncode}"
+    state = (
+        "is not healthy yet"
+        if process.poll() is None
+        else f"ended with status {process.returncode}"
+    )
     tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-15:])
     raise ValueError(f"the server {state}: {process.args}\n\n{tail}")
 
@@ -128,7 +155,9 @@ def memory_of(base_url: str) -> tuple[float, float]:
             command = (status.parent / "cmdline").read_bytes()
             if f"--port\0{port}\0".encode() in command + b"\0":
                 fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-                return tuple(int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
+                return tuple(
+                    int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM")
+                )
         except OSError:
             continue  # ended meanwhile
     raise ValueError(f"no server process for {base_url}")

@@ -1,4 +1,5 @@
-"""Chains and trees of an EAGLE-3 head under each policy's controller, by batch size, simulated on H100s."""
+"""Chains and trees of an EAGLE-3 head under each policy's controller, by batch size, simulated on
+H100s."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -22,7 +23,12 @@ COLUMNS = {
 
 
 def rows_of(
-    models: Iterable[str], batches: Iterable[int], nodes: int, later_child_share: float, context: int, pairs: int
+    models: Iterable[str],
+    batches: Iterable[int],
+    nodes: int,
+    later_child_share: float,
+    context: int,
+    pairs: int,
 ) -> list[dict]:
     """Of each model and batch size, by column: tokens per second, and draft tokens verified."""
     rows = []
@@ -35,7 +41,11 @@ def rows_of(
             "max_draft_tokens": nodes,
         }
         steps = max(60, pairs // batch)
-        row = {"model": model, "batch": batch, "off": speed(Scenario(policy="off", **shared), context, steps)[0]}
+        row = {
+            "model": model,
+            "batch": batch,
+            "off": speed(Scenario(policy="off", **shared), context, steps)[0],
+        }
         for name, (drafter, policy) in COLUMNS.items():
             share = {"later_child_share": later_child_share} if drafter == "head" else {}
             scenario = Scenario(policy=policy, drafter=drafter, **shared, **share)
@@ -50,11 +60,18 @@ def speed(scenario: Scenario, context: int, steps: int) -> tuple[float, float]:
     assert scenario.batch is not None
     phase = Phase(steps, scenario.batch, context_tokens=context, output_tokens=200)
     log, counted = simulate_static(scenario, [phase]), slice(steps // 2, None)
-    return log.expected_goodput(counted), float(log.verified[counted].sum() / log.num_rows[counted].sum())
+    return log.expected_goodput(counted), float(
+        log.verified[counted].sum() / log.num_rows[counted].sum()
+    )
 
 
 def print_table(rows: list[dict]) -> None:
-    table = Table("model", "requests", *COLUMNS, title="speed over off (draft tokens verified per request and step)")
+    table = Table(
+        "model",
+        "requests",
+        *COLUMNS,
+        title="speed over off (draft tokens verified per request and step)",
+    )
     for row in rows:
         table.add_row(row["model"], str(row["batch"]), *_cells(row))
     Console(width=140).print(table)

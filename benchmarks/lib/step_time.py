@@ -43,7 +43,9 @@ def compare(
         for host in hosts:
             host.step(concurrency)
     title = f"{concurrency} requests, ms per step"
-    table = Table("policy", *COLUMNS, "none drafted", "steps", "queried", "tokens/step", title=title)
+    table = Table(
+        "policy", *COLUMNS, "none drafted", "steps", "queried", "tokens/step", title=title
+    )
     for name, host in zip(names, hosts, strict=True):
         table.add_row(name, *host.row())
     Console(width=150).print(table)
@@ -89,7 +91,9 @@ class Host:
         if output.num_prefill_tokens or self._num_steps <= NUM_WARM_UP_STEPS:
             return
         s = self._seconds
-        self.steps.append(s | {"sum": sum(s[part] for part in PARTS), "host": step - s["target"], "step": step})
+        self.steps.append(
+            s | {"sum": sum(s[part] for part in PARTS), "host": step - s["target"], "step": step}
+        )
         self.tokens.append(sum(len(o.new_token_ids) for o in output.outputs))
         self.queried.append(self._is_queried)
         self.drafted.append(output.num_draft_tokens > 0)
@@ -97,7 +101,11 @@ class Host:
     def row(self) -> list[str]:
         """Milliseconds of each part, and tokens of a step."""
         cells = [f"{1e3 * _mean([step[column] for step in self.steps]):.3f}" for column in COLUMNS]
-        plain = [step["host"] for step, drafted in zip(self.steps, self.drafted, strict=True) if not drafted]
+        plain = [
+            step["host"]
+            for step, drafted in zip(self.steps, self.drafted, strict=True)
+            if not drafted
+        ]
         cells += [f"{1e3 * median(plain):.3f}" if plain else "-", f"{len(plain)}/{len(self.steps)}"]
         return [*cells, f"{mean(self.queried):.2f}", f"{mean(self.tokens):.2f}"]
 
@@ -107,7 +115,8 @@ class Host:
         return plan
 
     def _timed(self, name: str, function: Callable) -> Callable:
-        """The function, whose time is counted under this name without that of timed functions that it calls."""
+        """The function, whose time is counted under this name without that of timed functions that
+        it calls."""
 
         def timed(*arguments):
             outer, self._inner = self._inner, 0.0
@@ -126,9 +135,15 @@ def _mean(values: list[float]) -> float:
     return mean(sorted(values)[: max(1, round((1 - SLOWEST) * len(values)))])
 
 
-def requests_of(engine: Engine, texts: list[Prompt], params: SamplingParams, first_id: int = 0) -> Iterator[Request]:
+def requests_of(
+    engine: Engine, texts: list[Prompt], params: SamplingParams, first_id: int = 0
+) -> Iterator[Request]:
     """The prompts as chats of one message, again and again."""
     for number, prompt in enumerate(cycle(texts), first_id):
         messages = [{"role": "user", "content": prompt.text}]
-        text = engine.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        yield Request(number, engine.tokenizer.encode(text, add_special_tokens=False), params, seed=number)
+        text = engine.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False
+        )
+        yield Request(
+            number, engine.tokenizer.encode(text, add_special_tokens=False), params, seed=number
+        )

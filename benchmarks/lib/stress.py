@@ -22,7 +22,14 @@ from lib.servers import memory_of, running, server_command
 from smartspec.bench.report import write_json
 
 MAX_BATCH, MAX_QUEUE = 8, 16
-OPTIONS = ["--max-batch", f"{MAX_BATCH}", "--max-queue", f"{MAX_QUEUE}", "--max-queue-per-client", f"{MAX_QUEUE}"]
+OPTIONS = [
+    "--max-batch",
+    f"{MAX_BATCH}",
+    "--max-queue",
+    f"{MAX_QUEUE}",
+    "--max-queue-per-client",
+    f"{MAX_QUEUE}",
+]
 MAX_GROWTH = 1.05  # of memory, after the first tenth
 CAPACITY_SECONDS = 20.0
 OVERLOAD, SOAK_LOAD = 3.0, 0.8  # of the capacity
@@ -40,7 +47,8 @@ class Load:
 
 
 def broken_promises(load: Load, policy: str, seed: int, record: Path | None) -> list[str]:
-    """Try a server of ours. record: a file that keeps what is done. ValueError if that is of another run."""
+    """Try a server of ours. record: a file that keeps what is done. ValueError if that is of
+    another run."""
     settings = [*astuple(load), policy, seed]
     command = server_command(policy, None, None)
     command = replace(command, arguments=[*command.arguments, *OPTIONS])
@@ -54,7 +62,8 @@ def broken_promises(load: Load, policy: str, seed: int, record: Path | None) -> 
 
 @dataclass
 class Part:
-    """What is known of a part. num_tenths: that are done. memory: MB after each, a list for every process there was."""
+    """What is known of a part. num_tenths: that are done. memory: MB after each, a list for every
+    process there was."""
 
     num_tenths: int = 0
     outcomes: Counter = field(default_factory=Counter)
@@ -70,13 +79,18 @@ class Record:
         self._path, self._settings = path, settings
         kept = read_kept(path, settings, capacity=None, parts={})
         self.capacity: float | None = kept["capacity"]
-        parts = {name: Part(**part | {"outcomes": Counter(part["outcomes"])}) for name, part in kept["parts"].items()}
+        parts = {
+            name: Part(**part | {"outcomes": Counter(part["outcomes"])})
+            for name, part in kept["parts"].items()
+        }
         self.parts: defaultdict[str, Part] = defaultdict(Part, parts)
 
     def save(self) -> None:
         if self._path is not None:
             parts = {name: vars(part) for name, part in self.parts.items()}
-            write_json(self._path, {"settings": self._settings, "capacity": self.capacity, "parts": parts})
+            write_json(
+                self._path, {"settings": self._settings, "capacity": self.capacity, "parts": parts}
+            )
 
 
 class Trial:
@@ -93,9 +107,15 @@ class Trial:
 
     async def run(self, load: Load) -> None:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=self._base_url, timeout=LONGEST_WAIT, limits=limits) as self._client:
-            await self._part("fuzzed requests", partial(self._repeat, load.fuzzed, self._send_fuzzed))
-            await self._part("cancelled streams", partial(self._repeat, load.cancelled, self._leave_stream))
+        async with httpx.AsyncClient(
+            base_url=self._base_url, timeout=LONGEST_WAIT, limits=limits
+        ) as self._client:
+            await self._part(
+                "fuzzed requests", partial(self._repeat, load.fuzzed, self._send_fuzzed)
+            )
+            await self._part(
+                "cancelled streams", partial(self._repeat, load.cancelled, self._leave_stream)
+            )
             if self._record.capacity is None:
                 self._record.capacity = await self._capacity()
                 self._record.save()
@@ -103,11 +123,15 @@ class Trial:
             self._console.print(f"capacity: {capacity:.2f} requests/s")
             until_full = (MAX_BATCH + MAX_QUEUE) / ((OVERLOAD - 1) * capacity)
             seconds = max(load.overload_seconds, 3 * until_full)
-            await self._part("overload", partial(self._load, OVERLOAD * capacity, seconds), num_tenths=1)
+            await self._part(
+                "overload", partial(self._load, OVERLOAD * capacity, seconds), num_tenths=1
+            )
             await self._part("soak", partial(self._load, SOAK_LOAD * capacity, load.soak_seconds))
         self._print_summary()
 
-    async def _part(self, name: str, tenth: Callable[[Part, int, int], Awaitable[None]], num_tenths: int = 10) -> None:
+    async def _part(
+        self, name: str, tenth: Callable[[Part, int, int], Awaitable[None]], num_tenths: int = 10
+    ) -> None:
         """Do what is left of it, tenth by tenth, and report."""
         part = self._record.parts[name]
         if part.num_tenths < num_tenths:
@@ -123,7 +147,12 @@ class Trial:
         self._report(name, part)
 
     async def _repeat(
-        self, count: int, send: Callable[[], Awaitable[str]], part: Part, number: int, num_tenths: int
+        self,
+        count: int,
+        send: Callable[[], Awaitable[str]],
+        part: Part,
+        number: int,
+        num_tenths: int,
     ) -> None:
         """Send a tenth of count requests, MAX_BATCH at once."""
         left = iter(range(count * number // num_tenths, count * (number + 1) // num_tenths))
@@ -143,7 +172,10 @@ class Trial:
         patience = self._chance.expovariate(2.0)
         body = {"prompt": self._prompt(), "max_tokens": 64, "ignore_eos": True, "stream": True}
         try:
-            async with asyncio.timeout(patience), self._client.stream("POST", "/v1/completions", json=body) as answer:
+            async with (
+                asyncio.timeout(patience),
+                self._client.stream("POST", "/v1/completions", json=body) as answer,
+            ):
                 async for _ in answer.aiter_bytes():
                     pass
             return str(answer.status_code)
@@ -166,7 +198,9 @@ class Trial:
         await asyncio.gather(*(worker() for _ in range(MAX_BATCH)))
         return done / (time.perf_counter() - began)
 
-    async def _load(self, rate: float, seconds: float, part: Part, number: int, num_tenths: int) -> None:
+    async def _load(
+        self, rate: float, seconds: float, part: Part, number: int, num_tenths: int
+    ) -> None:
         """Poisson arrivals for a tenth of seconds."""
 
         async def one() -> None:
@@ -183,11 +217,17 @@ class Trial:
                 await asyncio.sleep(self._chance.expovariate(rate))
 
     async def _complete(self) -> str:
-        body = {"prompt": self._prompt(), "max_tokens": self._chance.randrange(8, 33), "ignore_eos": True}
+        body = {
+            "prompt": self._prompt(),
+            "max_tokens": self._chance.randrange(8, 33),
+            "ignore_eos": True,
+        }
         return await self._outcome(self._client.post("/v1/completions", json=body))
 
     def _prompt(self) -> str:
-        return " ".join(str(self._chance.randrange(1000)) for _ in range(self._chance.randrange(1, 40)))
+        return " ".join(
+            str(self._chance.randrange(1000)) for _ in range(self._chance.randrange(1, 40))
+        )
 
     async def _outcome(self, answer: Awaitable[httpx.Response]) -> str:
         try:
@@ -201,17 +241,26 @@ class Trial:
             table.add_row(outcome, str(count))
         self._console.print(table)
         for memory in part.memory:
-            self._console.print(f"  memory MB by tenths: {' '.join(f'{value:.0f}' for value in memory)}")
+            self._console.print(
+                f"  memory MB by tenths: {' '.join(f'{value:.0f}' for value in memory)}"
+            )
             self._check(memory[-1] < MAX_GROWTH * memory[0], f"{name}: memory grew")
         running, waiting, kv = part.left_over
-        self._console.print(f"  left in the engine: {running:.0f} running, {waiting:.0f} waiting, {kv:.0%} of KV")
-        bad = [outcome for outcome in part.outcomes if outcome not in ("503", "left") and outcome[0] not in "234"]
+        self._console.print(
+            f"  left in the engine: {running:.0f} running, {waiting:.0f} waiting, {kv:.0%} of KV"
+        )
+        bad = [
+            outcome
+            for outcome in part.outcomes
+            if outcome not in ("503", "left") and outcome[0] not in "234"
+        ]
         self._check(not bad, f"{name}: {', '.join(bad)}")
         if part.times:
             p50, p99 = np.percentile(part.times, [50, 99])
             bound = 2 * (MAX_BATCH + MAX_QUEUE) / self._record.capacity
             self._console.print(
-                f"  admitted: p50 {p50:.2f} s, p99 {p99:.2f} s; twice a full queue's time: {bound:.2f} s"
+                f"  admitted: p50 {p50:.2f} s, p99 {p99:.2f} s; twice a full queue's time: "
+                f"{bound:.2f} s"
             )
             self._check(p99 <= bound, f"{name}: p99 {p99:.2f} s")
         if name == "overload":
@@ -219,21 +268,34 @@ class Trial:
 
     def _print_summary(self) -> None:
         """For docs/reliability.md."""
-        print("| part | requests | answers | p50, p99 of admitted, s | MB after the first tenth, at the end |")
+        print(
+            "| part | requests | answers | p50, p99 of admitted, s | MB after the first tenth, at "
+            "the end |"
+        )
         print("| --- | --- | --- | --- | --- |")
         for name, part in self._record.parts.items():
-            answers = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(part.outcomes.items()))
-            times = ", ".join(f"{value:.2f}" for value in np.percentile(part.times, [50, 99])) if part.times else ""
+            answers = ", ".join(
+                f"{count} x {outcome}" for outcome, count in sorted(part.outcomes.items())
+            )
+            times = (
+                ", ".join(f"{value:.2f}" for value in np.percentile(part.times, [50, 99]))
+                if part.times
+                else ""
+            )
             memory = f"{part.memory[0][0]:.0f}, {part.memory[-1][-1]:.0f}"
             print(f"| {name} | {part.outcomes.total()} | {answers} | {times} | {memory} |")
-        self._console.print("broken: " + "; ".join(self.broken) if self.broken else "all promises held")
+        self._console.print(
+            "broken: " + "; ".join(self.broken) if self.broken else "all promises held"
+        )
 
     async def _state(self) -> tuple[float, ...]:
         """Running, waiting and KV use, once the engine has noticed who left."""
         names = ("requests_running", "requests_waiting", "kv_use_ratio")
         for _ in range(100):
             text = (await self._client.get("/metrics")).text
-            lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("smartspec_"))
+            lines = dict(
+                line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("smartspec_")
+            )
             state = tuple(float(lines[f"smartspec_{name}"]) for name in names)
             if not any(state):
                 break

@@ -55,10 +55,16 @@ class Kept:
         began = time.perf_counter()
         output = core.step(time.monotonic())
         seconds = time.perf_counter() - began
-        return None if output.num_prefill_tokens else (sum(len(o.new_token_ids) for o in output.outputs), seconds)
+        return (
+            None
+            if output.num_prefill_tokens
+            else (sum(len(o.new_token_ids) for o in output.outputs), seconds)
+        )
 
 
-def measure(engines: list[Kept], concurrency: int, rows: int, parts: int) -> dict[str, list[list[float]]]:
+def measure(
+    engines: list[Kept], concurrency: int, rows: int, parts: int
+) -> dict[str, list[list[float]]]:
     """Of each policy: tokens and seconds of each part."""
     num_steps = max(MIN_STEPS, -(-rows // (concurrency * parts)))
     steps: dict[str, list[tuple[int, float]]] = {each.name: [] for each in engines}
@@ -84,27 +90,46 @@ def table_of(cells: dict[str, dict], names: list[str]) -> Table:
     rows = []
     for key, cell in cells.items():
         ratios = [rates(cell, name) / rates(cell, names[0]) for name in names[1:]]
-        texts = [f"{ratio[0]:.2f} ({ratio[1:].min():.2f}-{ratio[1:].max():.2f})" for ratio in ratios]
-        rows.append((ratios[0][0], [*key.rsplit(" ", 1), f"{rates(cell, names[0])[0]:.1f}", *texts]))
+        texts = [
+            f"{ratio[0]:.2f} ({ratio[1:].min():.2f}-{ratio[1:].max():.2f})" for ratio in ratios
+        ]
+        rows.append(
+            (ratios[0][0], [*key.rsplit(" ", 1), f"{rates(cell, names[0])[0]:.1f}", *texts])
+        )
     for _, row in sorted(rows):
         table.add_row(*row)
     return table
 
 
 def means_of(cells: dict[str, dict], names: list[str]) -> Table:
-    """A line per policy: geometric mean over tasks by number of requests, and the least of all cells."""
+    """A line per policy: geometric mean over tasks by number of requests, and the least of all
+    cells."""
     levels = sorted({int(key.rsplit(" ", 1)[1]) for key in cells})
-    table = Table("policy", *map(str, levels), "worst cell", title="Of off, mean over tasks, by requests at once")
+    table = Table(
+        "policy",
+        *map(str, levels),
+        "worst cell",
+        title="Of off, mean over tasks, by requests at once",
+    )
     for name in names[1:]:
-        ratios = {key: float(rates(cell, name)[0] / rates(cell, names[0])[0]) for key, cell in cells.items()}
-        of_level = [[ratio for key, ratio in ratios.items() if key.endswith(f" {level}")] for level in levels]
+        ratios = {
+            key: float(rates(cell, name)[0] / rates(cell, names[0])[0])
+            for key, cell in cells.items()
+        }
+        of_level = [
+            [ratio for key, ratio in ratios.items() if key.endswith(f" {level}")]
+            for level in levels
+        ]
         means = [f"{geometric_mean(some):.2f}" for some in of_level]
         table.add_row(name, *means, f"{min(ratios.values()):.2f}")
     return table
 
 
-def compare(settings: dict, by_task: dict[str, list[Prompt]], levels: list[int], folder: Path) -> None:
-    """Measure the cells of these tasks and numbers of requests that are not in the folder, and print the tables."""
+def compare(
+    settings: dict, by_task: dict[str, list[Prompt]], levels: list[int], folder: Path
+) -> None:
+    """Measure the cells of these tasks and numbers of requests that are not in the folder, and
+    print the tables."""
     path, names = folder / "cells.json", settings["policies"]
     kept = read_kept(path, settings, cells={})
     cells = kept["cells"]
@@ -114,15 +139,24 @@ def compare(settings: dict, by_task: dict[str, list[Prompt]], levels: list[int],
     for done, (level, task) in enumerate(todo):
         for each in engines:
             each.begin(requests_of(each.engine, by_task[task], params, first_id=1_000_000 * done))
-        cells[f"{task} {level}"] = cell = measure(engines, level, settings["rows"], settings["parts"])
+        cells[f"{task} {level}"] = cell = measure(
+            engines, level, settings["rows"], settings["parts"]
+        )
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, kept)
-        of_off = " ".join(f"{name} {rates(cell, name)[0] / rates(cell, 'off')[0]:.2f}" for name in names[1:])
-        console.print(f"{time.strftime('%H:%M:%S')} {done + 1} of {len(todo)}, {task}, {level} at once: {of_off}")
+        of_off = " ".join(
+            f"{name} {rates(cell, name)[0] / rates(cell, 'off')[0]:.2f}" for name in names[1:]
+        )
+        console.print(
+            f"{time.strftime('%H:%M:%S')} {done + 1} of {len(todo)}, {task}, {level} at once: "
+            f"{of_off}"
+        )
     console.print(table_of(cells, names))
     console.print(means_of(cells, names))
 
 
 def engine_config(name: str, settings: dict) -> EngineConfig:
     policy, drafters = "goodput" if name == CHAINS else name, parse_drafters(settings["drafter"])
-    return EngineConfig(policy=policy, drafters=drafters, quantization=settings["quantization"], strict=True)
+    return EngineConfig(
+        policy=policy, drafters=drafters, quantization=settings["quantization"], strict=True
+    )

@@ -10,8 +10,11 @@ READ_BYTES = 1 << 28
 WALL, CPU = 0, 1
 
 
-def in_turns(calls: Sequence[Callable[[], object]], repetitions: int, min_seconds: float = 0.0) -> np.ndarray:
-    """Seconds of every call, on the clock and of all threads of this process: float [repetitions, calls, 2].
+def in_turns(
+    calls: Sequence[Callable[[], object]], repetitions: int, min_seconds: float = 0.0
+) -> np.ndarray:
+    """Seconds of every call, on the clock and of all threads of this process: float [repetitions,
+    calls, 2].
 
     More repetitions are made until min_seconds are over.
     """

@@ -38,7 +38,7 @@ with a draft model.
 Seconds.
 
 {whole}
-"""
+"""  # noqa: E501
 TRACES = """# Policies on recorded traffic
 
     {command}
@@ -60,13 +60,16 @@ Latency of a request: mean / p50 / p99. *controller*: milliseconds charged to a 
 knows which draft tokens are right. It does not know which requests come, nor what a step costs later ones.
 
 {seconds}
-"""
+"""  # noqa: E501
 SETTING = """Simulated. Windows a case: {windows}; all that are compared meet the same requests and random numbers.
 Of {half}.
-Each is charged its own controller time, measured beforehand. Commit {commit}, {machine}."""
+Each is charged its own controller time, measured beforehand. Commit {commit}, {machine}."""  # noqa: E501
 HALVES = {
     "choose": "the first half of each recording's time, on which constants may be chosen",
-    "report": "the second half of each recording's time, kept for reporting (older constants have seen it)",
+    "report": (
+        "the second half of each recording's time, kept for reporting (older constants have seen "
+        "it)"
+    ),
 }
 
 
@@ -77,12 +80,19 @@ def ablation_page(data: dict) -> str:
     matrices = {
         name: table(
             [name, *variants],
-            [[case, *(interval(found[variant, case][name]) for variant in variants)] for case in cases],
+            [
+                [case, *(interval(found[variant, case][name]) for variant in variants)]
+                for case in cases
+            ],
         )
         for name in STATISTICS
     }
     overview = [
-        [row["variant"], *(interval(row[name]) for name in STATISTICS), data["controller_ms"][row["variant"]]]
+        [
+            row["variant"],
+            *(interval(row[name]) for name in STATISTICS),
+            data["controller_ms"][row["variant"]],
+        ]
         for row in pooled
     ]
     whole = [[row["case"], *(f"{row[name]:.2f}" for name in STATISTICS)] for row in data["whole"]]
@@ -99,19 +109,32 @@ def traces_page(data: dict) -> str:
         [
             row["case"],
             *(interval(row["off"][name]) for name in STATISTICS),
-            *(f"{interval(row['best'][name]['change'])} `{row['best'][name]['policy']}`" for name in STATISTICS),
+            *(
+                f"{interval(row['best'][name]['change'])} `{row['best'][name]['policy']}`"
+                for name in STATISTICS
+            ),
         ]
         for row in sorted(data["against"], key=lambda row: -row["best"]["mean"]["change"][0])
     ]
     cases = list(data["seconds"])
     policies = list(data["seconds"][cases[0]])
     seconds = [
-        [f"`{policy}`", data["controller_ms"][policy], *(_triple(data["seconds"][case][policy]) for case in cases)]
+        [
+            f"`{policy}`",
+            data["controller_ms"][policy],
+            *(_triple(data["seconds"][case][policy]) for case in cases),
+        ]
         for policy in policies
     ]
-    headers = ["case", *(f"off, {name}" for name in STATISTICS), *(f"best, {name}" for name in STATISTICS)]
+    headers = [
+        "case",
+        *(f"off, {name}" for name in STATISTICS),
+        *(f"best, {name}" for name in STATISTICS),
+    ]
     return TRACES.format(
-        **_heading(data), against=table(headers, against), seconds=table(["policy", "controller", *cases], seconds)
+        **_heading(data),
+        against=table(headers, against),
+        seconds=table(["policy", "controller", *cases], seconds),
     )
 
 
@@ -132,4 +155,7 @@ def _triple(seconds: dict[str, float]) -> str:
 
 def _heading(data: dict) -> dict[str, str]:
     about = {name: data[name] for name in ("windows", "commit", "machine")}
-    return {"command": data["command"], "setting": SETTING.format(half=HALVES[data["half"]], **about)}
+    return {
+        "command": data["command"],
+        "setting": SETTING.format(half=HALVES[data["half"]], **about),
+    }

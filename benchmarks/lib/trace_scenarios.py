@@ -1,4 +1,5 @@
-"""What the tables of recorded traffic simulate: windows of recorded traffic, machines, variants of goodput."""
+"""What the tables of recorded traffic simulate: windows of recorded traffic, machines, variants of
+goodput."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,10 +15,12 @@ from smartspec.workload.arrivals import TRACE_COLUMNS, read_trace
 ACCEPTANCE = "0.8/8/2,0.6/8/2,0.4/8/2"
 HALVES = ("choose", "report")
 CONVERSATION, CODE, MOONCAKE, BURST = (
-    f"{name}.csv" for name in ("azure_2023_conv", "azure_2023_code", "mooncake_conversation", "burstgpt_1_head")
+    f"{name}.csv"
+    for name in ("azure_2023_conv", "azure_2023_code", "mooncake_conversation", "burstgpt_1_head")
 )
 TRACES = (CONVERSATION, CODE, MOONCAKE, BURST)
-SPREAD = (5**0.5 - 1) / 2  # windows begin at multiples of it, modulo 1: evenly spread, however many there are
+# windows begin at multiples of it, modulo 1: evenly spread, however many there are
+SPREAD = (5**0.5 - 1) / 2
 
 WHOLE, CORE = "whole", "core"
 _OFF: dict[str, dict] = {
@@ -28,7 +31,9 @@ _OFF: dict[str, dict] = {
 VARIANTS: dict[str, GoodputSettings] = {
     WHOLE: GoodputSettings(),
     **{f"without {mechanism}": GoodputSettings(**values) for mechanism, values in _OFF.items()},
-    CORE: GoodputSettings(**{name: value for values in _OFF.values() for name, value in values.items()}),
+    CORE: GoodputSettings(
+        **{name: value for values in _OFF.values() for name, value in values.items()}
+    ),
 }
 OURS = ("goodput",)
 BASELINES = tuple(name for name in all_policies(max_draft_tokens=8) if name not in OURS)
@@ -37,7 +42,8 @@ POLICIES = (*OURS, *BASELINES, *TOLD)
 
 @dataclass(frozen=True)
 class Case:
-    """A machine and its traffic. trace: a file's name, None for a closed loop. num_requests: of a window."""
+    """A machine and its traffic. trace: a file's name, None for a closed loop. num_requests: of a
+    window."""
 
     name: str
     scenario: Scenario
@@ -78,7 +84,9 @@ def as_played_by(scenario: Scenario, player: str) -> Scenario:
     return replace(scenario, policy=player)
 
 
-def _case(name: str, trace: str | None, time_scale: float, num_requests: int = 250, **settings) -> Case:
+def _case(
+    name: str, trace: str | None, time_scale: float, num_requests: int = 250, **settings
+) -> Case:
     if trace is None:
         return Case(name, Scenario(batch=48, acceptance=ACCEPTANCE, **settings), None, num_requests)
     scenario = Scenario(trace=trace, time_scale=time_scale, acceptance=ACCEPTANCE, **settings)
@@ -96,7 +104,9 @@ _BIG_AND_SMALL = (
 )
 ABLATION_CASES = (
     *_BIG_AND_SMALL,
-    _case("8B with a 1B draft model, Azure conversations", CONVERSATION, 4, draft_model="llama-3.2-1b"),
+    _case(
+        "8B with a 1B draft model, Azure conversations", CONVERSATION, 4, draft_model="llama-3.2-1b"
+    ),
     _case("8B with prompt lookup, Azure conversations", CONVERSATION, 6, drafter="lookup"),
     _case("8B, closed loop of 48", None, 1),
 )
@@ -115,10 +125,14 @@ def ablation_jobs(num_windows: int) -> Iterator[Job]:
 
 
 def trace_cases(starts: str = "") -> list[Case]:
-    """Those whose names begin with one of these, separated by semicolons; all without. ValueError where none does."""
+    """Those whose names begin with one of these, separated by semicolons; all without. ValueError
+    where none does."""
     found = [case for case in TRACE_CASES if case.name.startswith(tuple(starts.split(";")))]
     if not found:
-        raise ValueError(f"no case begins with {starts!r}: there are {'; '.join(case.name for case in TRACE_CASES)}")
+        raise ValueError(
+            f"no case begins with {starts!r}: there are "
+            f"{'; '.join(case.name for case in TRACE_CASES)}"
+        )
     return found
 
 
@@ -126,7 +140,9 @@ def trace_jobs(num_windows: int, cases: Iterable[Case] = TRACE_CASES) -> Iterato
     """Windows last: an interrupted comparison has whole windows."""
     for window in range(num_windows):
         for case in cases:
-            yield from (Job(case, WHOLE if policy == "goodput" else policy, window) for policy in POLICIES)
+            yield from (
+                Job(case, WHOLE if policy == "goodput" else policy, window) for policy in POLICIES
+            )
 
 
 def window_name(case: Case, window: int) -> str:
@@ -134,19 +150,29 @@ def window_name(case: Case, window: int) -> str:
 
 
 def write_windows(jobs: list[Job], traces: Path, half: str, folder: Path) -> None:
-    """The windows of these jobs as traces of their own. half: choose, what arrives in the first half of a recording's
-    time, or report, in the second. Windows of a short half overlap. ValueError for a trace that cannot be read."""
-    recordings = {name: read_trace(traces / name) for name in {job.case.trace for job in jobs} if name}
+    """The windows of these jobs as traces of their own. half: choose, what arrives in the first
+    half of a recording's time, or report, in the second. Windows of a short half overlap.
+    ValueError for a trace that cannot be read."""
+    recordings = {
+        name: read_trace(traces / name) for name in {job.case.trace for job in jobs} if name
+    }
     for job in jobs:
         path = folder / window_name(job.case, job.window)
         if job.case.trace is None or path.exists():
             continue
         trace = recordings[job.case.trace]
-        middle = int(np.searchsorted(trace.arrival_seconds, np.mean(trace.arrival_seconds[[0, -1]])))
+        middle = int(
+            np.searchsorted(trace.arrival_seconds, np.mean(trace.arrival_seconds[[0, -1]]))
+        )
         begin, end = (0, middle) if half == "choose" else (middle, len(trace))
         begin += int(max(end - begin - job.case.num_requests, 0) * (job.window * SPREAD % 1))
         rows = slice(begin, min(begin + job.case.num_requests, end))
         arrivals = (trace.arrival_seconds[rows] - trace.arrival_seconds[begin]).tolist()
-        columns = zip(arrivals, trace.num_prompt_tokens[rows], trace.num_output_tokens[rows], strict=True)
-        lines = [",".join(TRACE_COLUMNS), *(f"{at!r},{prompt},{output}" for at, prompt, output in columns)]
+        columns = zip(
+            arrivals, trace.num_prompt_tokens[rows], trace.num_output_tokens[rows], strict=True
+        )
+        lines = [
+            ",".join(TRACE_COLUMNS),
+            *(f"{at!r},{prompt},{output}" for at, prompt, output in columns),
+        ]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")

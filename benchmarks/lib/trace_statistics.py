@@ -1,4 +1,5 @@
-"""Latencies of runs that met the same windows, compared: ratios with bootstrap intervals over windows and requests."""
+"""Latencies of runs that met the same windows, compared: ratios with bootstrap intervals over
+windows and requests."""
 
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ Windows = list[list[float]]  # latency in seconds by window and request
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of one run's latency to another's, by statistic: as measured, and of every bootstrap draw, float [NUM_DRAWS]."""
+    """Of one run's latency to another's, by statistic: as measured, and of every bootstrap draw,
+    float [NUM_DRAWS]."""
 
     measured: dict[str, float]
     drawn: dict[str, np.ndarray]
@@ -25,17 +27,19 @@ class Ratios:
         """By statistic the change in percent, and the ends of its interval."""
         return {
             name: [
-                round(100 * (float(ratio) - 1), 2) for ratio in (value, *np.percentile(self.drawn[name], (LOW, HIGH)))
+                round(100 * (float(ratio) - 1), 2)
+                for ratio in (value, *np.percentile(self.drawn[name], (LOW, HIGH)))
             ]
             for name, value in self.measured.items()
         }
 
 
 def compared(latencies: Windows, reference: Windows, seed: int = 0) -> Ratios:
-    """A draw takes as many windows as there are, and of each as many requests as it has, with replacement, the same
-    of both runs."""
+    """A draw takes as many windows as there are, and of each as many requests as it has, with
+    replacement, the same of both runs."""
     rng = np.random.default_rng(seed)
-    pairs = [np.array(pair) for pair in zip(latencies, reference, strict=True)]  # of each window [2, N]
+    # of each window [2, N]
+    pairs = [np.array(pair) for pair in zip(latencies, reference, strict=True)]
     measured = _ratios(np.concatenate(pairs, axis=1))
     draws = []
     for _ in range(NUM_DRAWS):
@@ -48,8 +52,14 @@ def compared(latencies: Windows, reference: Windows, seed: int = 0) -> Ratios:
 def pooled(parts: list[Ratios]) -> Ratios:
     """Geometric means over cases, every case drawn by itself."""
     return Ratios(
-        {name: float(np.exp(np.mean([np.log(part.measured[name]) for part in parts]))) for name in STATISTICS},
-        {name: np.exp(np.mean([np.log(part.drawn[name]) for part in parts], axis=0)) for name in STATISTICS},
+        {
+            name: float(np.exp(np.mean([np.log(part.measured[name]) for part in parts])))
+            for name in STATISTICS
+        },
+        {
+            name: np.exp(np.mean([np.log(part.drawn[name]) for part in parts], axis=0))
+            for name in STATISTICS
+        },
     )
 
 

@@ -1,4 +1,5 @@
-"""Policies, and variants of goodput, on windows of recorded traffic: docs/results/ablation.md and traces.md."""
+"""Policies, and variants of goodput, on windows of recorded traffic: docs/results/ablation.md and
+traces.md."""
 
 import json
 import os
@@ -39,7 +40,8 @@ console = Console(stderr=True)
 
 
 class Runs:
-    """Finished runs and measured controller times, one JSON line each: appended at once, found again by key."""
+    """Finished runs and measured controller times, one JSON line each: appended at once, found
+    again by key."""
 
     def __init__(self, path: Path, half: str):
         self._path, self._half, self._commit = path, half, commit()
@@ -77,7 +79,8 @@ class Runs:
 
 
 def finished_runs(jobs: list[Job], path: Path, traces: Path, half: str, processes: int) -> Runs:
-    """All runs in the file of that path, once those of the jobs are there. typer.Exit after Ctrl-C."""
+    """All runs in the file of that path, once those of the jobs are there. typer.Exit after
+    Ctrl-C."""
     known = Runs(path, half)
     try:
         measure_controllers(jobs, known)
@@ -98,13 +101,19 @@ def measure_controllers(jobs: list[Job], runs: Runs) -> None:
     """Once for every player and drafter, before anything is simulated."""
     pairs = sorted({(job.case.drafter, job.player) for job in jobs})
     missing = [pair for pair in pairs if not runs.has(_time_key(*pair))]
-    found: dict[tuple[str, str], list[tuple[tuple[int, float], ...]]] = {pair: [] for pair in missing}
-    rounds = [pair for _ in range(NUM_MEASUREMENTS) for pair in missing]  # a slow minute meets all of them alike
+    found: dict[tuple[str, str], list[tuple[tuple[int, float], ...]]] = {
+        pair: [] for pair in missing
+    }
+    # a slow minute meets all of them alike
+    rounds = [pair for _ in range(NUM_MEASUREMENTS) for pair in missing]
     for drafter, player in track(rounds, "measuring the controller", console=console):
         scenario = as_played_by(Scenario(batch=1, acceptance=ACCEPTANCE, drafter=drafter), player)
         found[drafter, player].append(measured_controller_seconds(scenario, thread_time))
     for pair, measured in found.items():
-        fastest = [(times[0][0], min(seconds for _, seconds in times)) for times in zip(*measured, strict=True)]
+        fastest = [
+            (times[0][0], min(seconds for _, seconds in times))
+            for times in zip(*measured, strict=True)
+        ]
         runs.add(_time_key(*pair), controller_seconds=fastest)
 
 
@@ -135,9 +144,13 @@ def ablation(runs: Runs, num_windows: int) -> dict:
         for variant in variants
         for case in whole
     }
-    rows = [{"variant": variant, "case": case} | found.summary() for (variant, case), found in ratios.items()]
+    rows = [
+        {"variant": variant, "case": case} | found.summary()
+        for (variant, case), found in ratios.items()
+    ]
     over_cases = [
-        {"variant": variant} | pooled([ratios[variant, case] for case in whole]).summary() for variant in variants
+        {"variant": variant} | pooled([ratios[variant, case] for case in whole]).summary()
+        for variant in variants
     ]
     return {
         "windows": num_windows,
@@ -153,19 +166,31 @@ def trace_table(runs: Runs, num_windows: int, cases: Iterable[Case] = TRACE_CASE
     players = {policy: WHOLE if policy == "goodput" else policy for policy in POLICIES}
     seconds, against = {}, []
     for case in cases:
-        latencies = {policy: runs.latencies(case.name, player, num_windows) for policy, player in players.items()}
+        latencies = {
+            policy: runs.latencies(case.name, player, num_windows)
+            for policy, player in players.items()
+        }
         seconds[case.name] = {policy: summary(of_policy) for policy, of_policy in latencies.items()}
         changes = {p: compared(latencies["goodput"], latencies[p]).summary() for p in BASELINES}
-        best = {name: min(BASELINES, key=lambda p: seconds[case.name][p][name]) for name in STATISTICS}
+        best = {
+            name: min(BASELINES, key=lambda p: seconds[case.name][p][name]) for name in STATISTICS
+        }
         against.append(
             {
                 "case": case.name,
                 "off": changes["off"],
-                "best": {name: {"policy": p, "change": changes[p][name]} for name, p in best.items()},
+                "best": {
+                    name: {"policy": p, "change": changes[p][name]} for name, p in best.items()
+                },
             }
         )
     controller_ms = {policy: runs.controller_ms(player) for policy, player in players.items()}
-    return {"windows": num_windows, "controller_ms": controller_ms, "against": against, "seconds": seconds}
+    return {
+        "windows": num_windows,
+        "controller_ms": controller_ms,
+        "against": against,
+        "seconds": seconds,
+    }
 
 
 def write(folder: Path, name: str, data: dict, page: str) -> None:
@@ -179,7 +204,9 @@ def write(folder: Path, name: str, data: dict, page: str) -> None:
 def _latencies(outcome: SimulationResult) -> list[float]:
     records = sorted(outcome.run.records, key=lambda record: int(record.prompt_id))
     if refused := [record for record in records if record.error is not None]:
-        raise RuntimeError(f"{outcome.scenario.policy}: request {refused[0].prompt_id} failed: {refused[0].error}")
+        raise RuntimeError(
+            f"{outcome.scenario.policy}: request {refused[0].prompt_id} failed: {refused[0].error}"
+        )
     return [round(record.end_to_end_seconds, 5) for record in records]
 
 
@@ -188,7 +215,16 @@ def _time_key(drafter: str, player: str) -> str:
 
 
 def commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--exclude=*",
+        "--abbrev=7",
+    ]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
 
 

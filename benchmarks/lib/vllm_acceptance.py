@@ -1,9 +1,11 @@
-"""Runs in vLLM's environment: drafts of an EAGLE-3 head in stock vLLM, counted. See vllm_head.py, which calls it.
+"""Runs in vLLM's environment: drafts of an EAGLE-3 head in stock vLLM, counted. See vllm_head.py,
+which calls it.
 
     python vllm_acceptance.py JOB RESULT
 
-JOB names a JSON file with model, head, num_draft_tokens, max_tokens and prompts (token ids); RESULT is written: answers
-(token ids), drafts, and how many of them had at least 1, 2, ... tokens accepted.
+JOB names a JSON file with model, head, num_draft_tokens, max_tokens and prompts (token ids); RESULT
+is written: answers (token ids), drafts, and how many of them had at least 1, 2, ... tokens
+accepted.
 """
 
 import json
@@ -19,7 +21,11 @@ def main(job_path: Path, result_path: Path) -> None:
     from vllm import LLM, SamplingParams
 
     job = json.loads(job_path.read_text())
-    head = {"method": "eagle3", "model": job["head"], "num_speculative_tokens": job["num_draft_tokens"]}
+    head = {
+        "method": "eagle3",
+        "model": job["head"],
+        "num_speculative_tokens": job["num_draft_tokens"],
+    }
     llm = LLM(
         job["model"],
         speculative_config=head,
@@ -36,7 +42,9 @@ def main(job_path: Path, result_path: Path) -> None:
     result = {
         "answers": [list(output.outputs[0].token_ids) for output in outputs],
         "num_drafts": int(found["num_drafts"].value),
-        "accepted_by_position": [int(value) for value in found["num_accepted_tokens_per_pos"].values],
+        "accepted_by_position": [
+            int(value) for value in found["num_accepted_tokens_per_pos"].values
+        ],
     }
     result_path.write_text(json.dumps(result))
 

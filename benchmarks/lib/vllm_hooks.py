@@ -1,4 +1,5 @@
-"""Runs in vLLM's environment, with the folder of a model as its argument: see `vllm_plugin.py hooks`."""
+"""Runs in vLLM's environment, with the folder of a model as its argument: see `vllm_plugin.py
+hooks`."""
 
 import os
 import sys
@@ -13,13 +14,18 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "NUMBA_THREADING_LAYER": "workqueue",  # see docs/vllm.md
 }
-NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 5,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 4,
+}
 BATCHES, NUM_PROMPTS, MAX_TOKENS = (1, 4, 8), 8, 48
 
 
 def watch(speculation) -> list[tuple]:
-    """Will hold, of each step with a controller: requests that decode, prefills, seconds, and those that hooks, the
-    controller in them, and learning have taken since the start."""
+    """Will hold, of each step with a controller: requests that decode, prefills, seconds, and those
+    that hooks, the controller in them, and learning have taken since the start."""
     seen: list[tuple] = []
     hooks, meanwhile = Timed(time.perf_counter), Timed(time.perf_counter)
     controller = Timed(time.perf_counter, within=hooks)
@@ -50,7 +56,9 @@ def main(model: str) -> None:
 
     from smartspec.workload.prompts import shipped_prompts
 
-    chats = [[{"role": "user", "content": p.text}] for p in shipped_prompts() if p.task == "chat"][:NUM_PROMPTS]
+    chats = [[{"role": "user", "content": p.text}] for p in shipped_prompts() if p.task == "chat"][
+        :NUM_PROMPTS
+    ]
     with TemporaryDirectory() as folder:
         llm = LLM(
             model,
@@ -71,11 +79,15 @@ def main(model: str) -> None:
     took, steps = 1e3 * np.diff(steps[:, 3:], axis=0), steps[1:]
     for size in BATCHES:
         counts = (steps[:, 0] == size) & (steps[:, 1] == 0)
-        step, (hooks, controller, meanwhile) = 1e3 * np.median(steps[counts, 2]), took[counts].mean(axis=0)
+        step, (hooks, controller, meanwhile) = (
+            1e3 * np.median(steps[counts, 2]),
+            took[counts].mean(axis=0),
+        )
         share = took[counts, 0].sum() / steps[counts, 2].sum() / 10
         print(
-            f"{size} requests, {counts.sum()} steps of {step:.1f} ms: {hooks:.2f} ms ({share:.1f} %), "
-            f"controller {controller:.2f}, plugin {hooks - controller:.2f}; meanwhile {meanwhile:.2f}"
+            f"{size} requests, {counts.sum()} steps of {step:.1f} ms: {hooks:.2f} ms ({share:.1f} "
+            f"%), controller {controller:.2f}, plugin {hooks - controller:.2f}; meanwhile "
+            f"{meanwhile:.2f}"
         )
 
 

@@ -1,7 +1,8 @@
 """What draft lengths are worth in vLLM with ngram drafts, around a stand-in for its scheduler.
 
-The plugin itself decides. Texts are real: greedy answers of the default model, made by our engine and kept in a file.
-So are drafts: vLLM's rule of lookup on these texts. Time is virtual: the scheduler's own work takes none.
+The plugin itself decides. Texts are real: greedy answers of the default model, made by our engine
+and kept in a file. So are drafts: vLLM's rule of lookup on these texts. Time is virtual: the
+scheduler's own work takes none.
 """
 
 import json
@@ -33,11 +34,15 @@ class Text:
 
 
 class TextEngine:
-    """vLLM's engine loop around a scheduler, with known texts and virtual time in seconds. noise: standard deviation of
-    the log of a pass's time."""
+    """vLLM's engine loop around a scheduler, with known texts and virtual time in seconds. noise:
+    standard deviation of the log of a pass's time."""
 
     def __init__(self, scheduler, curve: CostCurve, noise: float):
-        scheduler.max_num_running_reqs, scheduler.max_num_scheduled_tokens, scheduler.max_model_len = 64, 4096, 2048
+        (
+            scheduler.max_num_running_reqs,
+            scheduler.max_num_scheduled_tokens,
+            scheduler.max_model_len,
+        ) = 64, 4096, 2048
         scheduler.cache_config.num_gpu_blocks = 100_000
         self._scheduler, self._curve, self._noise = scheduler, curve, noise
         self._random = np.random.default_rng(0)
@@ -74,17 +79,32 @@ class TextEngine:
             request, text = scheduler.requests[name], self._texts[name]
             draft = output.scheduled_spec_decode_tokens.get(name, [])
             end = request.num_computed_tokens - len(draft)  # of the text that is known
-            wrong = [n for n, token in enumerate(draft) if end + n >= len(text) or token != text[end + n]]
+            wrong = [
+                n for n, token in enumerate(draft) if end + n >= len(text) or token != text[end + n]
+            ]
             accepted = wrong[0] if wrong else len(draft)
-            sampled.append(list(text[end : end + accepted + 1]) if end >= request.num_prompt_tokens else [])
-            sizes.append((fed, request.num_computed_tokens, fed * (request.num_computed_tokens - (fed - 1) / 2)))
+            sampled.append(
+                list(text[end : end + accepted + 1]) if end >= request.num_prompt_tokens else []
+            )
+            sizes.append(
+                (
+                    fed,
+                    request.num_computed_tokens,
+                    fed * (request.num_computed_tokens - (fed - 1) / 2),
+                )
+            )
         fed_tokens, context, attended = np.sum(sizes, axis=0).tolist()
         seconds = self._curve.seconds(fed_tokens, context, len(sizes), attended)
         self.now += float(seconds) * float(np.exp(self._noise * self._random.standard_normal()))
         rows = {name: row for row, name in enumerate(output.num_scheduled_tokens)}
         scheduler.update_from_output(output, ModelRunnerOutput(rows, sampled))
-        decoding = [r for r in scheduler.requests.values() if r.num_tokens == r.num_computed_tokens + 1]
-        drafts = {r.request_id: list(cached_lookup(tuple(r.tokens))[: scheduler.num_spec_tokens]) for r in decoding}
+        decoding = [
+            r for r in scheduler.requests.values() if r.num_tokens == r.num_computed_tokens + 1
+        ]
+        drafts = {
+            r.request_id: list(cached_lookup(tuple(r.tokens))[: scheduler.num_spec_tokens])
+            for r in decoding
+        }
         scheduler.update_draft_token_ids(DraftTokenIds(list(drafts), list(drafts.values())))
 
 
@@ -95,13 +115,18 @@ def engine(policy: str, folder: Path, curve: CostCurve, noise: float) -> TextEng
 
     from smartspec.vllm_plugin import Scheduler
 
-    longest = LONGEST if policy == OURS else int(policy.removeprefix("fixed:")) if policy != "off" else 0
+    longest = (
+        LONGEST if policy == OURS else int(policy.removeprefix("fixed:")) if policy != "off" else 0
+    )
     config = make_config(folder, num_speculative_tokens=longest, settings={"metrics_seconds": 1e9})
     return TextEngine((Scheduler if policy == OURS else StockScheduler)(config), curve, noise)
 
 
-def read_texts(path: Path, prompts: Path | None, tasks: list[str], per_task: int, max_tokens: int) -> dict:
-    """By task, with answers of up to max_tokens. What is not in the file, or of other settings, is made and kept."""
+def read_texts(
+    path: Path, prompts: Path | None, tasks: list[str], per_task: int, max_tokens: int
+) -> dict:
+    """By task, with answers of up to max_tokens. What is not in the file, or of other settings, is
+    made and kept."""
     settings = {"prompts": str(prompts), "per_task": per_task, "max_tokens": max_tokens}
     kept = json.loads(path.read_text()) if path.exists() else {}
     texts = kept["texts"] if kept.get("settings") == settings else {}
@@ -124,7 +149,9 @@ def make_texts(path: Path | None, tasks: list[str], per_task: int, max_tokens: i
             chats = [token_ids_of(llm.tokenizer, prompt) for prompt in by_task[task]]
             chosen = [chat for chat in chats if len(chat) <= LONGEST_PROMPT][:per_task]
             answers = llm.generate(chosen, SamplingParams(max_tokens=max_tokens, temperature=0.0))
-            texts[task] = [(chat, answer.token_ids) for chat, answer in zip(chosen, answers, strict=True)]
+            texts[task] = [
+                (chat, answer.token_ids) for chat, answer in zip(chosen, answers, strict=True)
+            ]
     return texts
 
 
@@ -137,15 +164,19 @@ def compare(
     curve: CostCurve,
     noise: float,
 ) -> dict[tuple[str, int], np.ndarray]:
-    """Tokens per second of policies, ours among them: float [rounds, policies], by task and number of requests at once.
+    """Tokens per second of policies, ours among them: float [rounds, policies], by task and number
+    of requests at once.
 
-    sizes: requests of a round, by number at once. SmartSpec serves every cell once before anything counts.
+    sizes: requests of a round, by number at once. SmartSpec serves every cell once before anything
+    counts.
     """
 
     def drawn(task: str, level: int, number: int) -> list[Text]:
         rng = np.random.default_rng([level, number])
         chosen = rng.integers(len(texts[task]), size=sizes[level])
-        lengths = rng.integers(max_tokens // 2, 3 * max_tokens // 2, size=len(chosen), endpoint=True)
+        lengths = rng.integers(
+            max_tokens // 2, 3 * max_tokens // 2, size=len(chosen), endpoint=True
+        )
         found = [texts[task][i] for i in chosen]
         return [Text(text.prompt, text.answer[:n]) for text, n in zip(found, lengths, strict=True)]
 
@@ -157,22 +188,28 @@ def compare(
         engines = [engine(name, Path(folder), curve, noise) for name in names]
         return {
             (task, level): np.array(
-                [[each.serve(drawn(task, level, n), level) for each in engines] for n in range(rounds)]
+                [
+                    [each.serve(drawn(task, level, n), level) for each in engines]
+                    for n in range(rounds)
+                ]
             )
             for task, level in cells
         }
 
 
 def results_table(names: list[str], speeds: dict[tuple[str, int], np.ndarray]) -> Table:
-    """A line for each cell, the worst ratio of SmartSpec to the best other policy first. speeds: float [rounds,
-    policies], of the cell."""
+    """A line for each cell, the worst ratio of SmartSpec to the best other policy first. speeds:
+    float [rounds, policies], of the cell."""
     rows = []
     for (task, level), of_cell in speeds.items():
         means = np.exp(np.log(of_cell).mean(axis=0))
         of_best, of_off = means[-1] / means[:-1].max(), means[-1] / means[0]
         figures = [f"{mean:.1f}" for mean in means]
         rows.append((of_best, [task, str(level), *figures, f"{of_best:.3f}", f"{of_off:.3f}"]))
-    title, columns = f"Tokens/s, virtual; {OURS} against the best other", ("task", "c", *names, "of best", "of off")
+    title, columns = (
+        f"Tokens/s, virtual; {OURS} against the best other",
+        ("task", "c", *names, "of best", "of off"),
+    )
     table = table_of(title, columns, [row for _, row in sorted(rows)])
     mean = np.exp(np.mean([np.log(of_best) for of_best, _ in rows]))
     table.caption = f"geometric mean of best: {mean:.3f}"

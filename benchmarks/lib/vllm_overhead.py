@@ -1,4 +1,5 @@
-"""What SmartSpec adds to a step of vLLM's scheduler, around a stand-in for it with a target of known text and times."""
+"""What SmartSpec adds to a step of vLLM's scheduler, around a stand-in for it with a target of
+known text and times."""
 
 import time
 from itertools import product
@@ -16,8 +17,8 @@ METHODS = {"ngram": False, "draft_model": False, "draft_model, asynchronous": Tr
 
 
 def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
-    """Seconds of each step: float [steps, 3], of the plugin without the controller, of the controller, and of both
-    meanwhile."""
+    """Seconds of each step: float [steps, 3], of the plugin without the controller, of the
+    controller, and of both meanwhile."""
     from toy_engine import ToyEngine, make_config
 
     from smartspec.control import SafeController
@@ -27,9 +28,14 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
     plugin, meanwhile = Timed(time.thread_time), Timed(time.thread_time)
     controller = Timed(time.thread_time, within=plugin)
     with TemporaryDirectory() as folder:
-        config = make_config(Path(folder), method=name, is_async=METHODS[method], settings={"metrics_seconds": 1})
+        config = make_config(
+            Path(folder), method=name, is_async=METHODS[method], settings={"metrics_seconds": 1}
+        )
         scheduler = Scheduler(config)
-        scheduler.max_num_running_reqs, scheduler.max_num_scheduled_tokens = num_requests, 16 * num_requests
+        scheduler.max_num_running_reqs, scheduler.max_num_scheduled_tokens = (
+            num_requests,
+            16 * num_requests,
+        )
         scheduler.dynamic_sd_lookup = [scheduler.num_spec_tokens] * (num_requests + 1)
         scheduler.cache_config.num_gpu_blocks = 100 * num_requests
         engine = ToyEngine(scheduler, has_passes=name == "draft_model")
@@ -48,7 +54,14 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
         marks, execute = [], engine._execute
 
         def note(output):
-            marks.append((plugin.seconds, controller.seconds, meanwhile.seconds, len(output.num_scheduled_tokens)))
+            marks.append(
+                (
+                    plugin.seconds,
+                    controller.seconds,
+                    meanwhile.seconds,
+                    len(output.num_scheduled_tokens),
+                )
+            )
             return execute(output)
 
         engine._execute = note

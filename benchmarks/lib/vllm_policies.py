@@ -49,21 +49,33 @@ class Cell:
     def key(self) -> str:
         return f"{self.task} {self.concurrency}"
 
-    def requests(self, prompts: list[Prompt], round_number: int, max_tokens: int, waves: float) -> list[LoadRequest]:
-        """Of a round: waves times as many as run at a time. None finds prefixes or answers of another in the server,
-        also where a prompt comes again: there are more requests than prompts."""
+    def requests(
+        self, prompts: list[Prompt], round_number: int, max_tokens: int, waves: float
+    ) -> list[LoadRequest]:
+        """Of a round: waves times as many as run at a time. None finds prefixes or answers of
+        another in the server, also where a prompt comes again: there are more requests than
+        prompts."""
         rng = np.random.default_rng([self.concurrency, round_number + 2])
         drawn = draw_prompts(prompts, max(FEWEST_REQUESTS, round(waves * self.concurrency)), rng)
-        lengths = rng.integers(max_tokens // 2, 3 * max_tokens // 2, size=len(drawn), endpoint=True).tolist()
+        lengths = rng.integers(
+            max_tokens // 2, 3 * max_tokens // 2, size=len(drawn), endpoint=True
+        ).tolist()
         return [
-            LoadRequest(f"{p.prompt_id} {i}", self.task, p.text, n, cache_salt=f"{self.key} {round_number} {i}")
+            LoadRequest(
+                f"{p.prompt_id} {i}",
+                self.task,
+                p.text,
+                n,
+                cache_salt=f"{self.key} {round_number} {i}",
+            )
             for i, (p, n) in enumerate(zip(drawn, lengths, strict=True))
         ]
 
 
 @dataclass
 class Results:
-    """Kept in a file. rounds: by cell, of each round, by policy: tokens per second and answers. table: Dynamic SD's."""
+    """Kept in a file. rounds: by cell, of each round, by policy: tokens per second and answers.
+    table: Dynamic SD's."""
 
     path: Path
     settings: dict
@@ -77,7 +89,9 @@ class Results:
         return Results(path, settings, kept["table"], kept["rounds"])
 
     def write(self) -> None:
-        write_json(self.path, {"settings": self.settings, "table": self.table, "rounds": self.rounds})
+        write_json(
+            self.path, {"settings": self.settings, "table": self.table, "rounds": self.rounds}
+        )
 
     def add(self, cell: Cell, results: dict) -> None:
         """A round of a cell, of all policies."""
@@ -87,14 +101,16 @@ class Results:
     def speeds(self, cell: Cell) -> np.ndarray:
         """Tokens per second by round and policy: float [rounds, policies]."""
         policies, rounds = self.settings["policies"], self.rounds.get(cell.key, [])
-        return np.array([[one[p]["tokens_per_second"] for p in policies] for one in rounds]).reshape(-1, len(policies))
+        return np.array(
+            [[one[p]["tokens_per_second"] for p in policies] for one in rounds]
+        ).reshape(-1, len(policies))
 
 
 def policy_command(
     name: str, vllm: ServerCommand, folder: Path, table: dict | None, method: dict = NGRAM
 ) -> ServerCommand:
-    """The server of a policy. folder: where SmartSpec keeps what it learns; table: of Dynamic SD; method: what drafts,
-    as in vLLM's speculative configuration."""
+    """The server of a policy. folder: where SmartSpec keeps what it learns; table: of Dynamic SD;
+    method: what drafts, as in vLLM's speculative configuration."""
     if name == "off":
         return vllm
     drafts = method | {"num_speculative_tokens": LONGEST}
@@ -107,13 +123,22 @@ def policy_command(
         settings = {"smartspec": {"cache": str(folder.absolute())}}
         if table is None:
             settings["smartspec"]["decision_log"] = str((folder / "learned.jsonl").absolute())
-        options = ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler", "--additional-config", literal(settings)]
+        options = [
+            "--scheduler-cls",
+            "smartspec.vllm_plugin.Scheduler",
+            "--additional-config",
+            literal(settings),
+        ]
         if name == IN_SCHEDULER:
             drafts = OWN_DRAFTS | {"num_speculative_tokens": LONGEST}
             options += ["--distributed-executor-backend", "smartspec.vllm_plugin.executor.Executor"]
     else:
-        raise ValueError(f"unknown policy {name!r}: use off, fixed:K, dynamic-sd, {', '.join(ALL_OURS)}")
-    return ServerCommand([*vllm.arguments, "--speculative-config", literal(drafts), *options], vllm.environment)
+        raise ValueError(
+            f"unknown policy {name!r}: use off, fixed:K, dynamic-sd, {', '.join(ALL_OURS)}"
+        )
+    return ServerCommand(
+        [*vllm.arguments, "--speculative-config", literal(drafts), *options], vllm.environment
+    )
 
 
 def is_ours(name: str) -> bool:
@@ -125,8 +150,11 @@ def vllm_command(model_path: str, vllm_python: str, kv_tokens: int) -> ServerCom
     vllm = server_command("vllm", model_path, vllm_python)
     num_blocks = str(-(-kv_tokens // KV_BLOCK))
     options = ["--block-size", str(KV_BLOCK), "--num-gpu-blocks-override", num_blocks]
-    # On CPUs numba, which vLLM's ngram drafter uses, else takes OpenMP's threads from vLLM's kernels: docs/vllm.md.
-    return ServerCommand([*vllm.arguments, *options], vllm.environment | {"NUMBA_THREADING_LAYER": "workqueue"})
+    # On CPUs numba, which vLLM's ngram drafter uses, else takes OpenMP's threads from vLLM's
+    # kernels: docs/vllm.md.
+    return ServerCommand(
+        [*vllm.arguments, *options], vllm.environment | {"NUMBA_THREADING_LAYER": "workqueue"}
+    )
 
 
 def literal(value: dict) -> str:
@@ -134,9 +162,15 @@ def literal(value: dict) -> str:
     return json.dumps(value).replace("{", "{{").replace("}", "}}")
 
 
-def learn(name: str, vllm: ServerCommand, folder: Path, rounds: dict[Cell, list[LoadRequest]], method: dict) -> dict:
-    """Serve every cell once with a policy of SmartSpec's, and make a table from the step times and the acceptance
-    seen."""
+def learn(
+    name: str,
+    vllm: ServerCommand,
+    folder: Path,
+    rounds: dict[Cell, list[LoadRequest]],
+    method: dict,
+) -> dict:
+    """Serve every cell once with a policy of SmartSpec's, and make a table from the step times and
+    the acceptance seen."""
     (folder / "learned.jsonl").unlink(missing_ok=True)  # of a start that was ended
     with running(policy_command(name, vllm, folder, None, method), folder / "learn.log") as target:
         for cell, requests in rounds.items():
@@ -159,7 +193,9 @@ def start(commands: dict[str, ServerCommand], folder: Path, stack: ExitStack) ->
 
     def start_one(name: str) -> Target:
         say(f"starting {name}")
-        target = stack.enter_context(running(commands[name], folder / f"{name.replace(':', '-')}.log"))
+        target = stack.enter_context(
+            running(commands[name], folder / f"{name.replace(':', '-')}.log")
+        )
         measure(target, LoadPlan([LoadRequest("warm", "warm", "Say hello.", 16)], concurrency=1))
         return target
 
@@ -167,14 +203,18 @@ def start(commands: dict[str, ServerCommand], folder: Path, stack: ExitStack) ->
         return dict(zip(commands, pool.map(start_one, commands), strict=True))
 
 
-def run_round(targets: dict[str, Target], cell: Cell, requests: list[LoadRequest], first: int) -> dict:
-    """Tokens per second and answers by policy, beginning with the policy of that number. ValueError on an error."""
+def run_round(
+    targets: dict[str, Target], cell: Cell, requests: list[LoadRequest], first: int
+) -> dict:
+    """Tokens per second and answers by policy, beginning with the policy of that number. ValueError
+    on an error."""
     names, results = list(targets), {}
     for name in [*names[first % len(names) :], *names[: first % len(names)]]:
         records, summary = measure(targets[name], LoadPlan(requests, concurrency=cell.concurrency))
         if summary.num_errors or summary.num_unfinished:
             raise ValueError(
-                f"{name}, {cell.key}: {summary.num_errors} of {len(requests)} requests failed; see its log"
+                f"{name}, {cell.key}: {summary.num_errors} of {len(requests)} requests failed; see "
+                "its log"
             )
         texts = {record.prompt_id: record.text for record in records}
         results[name] = {"tokens_per_second": summary.output_tokens_per_second, "texts": texts}
@@ -184,12 +224,14 @@ def run_round(targets: dict[str, Target], cell: Cell, requests: list[LoadRequest
 def remaining(results: Results, cells: list[Cell], num_rounds: int) -> Iterator[tuple[int, Cell]]:
     """Rounds that are not there yet, all cells of a round before the next."""
     for number in range(num_rounds):
-        yield from ((number, cell) for cell in cells if len(results.rounds.get(cell.key, [])) <= number)
+        yield from (
+            (number, cell) for cell in cells if len(results.rounds.get(cell.key, [])) <= number
+        )
 
 
 def ratio(speeds: np.ndarray, ours: int, others: list[int]) -> tuple[float, float, float]:
-    """Of our policy's geometric mean to the best other's, and the ends of its interval. speeds: float [rounds,
-    policies]."""
+    """Of our policy's geometric mean to the best other's, and the ends of its interval. speeds:
+    float [rounds, policies]."""
     logs = np.log(speeds)
     rng = np.random.default_rng(0)
     draws = logs[rng.integers(len(logs), size=(NUM_DRAWS, len(logs)))].mean(axis=1)
@@ -209,7 +251,9 @@ def results_table(results: Results, cells: list[Cell]) -> Table:
     rows = []
     for cell in (cell for cell in cells if cell.key in results.rounds):
         speeds, rounds = results.speeds(cell), results.rounds[cell.key]
-        of_best, of_off = (ratio(speeds, ours, group) for group in (others, [policies.index("off")]))
+        of_best, of_off = (
+            ratio(speeds, ours, group) for group in (others, [policies.index("off")])
+        )
         same = sum(one[p]["texts"] == one["off"]["texts"] for one in rounds for p in policies)
         means = [f"{value:.1f}" for value in np.exp(np.log(speeds).mean(axis=0))]
         ratios = [f"{value:.2f} ({low:.2f}-{high:.2f})" for value, low, high in (of_best, of_off)]
@@ -240,13 +284,16 @@ def compare(
 
     if todo and results.table is None:
         learned = {cell: requests_of(cell, -1, waves=1) for cell in cells}
-        for name in sorted(filter(is_ours, names), reverse=True):  # the table is that of OURS, where that is measured
+        # the table is that of OURS, where that is measured
+        for name in sorted(filter(is_ours, names), reverse=True):
             results.table = learn(name, vllm, folder, learned, method)
         results.write()
     with servers_of(names if todo else [], vllm, folder, results.table, method) as targets:
         for done, (number, cell) in enumerate(todo):
             first = number + cells.index(cell)
-            results.add(cell, run_round(targets, cell, requests_of(cell, number, settings["waves"]), first))
+            results.add(
+                cell, run_round(targets, cell, requests_of(cell, number, settings["waves"]), first)
+            )
             speeds = zip(names, results.speeds(cell)[-1], strict=True)
             figures = " ".join(f"{name} {value:.1f}" for name, value in speeds)
             say(f"{done + 1} of {len(todo)}, round {number + 1}, {cell.key}: {figures}")

@@ -8,8 +8,8 @@ MEANWHILE = ("while_running",)
 
 
 class Timed:
-    """Adds up the seconds that methods take, by this clock. within: counts only calls from the methods that another one
-    times."""
+    """Adds up the seconds that methods take, by this clock. within: counts only calls from the
+    methods that another one times."""
 
     def __init__(self, clock: Callable[[], float], within: "Timed | None" = None):
         self.seconds, self._clock, self._within, self._is_running = 0.0, clock, within, False

@@ -1,4 +1,5 @@
-"""The README's plot from docs/report/summary.json: python docs/report/plot_speed_ups.py [--output FILE]."""
+"""The README's plot from docs/report/summary.json: python docs/report/plot_speed_ups.py [--output
+FILE]."""
 
 import json
 from pathlib import Path
@@ -12,11 +13,16 @@ from matplotlib import pyplot as plt
 
 FOLDER = Path(__file__).parent
 OTHER = "off"
-LOADS = {"1 at once": ("#0072b2", "o"), "4 at once": ("#d55e00", "s"), "16 at once": ("#009e73", "D")}
+LOADS = {
+    "1 at once": ("#0072b2", "o"),
+    "4 at once": ("#d55e00", "s"),
+    "16 at once": ("#009e73", "D"),
+}
 
 
 def main(
-    output: Annotated[Path, typer.Option(help="The image that is written.")] = FOLDER / "speed_ups.png",
+    output: Annotated[Path, typer.Option(help="The image that is written.")] = FOLDER
+    / "speed_ups.png",
 ) -> None:
     measured = json.loads((FOLDER / "summary.json").read_text())["speed_ups"]
     cells = {(each["workload"], each["load"]): each for each in measured if each["other"] == OTHER}

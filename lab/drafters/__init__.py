@@ -1,1 +1,2 @@
-"""Drafters that no default reaches, named as classes: `--drafter lab.drafters.ngram_tree:NgramTree`."""
+"""Drafters that no default reaches, named as classes: `--drafter
+lab.drafters.ngram_tree:NgramTree`."""

@@ -1,16 +1,19 @@
-"""N-gram trees: continuations by the text itself, finished answers, the recycling table and a datastore, in one tree.
+"""N-gram trees: continuations by the text itself, finished answers, the recycling table and a
+datastore, in one tree.
 
-The tree grows best first. The children of a node come from three sources. One is text: what followed the same last
-tokens in the request's own text, as in prompt lookup, and in finished answers; of each the longest matches. The second
-is what the target wrote after these tokens in any request, as in recycling, several tokens a context. The third is what
-followed them in the texts of a datastore. The next node is the likeliest one that is not yet in the tree, by the
-product of the probabilities on its path. So every prefix of the nodes is the best tree of its size. That is the
-expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities. SuffixDecoding (arXiv
-2411.04975) and SSSD (arXiv 2411.05894) expand best first over counts, too.
+The tree grows best first. The children of a node come from three sources. One is text: what
+followed the same last tokens in the request's own text, as in prompt lookup, and in finished
+answers; of each the longest matches. The second is what the target wrote after these tokens in any
+request, as in recycling, several tokens a context. The third is what followed them in the texts of
+a datastore. The next node is the likeliest one that is not yet in the tree, by the product of the
+probabilities on its path. So every prefix of the nodes is the best tree of its size. That is the
+expansion of EAGLE-2 (arXiv 2406.16858) with counts in place of a head's probabilities.
+SuffixDecoding (arXiv 2411.04975) and SSSD (arXiv 2411.05894) expand best first over counts, too.
 
-The probability of a child is counted: how often the target emitted children that were found in the same way, verified
-or not. The way is what each source says of the child (a kind, 0 where it does not have it), and child rank. In text
-that is the length of the match, in the table the context and the place, in the datastore the context and the share.
+The probability of a child is counted: how often the target emitted children that were found in the
+same way, verified or not. The way is what each source says of the child (a kind, 0 where it does
+not have it), and child rank. In text that is the length of the match, in the table the context and
+the place, in the datastore the context and the share.
 
     smartspec serve --drafter lab.drafters.ngram_tree:NgramTree
 """
@@ -38,14 +41,15 @@ MAX_MATCH = 8
 MAX_MATCHES = 8  # earlier places of the text that are followed, of those that match best
 MAX_SCANNED = 64  # most recent places of the last token that are looked at
 MAX_RANK = 2
-NODES_PER_STEP = 64  # over all rows: with many rows there is no room for large trees, nor time to make them
+# over all rows: with many rows there is no room for large trees, nor time to make them
+NODES_PER_STEP = 64
 LEAST_PROBABILITY = 0.01  # of a path; no load is so light that less pays
 PRIOR_WEIGHT = 4.0  # of the priors, in observations
 MEMORY = 0.999  # per observation of a kind
 
 
-# Before anything is counted: by length of the match in text, by length of the table's context and place in it, by share
-# in the datastore, and what is left of all for later ranks.
+# Before anything is counted: by length of the match in text, by length of the table's context and
+# place in it, by share in the datastore, and what is left of all for later ranks.
 BY_MATCH = (0.0, 0.3, 0.45, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 BY_CONTEXT = (0.0, 0.15, 0.3, 0.45)
 BY_PLACE = (1.0, 0.35, 0.2)
@@ -54,7 +58,12 @@ SHARES = (0.1, 0.2, 0.4, 0.65)  # between those
 BY_RANK = (1.0, 0.6, 0.4)
 
 # A kind is one number, to which each source adds its part.
-_SHAPE = (MAX_MATCH + 1, 1 + MAX_CONTEXT * NUM_CANDIDATES, 1 + MAX_CONTEXT * len(BY_SHARE), MAX_RANK + 1)
+_SHAPE = (
+    MAX_MATCH + 1,
+    1 + MAX_CONTEXT * NUM_CANDIDATES,
+    1 + MAX_CONTEXT * len(BY_SHARE),
+    MAX_RANK + 1,
+)
 _OF_MATCH, _OF_TABLE, _OF_STORE = (math.prod(_SHAPE[axis:]) for axis in (1, 2, 3))
 
 
@@ -80,18 +89,24 @@ class _Child(NamedTuple):
 
 
 class NgramTree(RecyclingDrafter):
-    """Drafts trees of up to max_draft_tokens nodes; remembers what RecyclingDrafter does, and how well it did."""
+    """Drafts trees of up to max_draft_tokens nodes; remembers what RecyclingDrafter does, and how
+    well it did."""
 
     spec = DrafterSpec("ngram-tree", match_lengths=(0, 2, 3, 4, 6, 8, FORCED))
     reads_texts = True
 
-    def __init__(self, *, datastore: Datastore | None = None, memory: AnswerMemory | None = None, **options):
+    def __init__(
+        self, *, datastore: Datastore | None = None, memory: AnswerMemory | None = None, **options
+    ):
         super().__init__(**options)
         self._datastore = datastore
         self._memory = AnswerMemory() if memory is None else memory
         self._answers = self._memory.of_salt("")
         if self.max_draft_tokens > MAX_TREE_NODES:
-            raise ValueError(f"max_draft_tokens is {self.max_draft_tokens}: a draft tree has at most {MAX_TREE_NODES}")
+            raise ValueError(
+                f"max_draft_tokens is {self.max_draft_tokens}: a draft tree has at most "
+                f"{MAX_TREE_NODES}"
+            )
         self._hits = (PRIOR_WEIGHT * _priors()).ravel().tolist()
         self._tries = [PRIOR_WEIGHT] * len(self._hits)
         self._most_nodes = self.max_draft_tokens
@@ -112,7 +127,9 @@ class NgramTree(RecyclingDrafter):
         return super()._options() | {"datastore": self._datastore, "memory": self._memory}
 
     def begin_step(self, batch: Batch) -> None:
-        self._most_nodes = max(1, min(self.max_draft_tokens, NODES_PER_STEP // max(len(batch.decoding), 1)))
+        self._most_nodes = max(
+            1, min(self.max_draft_tokens, NODES_PER_STEP // max(len(batch.decoding), 1))
+        )
         self._memory.follow(batch)
         super().begin_step(batch)
 
@@ -120,10 +137,14 @@ class NgramTree(RecyclingDrafter):
         """The best tree after a text, int32 [L]."""
         nodes: list[_Child] = []
         context = pack(token_ids)
-        follow = [*_matches(token_ids, self._most_nodes), *self._answers.matches(token_ids, context, self._most_nodes)]
+        follow = [
+            *_matches(token_ids, self._most_nodes),
+            *self._answers.matches(token_ids, context, self._most_nodes),
+        ]
         follow.sort(key=attrgetter("match"), reverse=True)
         frontier: list[_Child] = []
-        best = [LEAST_PROBABILITY] * self._most_nodes  # probabilities of the best paths so far, the least first
+        # probabilities of the best paths so far, the least first
+        best = [LEAST_PROBABILITY] * self._most_nodes
         self._grow(frontier, best, _Child(-1.0, 0, 1.0, -1, -1, 0, follow, context, 0), -1)
         while frontier and len(nodes) < self._most_nodes:
             nodes.append(heapq.heappop(frontier))
@@ -145,15 +166,22 @@ class NgramTree(RecyclingDrafter):
         decoding: Sequence[Verification],
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
-        for request, draft, verification in zip(batch.decoding, self._drafts, decoding, strict=True):
-            if isinstance(draft, CountedDraft) and (known := self._known(request.origin.cache_salt)) is not None:
+        for request, draft, verification in zip(
+            batch.decoding, self._drafts, decoding, strict=True
+        ):
+            if (
+                isinstance(draft, CountedDraft)
+                and (known := self._known(request.origin.cache_salt)) is not None
+            ):
                 assert isinstance(known, NgramTree)
                 known.count(draft, verification.emitted_token_ids)
         return super().observe(batch, verified, decoding, prefill)
 
     def count(self, draft: CountedDraft, emitted_token_ids: tuple[int, ...]) -> None:
         """Learn from what the target emitted: of every node on its way, which child was right."""
-        nodes = list(zip(draft.parents.tolist(), draft.token_ids.tolist(), draft.kinds, strict=True))
+        nodes = list(
+            zip(draft.parents.tolist(), draft.token_ids.tolist(), draft.kinds, strict=True)
+        )
         at = -1
         for emitted in emitted_token_ids:
             following = None
@@ -168,7 +196,8 @@ class NgramTree(RecyclingDrafter):
             at = following
 
     def _grow(self, frontier: list[_Child], best: list[float], node: _Child, number: int) -> None:
-        """Add the children of a node to those that may come next, as far as their paths are among the best."""
+        """Add the children of a node to those that may come next, as far as their paths are among
+        the best."""
         if -node.cost <= best[0]:
             return
         followed: dict[int, list[Followed]] = {}
@@ -195,10 +224,14 @@ class NgramTree(RecyclingDrafter):
                 break
             heapq.heapreplace(best, -cost)
             follow, context = followed.get(token, []), append(node.context, token)
-            heapq.heappush(frontier, _Child(cost, rank, chance, number, token, kind, follow, context, node.depth + 1))
+            heapq.heappush(
+                frontier,
+                _Child(cost, rank, chance, number, token, kind, follow, context, node.depth + 1),
+            )
 
     def _recycled(self, context: int) -> list[tuple[int, int]]:
-        """Next tokens by the table, each with its kind: 1 and more, by length of the context and place."""
+        """Next tokens by the table, each with its kind: 1 and more, by length of the context and
+        place."""
         candidates, num_known = self._candidates(context)
         first = 1 + (num_known - 1) * NUM_CANDIDATES
         return [(token, first + place) for place, token in enumerate(candidates) if token >= 0]
@@ -209,7 +242,10 @@ class NgramTree(RecyclingDrafter):
             return []
         tokens, shares, num_known = self._datastore.lookup(context)
         first = 1 + (num_known - 1) * len(BY_SHARE)
-        return [(token, first + bisect_right(SHARES, share)) for token, share in zip(tokens, shares, strict=True)]
+        return [
+            (token, first + bisect_right(SHARES, share))
+            for token, share in zip(tokens, shares, strict=True)
+        ]
 
 
 @cache
@@ -226,20 +262,23 @@ def _priors() -> np.ndarray:
 
 
 def _matches(token_ids: np.ndarray, num_tokens: int) -> list[Followed]:
-    """The tokens, num_tokens or more, that followed each earlier match of the text's end; the longest and most recent
-    first."""
+    """The tokens, num_tokens or more, that followed each earlier match of the text's end; the
+    longest and most recent first."""
     ends = np.flatnonzero(token_ids[:-1] == token_ids[-1])[-MAX_SCANNED:]
     if not len(ends):
         return []
     width = min(MAX_MATCH, len(token_ids) - 1)
     back = np.arange(width)
     places = ends[:, None] - back
-    is_equal = (token_ids[np.maximum(places, 0)] == token_ids[len(token_ids) - 1 - back]) & (places >= 0)
+    is_equal = (token_ids[np.maximum(places, 0)] == token_ids[len(token_ids) - 1 - back]) & (
+        places >= 0
+    )
     lengths = np.logical_and.accumulate(is_equal, axis=1).sum(axis=1)
     order = np.lexsort((-ends, -lengths))[:MAX_MATCHES]
     found = []
     for place, length in zip((ends[order] + 1).tolist(), lengths[order].tolist(), strict=True):
         tokens = token_ids[place : place + num_tokens].tolist()
-        # A match that runs into the end of the text goes on with what it has already said: a period.
+        # A match that runs into the end of the text goes on with what it has already said: a
+        # period.
         found.append(Followed(tokens * -(-num_tokens // len(tokens)), length))
     return found

@@ -13,9 +13,9 @@ from smartspec.core.drafter import TreeDrafter
 
 
 class WithNgrams:
-    """A drafter into whose trees those of the n-gram drafter go, which cost nothing more: it is a drafter of the same
-    engine and has made its own when this one is called. Chains stay as they are. Implements
-    core.drafter.TreeDrafter."""
+    """A drafter into whose trees those of the n-gram drafter go, which cost nothing more: it is a
+    drafter of the same engine and has made its own when this one is called. Chains stay as they
+    are. Implements core.drafter.TreeDrafter."""
 
     def __init__(self, drafter: TreeDrafter, ngrams: NgramTree):
         self.spec = drafter.spec
@@ -23,9 +23,11 @@ class WithNgrams:
         self.draft, self.observe = drafter.draft, drafter.observe
         self._drafter, self._ngrams = drafter, ngrams
 
-    def draft_trees(self, batch: Batch, lengths, depths, width, stop=None, chances=None) -> Sequence[Draft]:
-        """The best lengths[i] nodes (int [R]) of both; of the drafter alone where a plan says what its children are
-        taken for."""
+    def draft_trees(
+        self, batch: Batch, lengths, depths, width, stop=None, chances=None
+    ) -> Sequence[Draft]:
+        """The best lengths[i] nodes (int [R]) of both; of the drafter alone where a plan says what
+        its children are taken for."""
         made = self._drafter.draft_trees(batch, lengths, depths, width, stop, chances)
         if chances is not None:
             return made
@@ -33,7 +35,8 @@ class WithNgrams:
 
 
 def merged(one: Draft, other: Draft, num_nodes: int) -> Draft:
-    """The likeliest num_nodes nodes of two trees with confidence. A node of both is as likely as the surer one says."""
+    """The likeliest num_nodes nodes of two trees with confidence. A node of both is as likely as
+    the surer one says."""
     chances: dict[tuple[int, ...], float] = {}
     for draft in (one, other):
         if draft.confidence is not None:

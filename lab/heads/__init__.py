@@ -1,5 +1,5 @@
-"""Trained heads that no default reaches, by the kind of head that a folder holds. `--drafter FOLDER` finds them here
-wherever Python finds the folder lab/."""
+"""Trained heads that no default reaches, by the kind of head that a folder holds. `--drafter
+FOLDER` finds them here wherever Python finds the folder lab/."""
 
 from lab.heads.acceptance_head import JudgedHead, JudgedRunner, read_judged
 from lab.heads.eagle.checkpoint import read_eagle

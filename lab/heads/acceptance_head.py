@@ -1,11 +1,13 @@
-"""The acceptance head (SpecDec++, arXiv 2405.19715): a small network that says how likely a draft token is accepted.
+"""The acceptance head (SpecDec++, arXiv 2405.19715): a small network that says how likely a draft
+token is accepted.
 
-It reads what the head's output embedding reads, and corrects the log-odds that the head gives its own likeliest token:
+It reads what the head's output embedding reads, and corrects the log-odds that the head gives its
+own likeliest token:
 
     log-odds = own * log-odds of the head's chance + w . x,   x <- x + silu(W x + b) for each block
 
-The source's network reads the hidden state alone, and one pass later: that of the token it judges. Ours knows the token
-when it is proposed, as a head's tokens are its likeliest and not drawn.
+The source's network reads the hidden state alone, and one pass later: that of the token it judges.
+Ours knows the token when it is proposed, as a head's tokens are its likeliest and not drawn.
 """
 
 from dataclasses import replace
@@ -32,7 +34,8 @@ LEAST = 1e-4  # chances are not taken to be nearer to 0 and 1
 
 
 class AcceptanceHead(nn.Module):
-    """size: of the hidden state. num_blocks: residual blocks. Before training it says what the head says."""
+    """size: of the hidden state. num_blocks: residual blocks. Before training it says what the head
+    says."""
 
     def __init__(self, size: int, num_blocks: int = 1):
         super().__init__()
@@ -43,7 +46,8 @@ class AcceptanceHead(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, hidden: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-        """Log-odds [N] that the likeliest tokens are accepted. hidden: [N, size]; chances: [N], the head's of them."""
+        """Log-odds [N] that the likeliest tokens are accepted. hidden: [N, size]; chances: [N], the
+        head's of them."""
         x = hidden
         for block in self.blocks:
             x = x + F.silu(block(x))
@@ -51,8 +55,9 @@ class AcceptanceHead(nn.Module):
 
     @torch.inference_mode()
     def judged(self, proposals: Proposals, hidden: torch.Tensor) -> Proposals:
-        """The same tokens. The chance of each first one is what this head says, the others share the rest as before,
-        but none gets more than the first. hidden: [n, size], of the rows of the proposals."""
+        """The same tokens. The chance of each first one is what this head says, the others share
+        the rest as before, but none gets more than the first. hidden: [n, size], of the rows of the
+        proposals."""
         first = torch.from_numpy(np.ascontiguousarray(proposals.chances[:, 0], dtype=np.float32))
         said = torch.sigmoid(self(hidden.float(), first.to(hidden.device))).cpu().numpy()
         rest = (1.0 - said) / np.maximum(1.0 - proposals.chances[:, 0], LEAST)
@@ -61,8 +66,9 @@ class AcceptanceHead(nn.Module):
 
 
 def read_acceptance(folder: Path, size: int) -> AcceptanceHead | None:
-    """The one beside a head whose hidden states are of this size, in fp32; None where there is none. Raises ValueError
-    where it is for another head, OSError where the file is damaged; both name it."""
+    """The one beside a head whose hidden states are of this size, in fp32; None where there is
+    none. Raises ValueError where it is for another head, OSError where the file is damaged; both
+    name it."""
     path = folder / FILE
     if not path.exists():
         return None
@@ -75,14 +81,17 @@ def read_acceptance(folder: Path, size: int) -> AcceptanceHead | None:
 
 
 class JudgedHead(Eagle3Head):
-    """An EAGLE-3 head with what judges its tokens, which is no part of its passes and so none of its modules."""
+    """An EAGLE-3 head with what judges its tokens, which is no part of its passes and so none of
+    its modules."""
 
     judge: tuple[AcceptanceHead]
 
 
 def read_judged(folder: Path, target: LoadedModel) -> tuple[JudgedHead, torch.Tensor | None]:
     """Raises as read_head and read_acceptance."""
-    head, embedding = read_head(folder, target, lambda folder, data, config, weights: partial(JudgedHead, config))
+    head, embedding = read_head(
+        folder, target, lambda folder, data, config, weights: partial(JudgedHead, config)
+    )
     head.judge = (read_acceptance(folder, head.config.layer.hidden_size),)
     return head, embedding
 

@@ -1,4 +1,5 @@
-"""Early exits from a target: passes through its first layers alone, and what these computed, for the layers above."""
+"""Early exits from a target: passes through its first layers alone, and what these computed, for
+the layers above."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,8 @@ from smartspec.engine.models.model_runner import ModelRunner, pieces_of
 
 @dataclass(frozen=True)
 class ExitRows:
-    """The results of the first num_layers layers for token_ids, int32 [n], in places start.. of a slot: hidden,
-    [n, hidden_size]."""
+    """The results of the first num_layers layers for token_ids, int32 [n], in places start.. of a
+    slot: hidden, [n, hidden_size]."""
 
     num_layers: int
     start: int
@@ -38,7 +39,8 @@ class ExitRows:
 
 
 class ExitMemory:
-    """Rows that passes through the first layers left, by slot, until the step's verification has read them."""
+    """Rows that passes through the first layers left, by slot, until the step's verification has
+    read them."""
 
     def __init__(self):
         self._rows: dict[int, ExitRows] = {}
@@ -46,8 +48,11 @@ class ExitMemory:
     def clear(self) -> None:
         self._rows.clear()
 
-    def add(self, segments: Sequence[Segment], num_layers: int, hidden: Sequence[torch.Tensor]) -> None:
-        """hidden: of each segment, what the first num_layers layers computed, [num_tokens, hidden_size]."""
+    def add(
+        self, segments: Sequence[Segment], num_layers: int, hidden: Sequence[torch.Tensor]
+    ) -> None:
+        """hidden: of each segment, what the first num_layers layers computed, [num_tokens,
+        hidden_size]."""
         for segment, rows in zip(segments, hidden, strict=True):
             new = ExitRows(num_layers, segment.start, segment.token_ids, rows)
             old = self._rows.get(segment.slot)
@@ -56,8 +61,8 @@ class ExitMemory:
             self._rows[segment.slot] = old.followed_by(segment, rows) if goes_on else new
 
     def of(self, segments: Sequence[Segment]) -> dict[int, tuple[int, ExitRows]]:
-        """The number and the rows of first tokens that have been computed, by the number of their segment. All of one
-        exit: rows of others are left out."""
+        """The number and the rows of first tokens that have been computed, by the number of their
+        segment. All of one exit: rows of others are left out."""
         found: dict[int, tuple[int, ExitRows]] = {}
         for number, segment in enumerate(segments):
             rows = self._rows.get(segment.slot)
@@ -70,8 +75,9 @@ class ExitMemory:
 
 @contextmanager
 def first_layers(model: nn.Module, num_layers: int) -> Iterator[None]:
-    """A pass inside the block ends after so many layers: their output goes to the final norm and the output embedding.
-    For models of transformers, which read in every pass how many layers they have."""
+    """A pass inside the block ends after so many layers: their output goes to the final norm and
+    the output embedding. For models of transformers, which read in every pass how many layers they
+    have."""
     config = model.config.get_text_config()
     num_all, config.num_hidden_layers = config.num_hidden_layers, num_layers
     try:
@@ -107,10 +113,12 @@ class ExitRunner(ModelRunner):
 
     @torch.inference_mode()
     def forward_exit(self, segments: list[Segment], num_layers: int) -> torch.Tensor:
-        """A pass through the first num_layers layers, the final norm and the output embedding: logits as of forward.
+        """A pass through the first num_layers layers, the final norm and the output embedding:
+        logits as of forward.
 
-        The KV of these layers is written. Where layers are fused, what the last of them computed is kept: a forward
-        over the same tokens, before the next memory operations, computes the layers above alone."""
+        The KV of these layers is written. Where layers are fused, what the last of them computed is
+        kept: a forward over the same tokens, before the next memory operations, computes the layers
+        above alone."""
         order, ordered = self._placed(segments)
         token_ids, plan = self._plan(ordered)
         wanted = self._wanted(ordered, order, len(token_ids))
@@ -126,10 +134,13 @@ class ExitRunner(ModelRunner):
     def _gone_on(
         self, ordered: list[Segment], order: list[int], known: dict[int, tuple[int, ExitRows]]
     ) -> torch.Tensor:
-        """Compute as forward does, where of some segments the first layers have computed the first tokens already."""
+        """Compute as forward does, where of some segments the first layers have computed the first
+        tokens already."""
         assert self._fused is not None
         end = next(iter(known.values()))[1].num_layers
-        hidden: dict[int, list[torch.Tensor]] = {n: [rows.hidden[:num]] for n, (num, rows) in known.items()}
+        hidden: dict[int, list[torch.Tensor]] = {
+            n: [rows.hidden[:num]] for n, (num, rows) in known.items()
+        }
         num_known = {number: num for number, (num, _) in known.items()}
         left = {number: _after(s, num_known.get(number, 0)) for number, s in enumerate(ordered)}
         left = {number: segment for number, segment in left.items() if segment.num_tokens}

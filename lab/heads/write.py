@@ -14,8 +14,11 @@ from smartspec.engine.drafting.head.checkpoint.files import WEIGHTS
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
 
 
-def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: str, num_draft_tokens: int = 5) -> None:
-    """Write a head in bfloat16, config.json last: a folder with one is whole. target_name: what it was trained for.
+def write_head(
+    folder: Path, head: Eagle3Head, target_name: str, architecture: str, num_draft_tokens: int = 5
+) -> None:
+    """Write a head in bfloat16, config.json last: a folder with one is whole. target_name: what it
+    was trained for.
 
     Raises OSError naming the file (disk full, no permission)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +38,8 @@ def write_head(folder: Path, head: Eagle3Head, target_name: str, architecture: s
 
 
 def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) -> None:
-    """Weights and config.json, each whole or not at all, config.json last. Raises OSError naming the folder."""
+    """Weights and config.json, each whole or not at all, config.json last. Raises OSError naming
+    the folder."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as name:
             save_file(tensors, Path(name) / WEIGHTS, metadata={"format": "pt"})
@@ -43,10 +47,14 @@ def write_files(folder: Path, tensors: dict[str, torch.Tensor], config: dict) ->
             for file in (WEIGHTS, "config.json"):
                 (Path(name) / file).replace(folder / file)
     except (OSError, SafetensorError) as error:
-        raise OSError(f"cannot write a head to {folder} ({error}): make room, then give the command again") from error
+        raise OSError(
+            f"cannot write a head to {folder} ({error}): make room, then give the command again"
+        ) from error
 
 
-def _to_json(config: HeadConfig, target_name: str, architecture: str, num_draft_tokens: int) -> dict:
+def _to_json(
+    config: HeadConfig, target_name: str, architecture: str, num_draft_tokens: int
+) -> dict:
     proposal = {"proposal_type": "greedy", "speculative_tokens": num_draft_tokens}
     return {
         "architectures": ["Eagle3Speculator"],

@@ -14,13 +14,19 @@ app = typer.Typer(pretty_exceptions_enable=False)
 
 @app.command()
 def paper(
-    output: Annotated[Path, typer.Option(help="Folder of the page and of every measured point.")] = Path(
-        "report-paper"
-    ),
-    quick: Annotated[bool, typer.Option("--quick", help="A first look: short runs of one seed.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Those of the embedded engine, too.")] = False,
+    output: Annotated[
+        Path, typer.Option(help="Folder of the page and of every measured point.")
+    ] = Path("report-paper"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look: short runs of one seed.")
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Those of the embedded engine, too.")
+    ] = False,
     processes: Annotated[int, typer.Option(min=1, help="Simulated points at the same time.")] = 2,
-    decision_log: Annotated[Path | None, typer.Option(help="Predictions of this log of a server, too.")] = None,
+    decision_log: Annotated[
+        Path | None, typer.Option(help="Predictions of this log of a server, too.")
+    ] = None,
 ) -> None:
     """Measure the figures of arXiv 2406.14066 that are missing, and write them as a page.
 

@@ -1,4 +1,5 @@
-"""How many requests per second plain decoding can serve: the knee, around which the rates of a figure lie."""
+"""How many requests per second plain decoding can serve: the knee, around which the rates of a
+figure lie."""
 
 from collections.abc import Sequence
 
@@ -28,13 +29,18 @@ def measure(settings: Settings) -> Values:
     """What off serves while as many requests are under way as fit."""
     scenario = Scenario(**{name: value for name, value in settings.items() if name != "cell"})
     is_mixed = settings["cell"] == MIXED
-    run = run_virtually(scenario, mixed_requests(scenario.num_requests, BATCH) if is_mixed else make_traffic(scenario))
+    run = run_virtually(
+        scenario,
+        mixed_requests(scenario.num_requests, BATCH) if is_mixed else make_traffic(scenario),
+    )
     return {"requests_per_second": served(run.records, BATCH)}
 
 
 def served(records: Sequence[RequestRecord], batch: int) -> float:
     """Requests per second that end in a closed loop, but for the first and the last batch."""
-    ends = np.sort([record.start_seconds + record.end_to_end_seconds for record in records])[batch:-batch]
+    ends = np.sort([record.start_seconds + record.end_to_end_seconds for record in records])[
+        batch:-batch
+    ]
     return (len(ends) - 1) / float(ends[-1] - ends[0])
 
 

@@ -1,4 +1,5 @@
-"""Estimated against true acceptance over time, through a change: a steady batch whose drafts get worse, then better."""
+"""Estimated against true acceptance over time, through a change: a steady batch whose drafts get
+worse, then better."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,19 +15,26 @@ from smartspec.sim.scenario import Scenario
 
 NAME = "change"
 BATCHES = (1, 8, 64)
-CHANCES = ((0.0, 0.8), (4.0, 0.4), (8.0, 0.8))  # seconds from which on draft tokens are accepted with that chance
+# seconds from which on draft tokens are accepted with that chance
+CHANCES = ((0.0, 0.8), (4.0, 0.4), (8.0, 0.8))
 END, BIN, CLOSE = 12.0, 0.25, 0.05
 ACCEPTANCE = str(CHANCES[0][1]) + "".join(f">{chance}@{second:g}" for second, chance in CHANCES[1:])
 
 
 def change_figure() -> Figure:
     """A run for every size of batch."""
-    run = PAIR | {"policy": "goodput", "acceptance": ACCEPTANCE, "output_tokens": 250, "prompt_tokens": 200}
+    run = PAIR | {
+        "policy": "goodput",
+        "acceptance": ACCEPTANCE,
+        "output_tokens": 250,
+        "prompt_tokens": 200,
+    }
     return Figure(NAME, tuple(run | {"batch": batch} for batch in BATCHES), measure)
 
 
 def measure(settings: Settings) -> Values:
-    """By bins of BIN seconds: mean estimate of the acceptance of a first draft token. null in one without a step."""
+    """By bins of BIN seconds: mean estimate of the acceptance of a first draft token. null in one
+    without a step."""
     told: list[tuple[float, float]] = []
 
     def note(record: DecisionRecord) -> None:
@@ -50,19 +58,26 @@ class _Ended(Exception):
 def change_section(points: Sequence[Point]) -> Section:
     """The section of the page."""
     moments = (np.arange(round(END / BIN)) + 0.5) * BIN
-    true = np.array([[chance for second, chance in CHANCES if second <= moment][-1] for moment in moments])
+    true = np.array(
+        [[chance for second, chance in CHANCES if second <= moment][-1] for moment in moments]
+    )
     lines, rows = [Line("true", tuple(moments.tolist()), tuple(true.tolist()))], []
     for settings, values in points:
-        known = [(m, e) for m, e in zip(moments.tolist(), values["estimates"], strict=True) if e is not None]
+        known = [
+            (m, e)
+            for m, e in zip(moments.tolist(), values["estimates"], strict=True)
+            if e is not None
+        ]
         name = "1 request" if settings["batch"] == 1 else f"{settings['batch']} requests"
         lines.append(Line(name, *map(tuple, zip(*known, strict=True))))
         rows.append((name, *(_until_close(dict(known), second) for second, _ in CHANCES)))
     return Section(
         title="Estimated against true acceptance over time (simulated)",
         text=(
-            "Vicuna-7B with its 160M draft model on an A100, so many requests at all times, policy goodput. The chance "
-            "of a draft token changes for all at the same moments. The estimate is that of a first draft token, mean "
-            "over requests, before its step. Where nothing is drafted, nothing is seen: the estimate waits for trials.",
+            "Vicuna-7B with its 160M draft model on an A100, so many requests at all times, policy "
+            "goodput. The chance of a draft token changes for all at the same moments. The "
+            "estimate is that of a first draft token, mean over requests, before its step. Where "
+            "nothing is drafted, nothing is seen: the estimate waits for trials.",
         ),
         plots=(
             Plot(

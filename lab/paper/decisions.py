@@ -1,4 +1,5 @@
-"""What decision records say of a controller's predictions: of tokens per second, and of the time of a step.
+"""What decision records say of a controller's predictions: of tokens per second, and of the time of
+a step.
 
 Records come from a simulated run or from the decision log of a live one; the figures are the same.
 """
@@ -16,8 +17,9 @@ _FIELDS = ("num_rows", "predicted_tokens", "emitted", "predicted_seconds", "seco
 
 @dataclass
 class StepTable:
-    """Columns of decoding steps without prefill, one entry a step: decoding requests, expected and emitted tokens,
-    predicted and measured seconds. A step with prefill emits first tokens too, which no goodput predicts."""
+    """Columns of decoding steps without prefill, one entry a step: decoding requests, expected and
+    emitted tokens, predicted and measured seconds. A step with prefill emits first tokens too,
+    which no goodput predicts."""
 
     num_rows: list[int] = field(default_factory=list)
     predicted_tokens: list[float] = field(default_factory=list)
@@ -44,19 +46,26 @@ class StepTable:
         self.seconds.append(outcome.seconds.total)
 
     def summary(self) -> dict:
-        """JSON-able: a list of one entry for each size of batch (1, 2, 3 - 4, 5 - 8, ...), and the error of the first
-        steps. Without a step: empty and None."""
+        """JSON-able: a list of one entry for each size of batch (1, 2, 3 - 4, 5 - 8, ...), and the
+        error of the first steps. Without a step: empty and None."""
         columns = {name: np.array(getattr(self, name), dtype=float) for name in _FIELDS}
         errors = np.abs(columns["predicted_seconds"] / columns["seconds"] - 1.0)
         sizes = np.ceil(np.log2(np.maximum(columns["num_rows"], 1))).astype(int)
         return {
-            "sizes": [_of_size(columns, errors, sizes == size, 2**size) for size in np.unique(sizes).tolist()],
+            "sizes": [
+                _of_size(columns, errors, sizes == size, 2**size)
+                for size in np.unique(sizes).tolist()
+            ],
             "early_error": float(np.median(errors[:EARLY_STEPS])) if len(errors) else None,
-            "late_error": float(np.median(errors[EARLY_STEPS:])) if len(errors) > EARLY_STEPS else None,
+            "late_error": float(np.median(errors[EARLY_STEPS:]))
+            if len(errors) > EARLY_STEPS
+            else None,
         }
 
 
-def _of_size(columns: dict[str, np.ndarray], errors: np.ndarray, chosen: np.ndarray, largest: int) -> dict:
+def _of_size(
+    columns: dict[str, np.ndarray], errors: np.ndarray, chosen: np.ndarray, largest: int
+) -> dict:
     """Steps of up to largest requests. Goodputs are tokens per second, sums over sums."""
     total = {name: float(values[chosen].sum()) for name, values in columns.items()}
     return {

@@ -16,17 +16,27 @@ from smartspec.report.sections import Section
 
 
 def simulated_figures(file: PointFile, effort: Effort) -> tuple[Figure, ...]:
-    """Short ones first, so that a run that is ended early has most of them. Rates follow from the capacities that the
-    file knows: until they are measured, there is no point at these rates."""
+    """Short ones first, so that a run that is ended early has most of them. Rates follow from the
+    capacities that the file knows: until they are measured, there is no point at these rates."""
     known = capacities(file.points(capacity_figure(effort)))
-    steps = rate_step_figure(effort, known[MIXED]) if MIXED in known else Figure("rate_step", (), str)
+    steps = (
+        rate_step_figure(effort, known[MIXED]) if MIXED in known else Figure("rate_step", (), str)
+    )
     lengths = length_figure(num_steps=effort.num_steps)
     of_rates = steps, latency_figure(effort, known)
-    return curve_figure(), lengths, change_figure(), prediction_figure(), offline_figure(), *of_rates
+    return (
+        curve_figure(),
+        lengths,
+        change_figure(),
+        prediction_figure(),
+        offline_figure(),
+        *of_rates,
+    )
 
 
 def simulated_sections(file: PointFile, effort: Effort) -> tuple[Section, ...]:
-    """Of what has been measured so far, in the order of the page. A figure without a point has none."""
+    """Of what has been measured so far, in the order of the page. A figure without a point has
+    none."""
     curves, lengths, change, predictions, offline, rate_step, latency = (
         file.points(figure) for figure in simulated_figures(file, effort)
     )

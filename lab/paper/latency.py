@@ -1,4 +1,5 @@
-"""Mean request latency against request rate: the paper's main figure, one plot for each pair of models and workload."""
+"""Mean request latency against request rate: the paper's main figure, one plot for each pair of
+models and workload."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +17,25 @@ from smartspec.sim.simulation import kv_tokens
 
 NAME = "latency"
 
-Means = dict[tuple[float, str], dict[int, float]]  # mean seconds of a request by seed, by rate and policy
+# mean seconds of a request by seed, by rate and policy
+Means = dict[tuple[float, str], dict[int, float]]
 Latencies = dict[str, list[float]]  # the same at one rate: by policy, of the seeds that all have
 
 
-def latency_figure(effort: Effort, capacities: Mapping[str, float], cells: Sequence[Cell] = CELLS) -> Figure:
-    """Every cell of known capacity at every rate with every policy. Seed by seed, cell by cell: a run that is ended
-    early has whole plots. capacities: requests per second that off can serve, by name of cell."""
+def latency_figure(
+    effort: Effort, capacities: Mapping[str, float], cells: Sequence[Cell] = CELLS
+) -> Figure:
+    """Every cell of known capacity at every rate with every policy. Seed by seed, cell by cell: a
+    run that is ended early has whole plots. capacities: requests per second that off can serve, by
+    name of cell."""
     settings = [
         {"cell": cell.name, "arm": policy}
         | cell.scenario_of(policy)
-        | {"rate": float(f"{share * capacities[cell.name]:.3g}"), "seconds": effort.seconds, "seed": seed}
+        | {
+            "rate": float(f"{share * capacities[cell.name]:.3g}"),
+            "seconds": effort.seconds,
+            "seed": seed,
+        }
         for seed in effort.seeds
         for cell in cells
         if cell.name in capacities
@@ -42,16 +51,19 @@ def policies_of(cell: Cell, effort: Effort) -> tuple[str, ...]:
 
 
 def memory_binds(cell: Cell) -> bool:
-    """True if a draft model takes memory, and beside it fewer requests of mean length fit than may run at once."""
+    """True if a draft model takes memory, and beside it fewer requests of mean length fit than may
+    run at once."""
     scenario = Scenario(rate=1.0, **cell.scenario)
     mean = scenario.prompt_tokens + scenario.output_tokens / 2
     return scenario.has_model and kv_tokens(scenario) < scenario.max_batch * mean
 
 
 def measure(settings: Settings) -> Values:
-    """Mean and 99th percentile of latency and mean time to the first token, in seconds; mean draft tokens verified per
-    request and step."""
-    scenario = Scenario(**{name: value for name, value in settings.items() if name not in ("cell", "arm")})
+    """Mean and 99th percentile of latency and mean time to the first token, in seconds; mean draft
+    tokens verified per request and step."""
+    scenario = Scenario(
+        **{name: value for name, value in settings.items() if name not in ("cell", "arm")}
+    )
     run = run_virtually(scenario)
     latencies, totals = latencies_of(run), run.totals
     return {
@@ -82,7 +94,9 @@ def by_rate(means: Means) -> dict[float, Latencies]:
         of_policy = {policy: means.get((rate, policy), {}) for policy in policies}
         seeds = sorted(set.intersection(*map(set, of_policy.values())))
         if seeds:
-            found[rate] = {policy: [known[seed] for seed in seeds] for policy, known in of_policy.items()}
+            found[rate] = {
+                policy: [known[seed] for seed in seeds] for policy, known in of_policy.items()
+            }
     return found
 
 
@@ -95,16 +109,19 @@ def latency_section(points: Sequence[Point], cells: Sequence[Cell] = CELLS) -> S
         title="Mean request latency against rate (simulated)",
         text=(
             *_headline([row for cell, rates in found.values() for row in _ratios(cell, rates)]),
-            f"Each plot is a pair of models with a workload. The same Poisson arrivals of {seconds:g} s meet every "
-            "policy. A good policy follows the lower envelope of the fixed lengths, and is never above off. That is "
-            "the paper's claim: at high rates and low acceptance fixed lengths are slower than off, and SmartSpec is "
-            "not. Rates are shares of what off can serve, which is measured first.",
-            "Queues make the largest ratios. Between what off can serve and what speculation can, requests of off "
-            "wait for longer and longer while others arrive, and those of a good policy do not. So the ratio grows "
-            "with the length of the run, and no bound of a single request holds it. Far beyond both, all wait.",
-            "Times are those of a roofline of the named devices, fitted to measured steps on H100s and assumed on "
-            "A100s. Acceptance and text lengths are assumed: no source states them by cell. So shapes can be "
-            "compared with the paper's, single values cannot. The controller's own time is not charged.",
+            "Each plot is a pair of models with a workload. The same Poisson arrivals of "
+            f"{seconds:g} s meet every policy. A good policy follows the lower envelope of the "
+            "fixed lengths, and is never above off. That is the paper's claim: at high rates and "
+            "low acceptance fixed lengths are slower than off, and SmartSpec is not. Rates are "
+            "shares of what off can serve, which is measured first.",
+            "Queues make the largest ratios. Between what off can serve and what speculation can, "
+            "requests of off wait for longer and longer while others arrive, and those of a good "
+            "policy do not. So the ratio grows with the length of the run, and no bound of a "
+            "single request holds it. Far beyond both, all wait.",
+            "Times are those of a roofline of the named devices, fitted to measured steps on H100s "
+            "and assumed on A100s. Acceptance and text lengths are assumed: no source states them "
+            "by cell. So shapes can be compared with the paper's, single values cannot. The "
+            "controller's own time is not charged.",
         ),
         plots=tuple(_plot(cell, means[name]) for name, (cell, _) in found.items()),
         tables=(_table(found), _claim(found), *_bare(found, means_by_cell(points, "ttft"))),
@@ -116,16 +133,22 @@ def _plot(cell: Cell, means: Means) -> Plot:
     """Means over seeds, and the least and the largest of them."""
     lines = []
     for policy in dict.fromkeys(policy for _, policy in means):
-        known = sorted((rate, list(seeds.values())) for (rate, name), seeds in means.items() if name == policy)
+        known = sorted(
+            (rate, list(seeds.values())) for (rate, name), seeds in means.items() if name == policy
+        )
         rates, values = zip(*known, strict=True)
-        bounds = ((), ()) if max(map(len, values)) == 1 else (tuple(map(min, values)), tuple(map(max, values)))
+        bounds = (
+            ((), ())
+            if max(map(len, values)) == 1
+            else (tuple(map(min, values)), tuple(map(max, values)))
+        )
         lines.append(Line(policy, rates, tuple(map(fmean, values)), *bounds))
     return Plot(
         title=cell.name,
         x_label="requests per second",
         y_label="mean latency, seconds",
         lines=tuple(lines),
-        caption=f"Drafts: {cell.style}. Pair, devices and data: {cell.source}. Shaded: of single seeds.",
+        caption=f"Drafts: {cell.style}. Pair, devices and data: {cell.source}. Shaded: of single seeds.",  # noqa: E501
         log_x=True,
         log_y=True,
     )
@@ -174,8 +197,9 @@ def _headline(rows: Sequence[_Row]) -> list[str]:
         return []
     worst, best = (choose(rows, key=lambda row: row.off.value) for choose in (min, max))
     return [
-        f"Of {len(rows)} points, off / goodput is {worst.off.text()} in the worst ({worst.cell}, {worst.rate:g} a "
-        f"second) and {best.off.text()} in the best ({best.cell}, {best.rate:g} a second)."
+        f"Of {len(rows)} points, off / goodput is {worst.off.text()} in the worst ({worst.cell}, "
+        f"{worst.rate:g} a second) and {best.off.text()} in the best ({best.cell}, {best.rate:g} a "
+        "second)."
     ]
 
 
@@ -183,14 +207,15 @@ Found = dict[str, tuple[Cell, dict[float, Latencies]]]
 
 
 def _table(found: Found) -> Table:
-    """goodput against off, against the best fixed length of each rate, and against the paper's rule."""
+    """goodput against off, against the best fixed length of each rate, and against the paper's
+    rule."""
     rows = [row for cell, rates in found.values() for row in _ratios(cell, rates)]
     return Table(
         "How many times as long requests take without goodput, worst against off first",
         ("cell", "requests/s", "off", "best fixed", "its latency", "smartspec-paper", "seeds"),
         tuple(row.texts() for row in sorted(rows, key=lambda row: row.off.value)),
-        f"Latency over that of goodput: below 1 goodput is slower. {SPREAD} The best fixed length is chosen for each "
-        "rate afterwards, which cannot be done in advance.",
+        f"Latency over that of goodput: below 1 goodput is slower. {SPREAD} The best fixed length "
+        "is chosen for each rate afterwards, which cannot be done in advance.",
     )
 
 
@@ -200,17 +225,25 @@ def _claim(found: Found) -> Table:
     for cell, rates in found.values():
         for rate, latencies in rates.items():
             slowest = max(fixed_of(latencies), key=lambda policy: sum(latencies[policy]))
-            policies = [slowest, best_fixed(latencies), *({"smartspec-paper"} & set(latencies)), "goodput"]
+            policies = [
+                slowest,
+                best_fixed(latencies),
+                *({"smartspec-paper"} & set(latencies)),
+                "goodput",
+            ]
             ratios = [ratio_of_seeds(latencies[policy], latencies["off"]) for policy in policies]
             texts = [f"{policies[i]}: {ratios[i].text()}" for i in (0, 1)]
             others = [ratio.text() for ratio in ratios[2:]]
-            rows.append((ratios, (cell.name, f"{rate:g}", *texts, *(["-"] * (2 - len(others))), *others)))
+            rows.append(
+                (ratios, (cell.name, f"{rate:g}", *texts, *(["-"] * (2 - len(others))), *others))
+            )
     slower = sorted((row for row in rows if row[0][0].low > 1), key=lambda row: -row[0][-1].value)
     return Table(
         "Where a fixed length is slower than off: latency over that of off, worst of goodput first",
         ("cell", "requests/s", "slowest fixed", "best fixed", "smartspec-paper", "goodput"),
         tuple(row for _, row in slower),
-        f"{len(slower)} of {len(rows)} points, with every seed. Above 1 a policy is slower than off. {SPREAD}",
+        f"{len(slower)} of {len(rows)} points, with every seed. Above 1 a policy is slower than "
+        f"off. {SPREAD}",
     )
 
 
@@ -222,16 +255,25 @@ def _bare(found: Found, ttft: dict[str, Means]) -> list[Table]:
             for policy in (NO_DRAFTER, "off", "goodput") if NO_DRAFTER in latencies else ():
                 kv = kv_tokens(Scenario(rate=1.0, **cell.scenario_of(policy)))
                 seconds = fmean(latencies[policy]), fmean(ttft[name][rate, policy].values())
-                rows.append((name, f"{rate:g}", policy, f"{kv:,}", *(f"{each:.2f}" for each in seconds)))
+                rows.append(
+                    (name, f"{rate:g}", policy, f"{kv:,}", *(f"{each:.2f}" for each in seconds))
+                )
     if not rows:
         return []
     return [
         Table(
             "What the memory of the drafter costs where it binds",
-            ("cell", "requests/s", "policy", "tokens of KV", "mean latency, s", "mean time to first token, s"),
+            (
+                "cell",
+                "requests/s",
+                "policy",
+                "tokens of KV",
+                "mean latency, s",
+                "mean time to first token, s",
+            ),
             tuple(rows),
-            "off is served beside a loaded drafter, as a server that turns speculation off by itself does: the weights "
-            "and the KV of the drafter take memory all the same.",
+            "off is served beside a loaded drafter, as a server that turns speculation off by "
+            "itself does: the weights and the KV of the drafter take memory all the same.",
         )
     ]
 

@@ -1,8 +1,9 @@
-"""Chosen length against batch size, for three acceptances: falls with the batch, rises with acceptance.
+"""Chosen length against batch size, for three acceptances: falls with the batch, rises with
+acceptance.
 
-The paper's microbenchmark: 256 tokens in, 256 out, 1 to 128 requests at once, lengths up to 8, acceptance forced to
-0.5, 0.7 and 0.9; here to 0.4 too. The cell nearest the paper's largest speed-up is among these: acceptance 0.9, length
-7, few requests.
+The paper's microbenchmark: 256 tokens in, 256 out, 1 to 128 requests at once, lengths up to 8,
+acceptance forced to 0.5, 0.7 and 0.9; here to 0.4 too. The cell nearest the paper's largest
+speed-up is among these: acceptance 0.9, length 7, few requests.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ CONTEXT_TOKENS, OUTPUT_TOKENS = 384, 256  # half of the output is there in the m
 def length_figure(batches: Sequence[int] = BATCHES, num_steps: int = 400) -> Figure:
     """A steady batch of every size, for every acceptance and policy."""
     settings = [
-        PAIR | {"acceptance": str(acceptance), "batch": batch, "policy": policy, "num_steps": num_steps}
+        PAIR
+        | {"acceptance": str(acceptance), "batch": batch, "policy": policy, "num_steps": num_steps}
         for policy in POLICIES
         for acceptance in ACCEPTANCES
         for batch in batches
@@ -48,7 +50,13 @@ def length_figure(batches: Sequence[int] = BATCHES, num_steps: int = 400) -> Fig
 def curve_figure() -> Figure:
     """Every length for the same batch, for some batches and acceptances."""
     settings = [
-        PAIR | {"acceptance": acceptance, "batch": batch, "policy": f"fixed:{length}", "num_steps": CURVE_STEPS}
+        PAIR
+        | {
+            "acceptance": acceptance,
+            "batch": batch,
+            "policy": f"fixed:{length}",
+            "num_steps": CURVE_STEPS,
+        }
         for acceptance in CURVE_ACCEPTANCES
         for batch in CURVE_BATCHES
         for length in range(1, PAIR["max_draft_tokens"] + 1)
@@ -57,12 +65,17 @@ def curve_figure() -> Figure:
 
 
 def measure(settings: Settings) -> Values:
-    """Draft tokens verified per request and step in the second half of the steps, and expected tokens per second there
-    with this policy and with off."""
+    """Draft tokens verified per request and step in the second half of the steps, and expected
+    tokens per second there with this policy and with off."""
     num_steps = settings["num_steps"]
     fields = {name: value for name, value in settings.items() if name != "num_steps"}
-    phase = Phase(num_steps, settings["batch"], context_tokens=CONTEXT_TOKENS, output_tokens=OUTPUT_TOKENS)
-    log, off = (simulate_static(Scenario(**fields | {"policy": name}), [phase]) for name in (fields["policy"], "off"))
+    phase = Phase(
+        num_steps, settings["batch"], context_tokens=CONTEXT_TOKENS, output_tokens=OUTPUT_TOKENS
+    )
+    log, off = (
+        simulate_static(Scenario(**fields | {"policy": name}), [phase])
+        for name in (fields["policy"], "off")
+    )
     steps = slice(num_steps // 2, None)
     return {
         "mean_length": float(log.verified[steps].sum() / log.num_rows[steps].sum()),
@@ -76,14 +89,18 @@ def length_section(points: Sequence[Point]) -> Section:
     return Section(
         title="Chosen length against batch size (simulated)",
         text=(
-            "Vicuna-7B with its 160M draft model on an A100; 256 tokens in and out; lengths up to 8. Every draft token "
-            "is accepted with the same chance. The paper shows that lengths fall with the batch and rise with "
-            "acceptance.",
-            "smartspec-paper must win by 10 % before it drafts at all, and has one length for all requests. goodput "
-            "may give each request another one, so its means lie between whole numbers.",
+            "Vicuna-7B with its 160M draft model on an A100; 256 tokens in and out; lengths up to "
+            "8. Every draft token is accepted with the same chance. The paper shows that lengths "
+            "fall with the batch and rise with acceptance.",
+            "smartspec-paper must win by 10 % before it drafts at all, and has one length for all "
+            "requests. goodput may give each request another one, so its means lie between whole "
+            "numbers.",
         ),
         plots=tuple(_plot(policy, points) for policy in POLICIES),
-        tables=(_largest(points), _table([point for point in points if point[0]["policy"] in POLICIES])),
+        tables=(
+            _largest(points),
+            _table([point for point in points if point[0]["policy"] in POLICIES]),
+        ),
         command="python -m lab.paper",
     )
 
@@ -98,7 +115,9 @@ def _plot(policy: str, points: Sequence[Point]) -> Plot:
         ]
         batches, lengths = zip(*known, strict=True) if known else ((), ())
         lines.append(Line(f"acceptance {acceptance}", batches, lengths))
-    return Plot(policy, "requests at once", "draft tokens per request and step", tuple(lines), log_x=True)
+    return Plot(
+        policy, "requests at once", "draft tokens per request and step", tuple(lines), log_x=True
+    )
 
 
 def curve_section(points: Sequence[Point]) -> Section:
@@ -112,16 +131,19 @@ def curve_section(points: Sequence[Point]) -> Section:
     return Section(
         title="Goodput against length (simulated)",
         text=(
-            "Vicuna-7B with its 160M draft model on an A100: tokens per second with one length for all, over those "
-            "without drafts. The best length is where a curve is highest. It falls with the batch and rises with "
-            "acceptance, and no one length is best for all curves: that is why lengths are to be chosen in each step.",
+            "Vicuna-7B with its 160M draft model on an A100: tokens per second with one length for "
+            "all, over those without drafts. The best length is where a curve is highest. It falls "
+            "with the batch and rises with acceptance, and no one length is best for all curves: "
+            "that is why lengths are to be chosen in each step.",
         ),
         plots=(
             Plot(
                 "Goodput of a fixed length",
                 "draft tokens per request and step",
                 "tokens per second, over off",
-                tuple(Line(name, tuple(gains), tuple(gains.values())) for name, gains in found.items()),
+                tuple(
+                    Line(name, tuple(gains), tuple(gains.values())) for name, gains in found.items()
+                ),
                 reference=1.0,
             ),
         ),
@@ -130,7 +152,13 @@ def curve_section(points: Sequence[Point]) -> Section:
                 "Best length, and the worst of 1 to 8 there; least gain first",
                 ("curve", "best length", "over off", "worst length", "over off"),
                 tuple(
-                    (name, f"{best[name]:.0f}", f"{max(gains.values()):.2f}", f"{low:.0f}", f"{gains[low]:.2f}")
+                    (
+                        name,
+                        f"{best[name]:.0f}",
+                        f"{max(gains.values()):.2f}",
+                        f"{low:.0f}",
+                        f"{gains[low]:.2f}",
+                    )
                     for name, gains in sorted(found.items(), key=lambda pair: max(pair[1].values()))
                     for low in [min((k for k in gains if k), key=gains.__getitem__)]
                 ),
@@ -150,11 +178,18 @@ def _largest(points: Sequence[Point]) -> Table:
     }
     policies = (LARGEST["policy"], *POLICIES)
     rows = [
-        (str(batch), *(f"{over_off[policy, batch]:.2f}" if (policy, batch) in over_off else "-" for policy in policies))
+        (
+            str(batch),
+            *(
+                f"{over_off[policy, batch]:.2f}" if (policy, batch) in over_off else "-"
+                for policy in policies
+            ),
+        )
         for batch in sorted({batch for _, batch in over_off}, reverse=True)
     ]
     return Table(
-        f"Nearest the paper's {OVER_OFF} x: tokens per second over off with acceptance {LARGEST['acceptance']}",
+        f"Nearest the paper's {OVER_OFF} x: tokens per second over off with acceptance "
+        f"{LARGEST['acceptance']}",
         ("requests", *policies),
         tuple(rows),
         "Largest batch, which gains least, first. Expected tokens and seconds, so without noise.",
@@ -163,14 +198,23 @@ def _largest(points: Sequence[Point]) -> Table:
 
 def _table(points: Sequence[Point]) -> Table:
     rows = sorted(
-        ((values["goodput"] / values["goodput_off"], settings, values["mean_length"]) for settings, values in points),
+        (
+            (values["goodput"] / values["goodput_off"], settings, values["mean_length"])
+            for settings, values in points
+        ),
         key=lambda row: row[0],
     )
     return Table(
         "Tokens per second over off, worst first",
         ("policy", "acceptance", "requests", "length", "over off"),
         tuple(
-            (settings["policy"], settings["acceptance"], str(settings["batch"]), f"{length:.1f}", f"{ratio:.3f}")
+            (
+                settings["policy"],
+                settings["acceptance"],
+                str(settings["batch"]),
+                f"{length:.1f}",
+                f"{ratio:.3f}",
+            )
             for ratio, settings, length in rows
         ),
         "Expected tokens and seconds, so without noise.",

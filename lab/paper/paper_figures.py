@@ -18,11 +18,16 @@ TITLE = "The figures of the SmartSpec paper, made here"
 
 
 def report_paper(
-    output: Path, effort: "Effort", live: bool = False, decision_log: Path | None = None, processes: int = 1
+    output: Path,
+    effort: "Effort",
+    live: bool = False,
+    decision_log: Path | None = None,
+    processes: int = 1,
 ) -> None:
-    """Measure what is missing and write the page into the folder output: after Ctrl-C, or if a server fails, that of
-    what there is. Exit code 130 after Ctrl-C. ValueError on a file of points or a log that cannot be used, a folder
-    that cannot be written, or a server that does not answer."""
+    """Measure what is missing and write the page into the folder output: after Ctrl-C, or if a
+    server fails, that of what there is. Exit code 130 after Ctrl-C. ValueError on a file of points
+    or a log that cannot be used, a folder that cannot be written, or a server that does not
+    answer."""
     from lab.paper.points import PointFile
     from lab.paper.predictions import measured_in_log
 
@@ -39,7 +44,9 @@ def report_paper(
             failure = error
         _write(output, file, effort, of_log)
     except OSError as error:
-        raise ValueError(f"--output {output} cannot be written ({error.strerror}): name another folder") from error
+        raise ValueError(
+            f"--output {output} cannot be written ({error.strerror}): name another folder"
+        ) from error
     if isinstance(failure, KeyboardInterrupt):
         print("ended early, points are missing: the same command goes on")
         raise typer.Exit(130)
@@ -64,7 +71,9 @@ def _measure_live(file: "PointFile", output: Path, effort: "Effort") -> None:
     _measure_matrix(output / LIVE, matrix, effort.live.repetitions)
 
 
-def _measure_missing(file: "PointFile", figures: "tuple[Figure, ...] | list[Figure]", processes: int) -> None:
+def _measure_missing(
+    file: "PointFile", figures: "tuple[Figure, ...] | list[Figure]", processes: int
+) -> None:
     from lab.paper.points import measure_missing
 
     with _progress(len(file.missing(figures))) as on_point:
@@ -108,7 +117,10 @@ def _write(output: Path, file: "PointFile", effort: "Effort", of_log: "list[Poin
 
     sections = [*simulated_sections(file, effort), *_live_sections(output, file, effort)]
     if of_log:
-        sections += [goodput_section(of_log, "from the decision log"), time_section(of_log, "from the decision log")]
+        sections += [
+            goodput_section(of_log, "from the decision log"),
+            time_section(of_log, "from the decision log"),
+        ]
     write_page(output / PAGE, TITLE, sections)
     print(f"wrote {output / PAGE}, made of {output / POINTS}")
 
@@ -124,12 +136,23 @@ def _live_sections(output: Path, file: "PointFile", effort: "Effort") -> "list[S
 
 @contextmanager
 def _progress(total: int) -> "Iterator[Callable[[str], None]]":
-    """A bar on standard error with the time that is left, or lines where that is no terminal; yields what is called
-    after each point."""
+    """A bar on standard error with the time that is left, or lines where that is no terminal;
+    yields what is called after each point."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     console = Console(stderr=True)
     with Progress(*columns, console=console, refresh_per_second=2, transient=True) as progress:
         task_id = progress.add_task("points", total=total)
@@ -137,6 +160,10 @@ def _progress(total: int) -> "Iterator[Callable[[str], None]]":
         def on_point(name: str) -> None:
             progress.update(task_id, description=name, advance=1)
             if not console.is_terminal:
-                print(f"{progress.tasks[0].completed:.0f}/{total} {name}", file=console.file, flush=True)
+                print(
+                    f"{progress.tasks[0].completed:.0f}/{total} {name}",
+                    file=console.file,
+                    flush=True,
+                )
 
         yield on_point

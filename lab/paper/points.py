@@ -1,7 +1,7 @@
 """Measured points of figures in one JSONL file, so that a run that was ended goes on where it was.
 
-A line is {"figure": name, "settings": {...}, "values": {...}}. A point is found again by its figure and its settings;
-with other settings it is another point.
+A line is {"figure": name, "settings": {...}, "values": {...}}. A point is found again by its figure
+and its settings; with other settings it is another point.
 """
 
 import json
@@ -18,8 +18,8 @@ Point = tuple[Settings, Values]
 
 @dataclass(frozen=True)
 class Figure:
-    """What is measured for one figure. name: its own. settings: of each point. measure: the values of a point; it may
-    raise KeyboardInterrupt."""
+    """What is measured for one figure. name: its own. settings: of each point. measure: the values
+    of a point; it may raise KeyboardInterrupt."""
 
     name: str
     settings: tuple[Settings, ...]
@@ -27,8 +27,9 @@ class Figure:
 
 
 class PointFile:
-    """The points that are known. ValueError on a file that is none of points, with the line and the remedy; OSError if
-    it cannot be read. A last line that breaks off, as a killed run leaves it, is cut off."""
+    """The points that are known. ValueError on a file that is none of points, with the line and the
+    remedy; OSError if it cannot be read. A last line that breaks off, as a killed run leaves it, is
+    cut off."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -51,11 +52,18 @@ class PointFile:
 
     def missing(self, figures: Iterable[Figure]) -> list[tuple[Figure, Settings]]:
         """What is to be measured."""
-        return [(f, settings) for f in figures for settings in f.settings if self.values(f.name, settings) is None]
+        return [
+            (f, settings)
+            for f in figures
+            for settings in f.settings
+            if self.values(f.name, settings) is None
+        ]
 
     def add(self, figure: str, settings: Settings, values: Values) -> None:
         """Keep a point, at once on disk."""
-        line = json.dumps({"figure": figure, "settings": settings, "values": values}, allow_nan=False)
+        line = json.dumps(
+            {"figure": figure, "settings": settings, "values": values}, allow_nan=False
+        )
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
         self._known[_key(figure, settings)] = json.loads(line)["values"]
@@ -70,10 +78,13 @@ def measure_missing(
     on_point: Callable[[str], None] = lambda name: None,
     processes: int = 1,
 ) -> None:
-    """Measure every point that is not known, so many at once. on_point: called with the figure's name after each. What
-    an exception, KeyboardInterrupt among them, ends is not kept, and all that was measured before is."""
+    """Measure every point that is not known, so many at once. on_point: called with the figure's
+    name after each. What an exception, KeyboardInterrupt among them, ends is not kept, and all that
+    was measured before is."""
     jobs = [(figure.name, settings, figure.measure) for figure, settings in file.missing(figures)]
-    for name, settings, values in map(_measured, jobs) if processes == 1 else _at_once(jobs, processes):
+    for name, settings, values in (
+        map(_measured, jobs) if processes == 1 else _at_once(jobs, processes)
+    ):
         file.add(name, settings, values)
         on_point(name)
 
@@ -84,9 +95,11 @@ def _measured(job: _Job) -> tuple[str, Settings, Values]:
 
 
 def _at_once(jobs: list[_Job], processes: int) -> Iterator[tuple[str, Settings, Values]]:
-    """In the order in which they end. At a terminal Ctrl-C goes to all processes: those that measure ignore it, and
-    this one ends them."""
-    with get_context("spawn").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    """In the order in which they end. At a terminal Ctrl-C goes to all processes: those that
+    measure ignore it, and this one ends them."""
+    with get_context("spawn").Pool(
+        processes, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    ) as pool:
         yield from pool.imap_unordered(_measured, jobs)
 
 
@@ -100,6 +113,6 @@ def _read(path: Path, number: int, line: str) -> tuple[str, Values]:
         return _key(data["figure"], data["settings"]), dict(data["values"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{path}, line {number} is no measured point ({error!r}): delete the line to measure it again, or name "
-            "another --output"
+            f"{path}, line {number} is no measured point ({error!r}): delete the line to measure "
+            "it again, or name another --output"
         ) from error

@@ -1,4 +1,5 @@
-"""Predicted against measured: tokens per second, and the time of a step, for start-up profiles that are right or wrong.
+"""Predicted against measured: tokens per second, and the time of a step, for start-up profiles that
+are right or wrong.
 
 The same sections come from simulated runs and from the decision log of a live one.
 """
@@ -15,7 +16,8 @@ from smartspec.sim.scenario import Scenario
 
 NAME = "predictions"
 PROFILES: tuple[float | str, ...] = (1.0, 0.5, 2.0, "no-context")
-# Few requests at once in the beginning, 32 in the end: a closed loop would show one size of batch alone.
+# Few requests at once in the beginning, 32 in the end: a closed loop would show one size of batch
+# alone.
 RUN = {
     "model": "vicuna-7b",
     "draft_model": "vicuna-160m",
@@ -42,12 +44,15 @@ def measure(settings: Settings) -> Values:
 
 
 def measured_in_log(path: Path) -> Point:
-    """The same of a decision log. ValueError as RecordedLog, and on one without a decoding step; OSError if it cannot
-    be read."""
+    """The same of a decision log. ValueError as RecordedLog, and on one without a decoding step;
+    OSError if it cannot be read."""
     log = RecordedLog(path)
     summary = StepTable.of(log).summary()
     if not summary["sizes"]:
-        raise ValueError(f"{path} holds no step that only decodes: let the server answer requests before it is stopped")
+        raise ValueError(
+            f"{path} holds no step that only decodes: let the server answer requests before it is "
+            "stopped"
+        )
     return {"profile": 1.0, "policy": log.header.policy, "model": log.header.model}, summary
 
 
@@ -56,16 +61,30 @@ def goodput_section(points: Sequence[Point], place: str = "simulated") -> Sectio
     settings, summary = points[0]
     sizes = summary["sizes"]
     x = tuple(float(size["largest"]) for size in sizes)
-    lines = tuple(Line(name, x, tuple(size[f"{name}_goodput"] for size in sizes)) for name in ("predicted", "measured"))
-    rows = sorted(sizes, key=lambda size: -abs(size["predicted_goodput"] / size["measured_goodput"] - 1))
+    lines = tuple(
+        Line(name, x, tuple(size[f"{name}_goodput"] for size in sizes))
+        for name in ("predicted", "measured")
+    )
+    rows = sorted(
+        sizes, key=lambda size: -abs(size["predicted_goodput"] / size["measured_goodput"] - 1)
+    )
     return Section(
         title=f"Predicted against measured goodput ({place})",
         text=(
-            f"{settings['model']}, policy {settings['policy']}. Predicted: expected tokens of the drafts that were "
-            "verified, over the predicted time of the step, before it ran. Measured: emitted tokens over seconds. "
-            "Steps with prefill are left out.",
+            f"{settings['model']}, policy {settings['policy']}. Predicted: expected tokens of the "
+            "drafts that were verified, over the predicted time of the step, before it ran. "
+            "Measured: emitted tokens over seconds. Steps with prefill are left out.",
         ),
-        plots=(Plot("Goodput by batch size", "requests (up to)", "tokens per second", lines, log_x=True, log_y=True),),
+        plots=(
+            Plot(
+                "Goodput by batch size",
+                "requests (up to)",
+                "tokens per second",
+                lines,
+                log_x=True,
+                log_y=True,
+            ),
+        ),
         tables=(
             Table(
                 "Worst size first",
@@ -100,13 +119,18 @@ def time_section(points: Sequence[Point], place: str = "simulated") -> Section:
     return Section(
         title=f"Error of the time model ({place})",
         text=(
-            "Median of |predicted / measured - 1| over the steps that only decode. The time model is a start-up "
-            "profile that every measured step corrects. A wrong profile shows what the correction is worth: times half "
-            "or twice as long, or none for the length of contexts.",
+            "Median of |predicted / measured - 1| over the steps that only decode. The time model "
+            "is a start-up profile that every measured step corrects. A wrong profile shows what "
+            "the correction is worth: times half or twice as long, or none for the length of "
+            "contexts.",
         ),
         plots=(
             Plot(
-                "Median error by batch size", "requests (up to)", "error of a step's time, %", tuple(lines), log_x=True
+                "Median error by batch size",
+                "requests (up to)",
+                "error of a step's time, %",
+                tuple(lines),
+                log_x=True,
             ),
         ),
         tables=(_time_table(points),),
@@ -116,7 +140,9 @@ def time_section(points: Sequence[Point], place: str = "simulated") -> Section:
 
 def _time_table(points: Sequence[Point]) -> Table:
     rows = [
-        (size["median_error"], settings["profile"], size) for settings, summary in points for size in summary["sizes"]
+        (size["median_error"], settings["profile"], size)
+        for settings, summary in points
+        for size in summary["sizes"]
     ]
     early = "; ".join(
         f"{_profile_text(settings['profile'])} {summary['early_error']:.1%}"

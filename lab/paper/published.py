@@ -1,7 +1,7 @@
 """Published speed-ups beside those that come out here, and what makes them.
 
-Two kinds: the paper's headlines, of which the sources at hand do not name the cell; and a table of the authors'
-prototype (offline throughput with forced acceptance), which has every number.
+Two kinds: the paper's headlines, of which the sources at hand do not name the cell; and a table of
+the authors' prototype (offline throughput with forced acceptance), which has every number.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from smartspec.workload.summary import summarize
 
 NAME = "offline"
 OVER_FIXED = 1.9
-# Tokens per second of Vicuna-7B + 160M on an H100: 128 requests of 1024 in and 128 out, about 92 at once.
+# Tokens per second of Vicuna-7B + 160M on an H100: 128 requests of 1024 in and 128 out, about 92 at
+# once.
 _COLUMNS = ("off", "fixed:1", "fixed:3", "fixed:5", "fixed:7", "dynamic")
 OFFLINE = {
     acceptance: dict(zip(_COLUMNS, tokens_per_second, strict=True))
@@ -47,7 +48,11 @@ def offline_figure() -> Figure:
     settings = [
         OFFLINE_RUN | {"acceptance": acceptance, "policy": policy}
         for acceptance, published in OFFLINE.items()
-        for policy in (*(name for name in published if name != "dynamic"), "goodput", "smartspec-paper")
+        for policy in (
+            *(name for name in published if name != "dynamic"),
+            "goodput",
+            "smartspec-paper",
+        )
     ]
     return Figure(NAME, tuple(settings), measure)
 
@@ -70,14 +75,16 @@ def published_section(latency_points: Sequence[Point], offline_points: Sequence[
     return Section(
         title="Published speed-ups beside ours (simulated)",
         text=(
-            f"The abstract says up to {OVER_OFF} x lower mean latency than without speculation, never of which cell. "
-            f"Up to {OVER_FIXED} x over the best fixed length is recalled, and no source at hand confirms it. The "
-            "authors' prototype itself lies 2 to 3.2 % below the best fixed length at constant load.",
-            "Two things make a speed-up. The faster step is what one request alone gains: it is bounded by acceptance "
-            "and by the time of a draft pass against the target's. The shorter queue is gained where plain decoding "
-            "cannot serve the rate and speculation can: it grows as long as requests arrive. So the largest ratios lie "
-            "just above what off can serve, and fall where speculation cannot serve the rate either. Against a fixed "
-            "length the same holds where that length saturates first.",
+            f"The abstract says up to {OVER_OFF} x lower mean latency than without speculation, "
+            f"never of which cell. Up to {OVER_FIXED} x over the best fixed length is recalled, "
+            "and no source at hand confirms it. The authors' prototype itself lies 2 to 3.2 % "
+            "below the best fixed length at constant load.",
+            "Two things make a speed-up. The faster step is what one request alone gains: it is "
+            "bounded by acceptance and by the time of a draft pass against the target's. The "
+            "shorter queue is gained where plain decoding cannot serve the rate and speculation "
+            "can: it grows as long as requests arrive. So the largest ratios lie just above what "
+            "off can serve, and fall where speculation cannot serve the rate either. Against a "
+            "fixed length the same holds where that length saturates first.",
         ),
         tables=tuple(table for table in (headlines, _offline(offline_points)) if table is not None),
         command="python -m lab.paper",
@@ -90,7 +97,8 @@ def _headlines(points: Sequence[Point]) -> Table | None:
     if not texts:
         return None
     return Table(
-        f"Largest speed-ups of goodput by cell; published: up to {OVER_OFF} over off, {OVER_FIXED} over the best fixed",
+        f"Largest speed-ups of goodput by cell; published: up to {OVER_OFF} over off, {OVER_FIXED} "
+        "over the best fixed",
         (
             "cell",
             "over off",
@@ -99,8 +107,8 @@ def _headlines(points: Sequence[Point]) -> Table | None:
             "over the worst fixed",
         ),
         texts,
-        "Least speed-up over off first. In brackets: the rate at which it is reached. One length for all rates: the "
-        "fixed length of least latency summed over the rates.",
+        "Least speed-up over off first. In brackets: the rate at which it is reached. One length "
+        "for all rates: the fixed length of least latency summed over the rates.",
     )
 
 
@@ -108,7 +116,9 @@ def _headline(cell: str, rates: dict[float, Latencies]) -> tuple[float, tuple[st
     if not rates:
         return None
     policies = next(iter(rates.values()))
-    one = best_fixed({policy: [sum(of_rate[policy]) for of_rate in rates.values()] for policy in policies})
+    one = best_fixed(
+        {policy: [sum(of_rate[policy]) for of_rate in rates.values()] for policy in policies}
+    )
     rivals = (
         lambda of_rate: "off",
         best_fixed,
@@ -116,7 +126,10 @@ def _headline(cell: str, rates: dict[float, Latencies]) -> tuple[float, tuple[st
         lambda of_rate: max(fixed_of(of_rate), key=lambda policy: sum(of_rate[policy])),
     )
     largest = [
-        max((sum(of_rate[rival(of_rate)]) / sum(of_rate["goodput"]), rate) for rate, of_rate in rates.items())
+        max(
+            (sum(of_rate[rival(of_rate)]) / sum(of_rate["goodput"]), rate)
+            for rate, of_rate in rates.items()
+        )
         for rival in rivals
     ]
     return largest[0][0], (cell, *(f"{value:.2f} ({rate:g}/s)" for value, rate in largest))
@@ -124,7 +137,10 @@ def _headline(cell: str, rates: dict[float, Latencies]) -> tuple[float, tuple[st
 
 def _offline(points: Sequence[Point]) -> Table | None:
     """The prototype's throughput and ours, each over its own off."""
-    found = {(settings["acceptance"], settings["policy"]): values["tokens_per_second"] for settings, values in points}
+    found = {
+        (settings["acceptance"], settings["policy"]): values["tokens_per_second"]
+        for settings, values in points
+    }
     rows = []
     for (acceptance, policy), here in found.items():
         published = OFFLINE[acceptance]
@@ -139,7 +155,8 @@ def _offline(points: Sequence[Point]) -> Table | None:
     if not rows:
         return None
     return Table(
-        "Offline throughput of the prototype (Vicuna-7B + 160M, H100, forced acceptance), largest difference first",
+        "Offline throughput of the prototype (Vicuna-7B + 160M, H100, forced acceptance), largest "
+        "difference first",
         (
             "acceptance",
             "policy",
@@ -151,9 +168,10 @@ def _offline(points: Sequence[Point]) -> Table | None:
             "plain steps of a step, here",
         ),
         tuple(row for _, row in sorted(rows, key=lambda row: -row[0])),
-        "Published by the authors' plot script. The last columns are tokens of a step over the speed-up, so prefill is "
-        "spread over them: a speculative step of the prototype takes that many times as long as a plain one. Here "
-        "passes take what their arithmetic and memory traffic take, and the host 1 ms. That is the difference.",
+        "Published by the authors' plot script. The last columns are tokens of a step over the "
+        "speed-up, so prefill is spread over them: a speculative step of the prototype takes that "
+        "many times as long as a plain one. Here passes take what their arithmetic and memory "
+        "traffic take, and the host 1 ms. That is the difference.",
     )
 
 
@@ -161,4 +179,6 @@ def _plain_steps(acceptance: float, policy: str, over_off: float) -> str:
     """How many plain steps a step of a fixed length takes, as its speed-up tells."""
     if not policy.startswith("fixed:"):
         return "-"
-    return f"{(acceptance ** np.arange(int(policy.removeprefix('fixed:')) + 1)).sum() / over_off:.2f}"
+    return (
+        f"{(acceptance ** np.arange(int(policy.removeprefix('fixed:')) + 1)).sum() / over_off:.2f}"
+    )

@@ -23,11 +23,14 @@ class Ratio:
         """For a table. One seed has no spread."""
         if self.low == self.high:
             return f"{self.value:.2f}"
-        return f"{self.value:.2f} ({self.low:.2f} - {self.high:.2f}){', noise' if self.is_noise else ''}"
+        return (
+            f"{self.value:.2f} ({self.low:.2f} - "
+            f"{self.high:.2f}){', noise' if self.is_noise else ''}"
+        )
 
 
 def ratio_of_seeds(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
-    """Sum of one over sum of the other. Entry i of both is the mean latency of the same requests, those of a seed.
-    ValueError if they are not as many."""
+    """Sum of one over sum of the other. Entry i of both is the mean latency of the same requests,
+    those of a seed. ValueError if they are not as many."""
     ratios = [above / below for above, below in zip(numerator, denominator, strict=True)]
     return Ratio(sum(numerator) / sum(denominator), min(ratios), max(ratios))

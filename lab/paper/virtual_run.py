@@ -1,4 +1,5 @@
-"""One simulated run: of a scenario, with its own traffic or another, and with every step's decision record."""
+"""One simulated run: of a scenario, with its own traffic or another, and with every step's decision
+record."""
 
 from collections.abc import Callable
 
@@ -15,12 +16,15 @@ def run_virtually(
     on_record: Callable[[DecisionRecord], None] | None = None,
     on_finished: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """The whole run. on_finished: called with it, as it is then, each time that requests have ended. KeyboardInterrupt
-    goes through: half a run is no point of a figure. Records make a run several times slower."""
+    """The whole run. on_finished: called with it, as it is then, each time that requests have
+    ended. KeyboardInterrupt goes through: half a run is no point of a figure. Records make a run
+    several times slower."""
     fleet, run = make_fleet(scenario), Run()
     for replica in fleet.replicas:
         replica.core.controller.on_record = on_record
-    fleet.serve(make_traffic(scenario) if traffic is None else traffic, run, lambda _: on_finished(run))
+    fleet.serve(
+        make_traffic(scenario) if traffic is None else traffic, run, lambda _: on_finished(run)
+    )
     return run
 
 

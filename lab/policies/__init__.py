@@ -1,4 +1,5 @@
-"""The field: published policies by name. `--policy nightjar` finds them here wherever Python finds the folder lab/."""
+"""The field: published policies by name. `--policy nightjar` finds them here wherever Python finds
+the folder lab/."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +42,8 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "ddd": DynamicDepth,
     "sequoia": Sequoia,
 }
-# The parameter a name may carry after a colon: type, least and largest value, and FILE where that may stand instead.
+# The parameter a name may carry after a colon: type, least and largest value, and FILE where that
+# may stand instead.
 PARAMETERS: dict[str, tuple[Any, ...]] = {
     "smartspec-paper": (int, 1, 10_000),  # steps between decisions
     "smartspec-request": (int, 1, 10_000),

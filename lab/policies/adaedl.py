@@ -1,5 +1,5 @@
-"""AdaEDL: stop drafting where the draft's entropy bounds acceptance too low (arXiv 2410.18351; constants from the DSDE
-repository's version)."""
+"""AdaEDL: stop drafting where the draft's entropy bounds acceptance too low (arXiv 2410.18351;
+constants from the DSDE repository's version)."""
 
 from dataclasses import replace
 
@@ -21,12 +21,13 @@ MAX_LENGTH = 20
 
 
 class AdaEdl(Policy):
-    """Drafts of the draft model end where 1 - sqrt(g * entropy) falls below a threshold that each request learns.
+    """Drafts of the draft model end where 1 - sqrt(g * entropy) falls below a threshold that each
+    request learns.
 
-    The threshold aims at an acceptance of 0.9 of what was drafted: up by 0.01 below that, down by 0.01 above it if the
-    full length was drafted and accepted, smoothed by 0.9. Departure: the batched version this is taken from ends all
-    drafts as soon as one row would stop, which wastes large batches; here rows stop one by one. Model-free drafts are
-    used whole.
+    The threshold aims at an acceptance of 0.9 of what was drafted: up by 0.01 below that, down by
+    0.01 above it if the full length was drafted and accepted, smoothed by 0.9. Departure: the
+    batched version this is taken from ends all drafts as soon as one row would stop, which wastes
+    large batches; here rows stop one by one. Model-free drafts are used whole.
     """
 
     def __init__(self, entropy_factor: float = ENTROPY_FACTOR):
@@ -46,7 +47,9 @@ class AdaEdl(Policy):
         rows = self._requests.rows(outcome.view.request_ids[learns])
         drafted, accepted = outcome.drafted[learns], outcome.accepted[learns]
         acceptance, thresholds = self._requests["acceptance"], self._requests["threshold"]
-        acceptance[rows] = ACCEPTANCE_FADE * acceptance[rows] + (1 - ACCEPTANCE_FADE) * accepted / drafted
+        acceptance[rows] = (
+            ACCEPTANCE_FADE * acceptance[rows] + (1 - ACCEPTANCE_FADE) * accepted / drafted
+        )
         all_accepted = (accepted == drafted) & (drafted == outcome.plan.lengths[learns])
         falls = (acceptance[rows] > TARGET_ACCEPTANCE) & all_accepted
         direction = np.where(acceptance[rows] < TARGET_ACCEPTANCE, 1.0, np.where(falls, -1.0, 0.0))
@@ -62,9 +65,12 @@ def acceptance_bound(entropy: np.ndarray, entropy_factor: float = ENTROPY_FACTOR
 
 
 def stop_at_entropy(entropy_factor: float, thresholds: np.ndarray) -> StopRule:
-    """Stop after a token whose bound is below its row's threshold (float [R]); never where entropy is unknown."""
+    """Stop after a token whose bound is below its row's threshold (float [R]); never where entropy
+    is unknown."""
 
-    def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    def stop(
+        depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray
+    ) -> np.ndarray:
         return acceptance_bound(entropy, entropy_factor) < thresholds[rows]
 
     return stop

@@ -1,11 +1,13 @@
-"""What the bandits over lengths have in common: which steps say something about a length, and what they say."""
+"""What the bandits over lengths have in common: which steps say something about a length, and what
+they say."""
 
 from smartspec.control.records import Outcome
 
 
 def seconds_per_token(outcome: Outcome) -> float | None:
-    """Time that a decoding request took for a token of the step, in seconds; None where that says nothing about the
-    length: a prefill took part of it, or there was no request. The engines of the papers run prefill by itself."""
+    """Time that a decoding request took for a token of the step, in seconds; None where that says
+    nothing about the length: a prefill took part of it, or there was no request. The engines of the
+    papers run prefill by itself."""
     num_rows = outcome.view.num_rows
     if not num_rows or outcome.view.prefill_tokens:
         return None

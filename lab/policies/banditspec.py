@@ -1,5 +1,5 @@
-"""BanditSpec: draft lengths as arms of a bandit, by upper confidence bounds (UCBSpec of arXiv 2505.15141; constants
-from the authors' code, generate_utils.py)."""
+"""BanditSpec: draft lengths as arms of a bandit, by upper confidence bounds (UCBSpec of arXiv
+2505.15141; constants from the authors' code, generate_utils.py)."""
 
 import math
 
@@ -17,13 +17,14 @@ EXPLORATION = 6.0
 
 
 class BanditSpec(Policy):
-    """One length for all requests: that of the largest mean tokens per second plus sqrt(6 ln t / n) after t steps, n of
-    them with this length. It does not know the load and is never off.
+    """One length for all requests: that of the largest mean tokens per second plus sqrt(6 ln t / n)
+    after t steps, n of them with this length. It does not know the load and is never off.
 
-    Departures: tokens per second are divided by the best mean, so that a bound of about 1 means something. The code
-    divides by the steps of all arms together, which is the same for each arm and so explores nothing after its two
-    rounds; here, as in the paper, by those of the arm. One bandit learns from all requests, as batches change in
-    every step; the code begins anew with every batch.
+    Departures: tokens per second are divided by the best mean, so that a bound of about 1 means
+    something. The code divides by the steps of all arms together, which is the same for each arm
+    and so explores nothing after its two rounds; here, as in the paper, by those of the arm. One
+    bandit learns from all requests, as batches change in every step; the code begins anew with
+    every batch.
     """
 
     def __init__(self, max_length: int = MAX_LENGTH):
@@ -40,7 +41,9 @@ class BanditSpec(Policy):
         if seconds is None or not 0 < longest <= self.max_length:
             return
         self._counts[longest - 1] += 1
-        self._means[longest - 1] += (1 / seconds - self._means[longest - 1]) / self._counts[longest - 1]
+        self._means[longest - 1] += (1 / seconds - self._means[longest - 1]) / self._counts[
+            longest - 1
+        ]
 
     def _arm(self, num_arms: int) -> int:
         counts = self._counts[:num_arms]

@@ -1,5 +1,5 @@
-"""DSDE: draft length by the stability of the divergence of draft from target (arXiv 2509.01083; constants from the
-authors' code, vllm/spec_decode/dynamic_scheduler.py of their fork)."""
+"""DSDE: draft length by the stability of the divergence of draft from target (arXiv 2509.01083;
+constants from the authors' code, vllm/spec_decode/dynamic_scheduler.py of their fork)."""
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from smartspec.control.planning import plan_of_lengths
 from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
-WINDOW = 100  # divergences remembered, and verified tokens of a request before its length follows the rule
+# divergences remembered, and verified tokens of a request before its length follows the rule
+WINDOW = 100
 FADE = 0.9
 START_LENGTH = 5
 MIN_LENGTH, MAX_LENGTH = 6, 20
@@ -19,15 +20,18 @@ FLAT_VARIANCE, FLAT_RATIO = 1e-6, 20.0
 
 
 class Dsde(Policy):
-    """Length per request by divergence of the last step and its recent instability, cut at the batch's mean.
+    """Length per request by divergence of the last step and its recent instability, cut at the
+    batch's mean.
 
-    min_length: shortest draft after the warm-up. By default the published range 6 to 20 is scaled to the longest draft
-    the host allows (20 gives 6, 8 gives 2). A minimum of 6 of 8 would leave little to decide. Departures: the
-    temperature is not known here, so divergence is not divided by it (no difference at 0 and 1); the cut at the mean is
-    over rows of the draft model, the only ones that wait for each other. For model-free drafts the divergence of a
-    point mass is used, for heads that of the split into the drafted token and all others.
+    min_length: shortest draft after the warm-up. By default the published range 6 to 20 is scaled
+    to the longest draft the host allows (20 gives 6, 8 gives 2). A minimum of 6 of 8 would leave
+    little to decide. Departures: the temperature is not known here, so divergence is not divided by
+    it (no difference at 0 and 1); the cut at the mean is over rows of the draft model, the only
+    ones that wait for each other. For model-free drafts the divergence of a point mass is used, for
+    heads that of the split into the drafted token and all others.
 
-    There is no substitute for the signal: where the host reports no divergence, learn raises ValueError.
+    There is no substitute for the signal: where the host reports no divergence, learn raises
+    ValueError.
     """
 
     needs = ("divergence",)
@@ -49,7 +53,9 @@ class Dsde(Policy):
         self._bounds = self._length_bounds(estimates.max_draft_tokens)
         rows = self._requests.rows(view.request_ids)
         is_counted = self._requests["is_warm"][rows] & usual_model(view, estimates)
-        return plan_of_lengths(view, estimates, cut_stragglers(self._requests["length"][rows], is_counted))
+        return plan_of_lengths(
+            view, estimates, cut_stragglers(self._requests["length"][rows], is_counted)
+        )
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         if not outcome.verified.any():
@@ -57,8 +63,8 @@ class Dsde(Policy):
         divergence = outcome.extras.get("divergence")
         if divergence is None:
             raise ValueError(
-                "policy 'dsde' needs divergence in Outcome.extras, which this host does not compute: "
-                "run it on a host that does, or choose another policy"
+                "policy 'dsde' needs divergence in Outcome.extras, which this host does not "
+                "compute: run it on a host that does, or choose another policy"
             )
         was_drafted = (outcome.verified > 0) & np.isfinite(divergence[:, 0])
         rows = self._requests.rows(outcome.view.request_ids[was_drafted])
@@ -74,11 +80,18 @@ class Dsde(Policy):
 
     def _length_bounds(self, max_draft_tokens: int) -> tuple[int, int]:
         longest = min(MAX_LENGTH, max_draft_tokens)
-        shortest = round(MIN_LENGTH / MAX_LENGTH * longest) if self._min_length is None else self._min_length
+        shortest = (
+            round(MIN_LENGTH / MAX_LENGTH * longest)
+            if self._min_length is None
+            else self._min_length
+        )
         return min(max(1, shortest), longest), longest
 
-    def _remember(self, rows: np.ndarray, divergence: np.ndarray, verified: np.ndarray) -> np.ndarray:
-        """Put the divergences (float [R, K], the first `verified` of each row) in front; returns their means [R]."""
+    def _remember(
+        self, rows: np.ndarray, divergence: np.ndarray, verified: np.ndarray
+    ) -> np.ndarray:
+        """Put the divergences (float [R, K], the first `verified` of each row) in front; returns
+        their means [R]."""
         windows, num_values = self._requests["window"], self._requests["num_values"]
         num_positions = divergence.shape[1]
         newest_first = np.concatenate([divergence[:, ::-1], windows[rows]], axis=1)
@@ -97,7 +110,9 @@ class Dsde(Policy):
         columns["length"][rows] = np.minimum(lengths, longest)
         rows = rows[columns["num_values"][rows] == WINDOW]
         windows, max_accepted = columns["window"][rows], columns["max_accepted"][rows]
-        columns["shortest"][rows], columns["longest"][rows] = request_bounds(max_accepted, windows, shortest, longest)
+        columns["shortest"][rows], columns["longest"][rows] = request_bounds(
+            max_accepted, windows, shortest, longest
+        )
         columns["is_warm"][rows] = True
 
     def _follow_rule(self, rows: np.ndarray, mean_divergence: np.ndarray) -> None:
@@ -108,25 +123,33 @@ class Dsde(Policy):
 
 
 def instability(windows: np.ndarray, num_values: np.ndarray) -> np.ndarray:
-    """Weighted variance of the newest third over that of all values: float [R], above 1 where it has grown lately.
+    """Weighted variance of the newest third over that of all values: float [R], above 1 where it
+    has grown lately.
 
-    windows: float [R, W], newest first, num_values (int [R]) of each used; 0 below two values, 20 where they are equal.
+    windows: float [R, W], newest first, num_values (int [R]) of each used; 0 below two values, 20
+    where they are equal.
     """
-    short, long = weighted_variances(windows, np.stack([np.maximum(num_values // 3, 1), np.maximum(num_values, 1)]))
+    short, long = weighted_variances(
+        windows, np.stack([np.maximum(num_values // 3, 1), np.maximum(num_values, 1)])
+    )
     ratio = np.where(long < FLAT_VARIANCE, FLAT_RATIO, short / np.maximum(long, FLAT_VARIANCE))
     return np.where(num_values < 2, 0.0, ratio)
 
 
 def weighted_variances(windows: np.ndarray, num_values: np.ndarray) -> np.ndarray:
-    """Variance of the first num_values (int [N, R], at least 1) of each row with weights 0.9^j: float [N, R]."""
+    """Variance of the first num_values (int [N, R], at least 1) of each row with weights 0.9^j:
+    float [N, R]."""
     weights = FADE ** np.arange(windows.shape[1])
     sums, squares = np.cumsum(weights * windows, axis=1), np.cumsum(weights * windows**2, axis=1)
     total, last = np.cumsum(weights)[num_values - 1], (np.arange(len(windows)), num_values - 1)
     return np.maximum(squares[last] / total - (sums[last] / total) ** 2, 0.0)
 
 
-def rule_length(divergence: np.ndarray, ratio: np.ndarray, shortest: np.ndarray, longest: np.ndarray) -> np.ndarray:
-    """shortest + (longest - shortest) * (1 - ratio * (exp(2 divergence) - 1)), rounded up, not below shortest: int [R].
+def rule_length(
+    divergence: np.ndarray, ratio: np.ndarray, shortest: np.ndarray, longest: np.ndarray
+) -> np.ndarray:
+    """shortest + (longest - shortest) * (1 - ratio * (exp(2 divergence) - 1)), rounded up, not
+    below shortest: int [R].
 
     divergence: mean over the last step in nats, float [R]; ratio: see instability.
     """
@@ -138,9 +161,11 @@ def rule_length(divergence: np.ndarray, ratio: np.ndarray, shortest: np.ndarray,
 def request_bounds(
     max_accepted: np.ndarray, windows: np.ndarray, shortest: int, longest: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A request's own shortest and longest length after the warm-up, int [R] each, within the given ones.
+    """A request's own shortest and longest length after the warm-up, int [R] each, within the given
+    ones.
 
-    max_accepted: int [R], most tokens accepted in one step; windows: float [R, W], divergences, all known.
+    max_accepted: int [R], most tokens accepted in one step; windows: float [R, W], divergences, all
+    known.
     """
     largest = np.maximum(windows.max(axis=1, initial=0.0), 1e-12)
     upper = np.rint(max_accepted * (1.0 + 0.5 * windows.mean(axis=1) / largest)).astype(np.int64)

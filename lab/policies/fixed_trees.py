@@ -1,5 +1,5 @@
-"""Trees of one shape for all requests: EAGLE-2's fixed budget (arXiv 2406.16858), and DDD's rule for its depth (arXiv
-2409.00142, algorithm 1 and section 3.2)."""
+"""Trees of one shape for all requests: EAGLE-2's fixed budget (arXiv 2406.16858), and DDD's rule
+for its depth (arXiv 2409.00142, algorithm 1 and section 3.2)."""
 
 import math
 from dataclasses import replace
@@ -19,10 +19,12 @@ BEAM_THRESHOLD = math.exp(-0.3)
 
 
 class Eagle2(Policy):
-    """The best num_nodes nodes of a tree that is expanded for 8 passes, 10 nodes each; whatever the load.
+    """The best num_nodes nodes of a tree that is expanded for 8 passes, 10 nodes each; whatever the
+    load.
 
-    Departures: the number of nodes is limited by the longest draft of the server. Drafters with passes that make no
-    trees draft a chain of 8; model-free drafts are used up to the same number of nodes.
+    Departures: the number of nodes is limited by the longest draft of the server. Drafters with
+    passes that make no trees draft a chain of 8; model-free drafts are used up to the same number
+    of nodes.
     """
 
     def __init__(self, num_nodes: int = NUM_NODES):
@@ -33,8 +35,8 @@ class Eagle2(Policy):
 
 
 class DynamicDepth(Policy):
-    """EAGLE-2's trees of up to 11 passes, which end after the 5th, 7th or 9th where the probability of the beam, exp(H)
-    of the paper, is below a threshold, exp(-0.3) as published.
+    """EAGLE-2's trees of up to 11 passes, which end after the 5th, 7th or 9th where the probability
+    of the beam, exp(H) of the paper, is below a threshold, exp(-0.3) as published.
 
     The rest as in Eagle2.
     """
@@ -48,11 +50,13 @@ class DynamicDepth(Policy):
 
 
 def stop_at_beam(threshold: float, num_rows: int) -> StopRule:
-    """A rule for one step: the product of confidences so far < threshold, at the depths of DDD_CHECKS. Unknown
-    confidence counts as sure."""
+    """A rule for one step: the product of confidences so far < threshold, at the depths of
+    DDD_CHECKS. Unknown confidence counts as sure."""
     beam = np.ones(num_rows)
 
-    def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    def stop(
+        depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray
+    ) -> np.ndarray:
         beam[rows] *= np.nan_to_num(confidence, nan=1.0)
         return (beam[rows] < threshold) & (depth + 1 in DDD_CHECKS)
 

@@ -1,5 +1,5 @@
-"""GammaTune: go beyond the accepted length after full acceptance, else follow its average (arXiv 2504.00030, algorithm
-1 as public notes and a public reimplementation of the paper give it)."""
+"""GammaTune: go beyond the accepted length after full acceptance, else follow its average (arXiv
+2504.00030, algorithm 1 as public notes and a public reimplementation of the paper give it)."""
 
 from dataclasses import replace
 
@@ -19,13 +19,14 @@ REACH = 2  # how much longer than what was accepted, after full acceptance
 
 
 class GammaTune(Policy):
-    """Length per request. All accepted: accepted + 2, and the average stays. Otherwise the average moves towards the
-    accepted tokens, within 1 to 10, and is rounded up.
+    """Length per request. All accepted: accepted + 2, and the average stays. Otherwise the average
+    moves towards the accepted tokens, within 1 to 10, and is rounded up.
 
-    stop_threshold: where given, GammaTune+: drafts of the draft model also end after a token of smaller largest
-    probability. Departures: the paper serves one sequence; here each request has its length, and drafts of the draft
-    model are cut at their mean over the batch as in DSDE. The rule is the published one, but its constants were not
-    found: smoothing 0.3, +2, a start at 3 and the range 1 to 10 are those of the reimplementation.
+    stop_threshold: where given, GammaTune+: drafts of the draft model also end after a token of
+    smaller largest probability. Departures: the paper serves one sequence; here each request has
+    its length, and drafts of the draft model are cut at their mean over the batch as in DSDE. The
+    rule is the published one, but its constants were not found: smoothing 0.3, +2, a start at 3 and
+    the range 1 to 10 are those of the reimplementation.
     """
 
     def __init__(self, stop_threshold: float = 0.0):
@@ -34,7 +35,9 @@ class GammaTune(Policy):
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
         lengths = self._requests["length"][self._requests.rows(view.request_ids)]
-        plan = plan_of_lengths(view, estimates, cut_stragglers(lengths, usual_model(view, estimates)))
+        plan = plan_of_lengths(
+            view, estimates, cut_stragglers(lengths, usual_model(view, estimates))
+        )
         return replace(plan, stop=stop_below(self.stop_threshold)) if self.stop_threshold else plan
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
@@ -43,7 +46,9 @@ class GammaTune(Policy):
         accepted, verified = outcome.accepted[was_drafted], outcome.verified[was_drafted]
         average = self._requests["average"]
         is_full = accepted == verified
-        moved = np.clip(average[rows] + SMOOTHING * (accepted - average[rows]), MIN_LENGTH, MAX_LENGTH)
+        moved = np.clip(
+            average[rows] + SMOOTHING * (accepted - average[rows]), MIN_LENGTH, MAX_LENGTH
+        )
         average[rows] = np.where(is_full, average[rows], moved)
         lengths = np.where(is_full, accepted + REACH, np.ceil(average[rows]))
         self._requests["length"][rows] = np.clip(lengths, MIN_LENGTH, MAX_LENGTH)

@@ -1,4 +1,5 @@
-"""The heuristic of Hugging Face transformers' assisted generation: +2 after full acceptance, else -1."""
+"""The heuristic of Hugging Face transformers' assisted generation: +2 after full acceptance, else
+-1."""
 
 from dataclasses import replace
 
@@ -17,10 +18,10 @@ STEP_UP, STEP_DOWN, MIN_LENGTH = 2, 1, 1
 class HuggingFace(Policy):
     """Length per request: start at 20, +2 if every draft token was accepted, else -1, at least 1.
 
-    confidence_threshold: where given, drafts of the draft model also end after a token of smaller largest probability
-    (the library's own default is 0.4; 0: never). Departures: the library serves one sequence, here each request has its
-    length; it lets lengths grow without limit, here they stop at the longest draft, so that they need no hundred
-    rejections to come back.
+    confidence_threshold: where given, drafts of the draft model also end after a token of smaller
+    largest probability (the library's own default is 0.4; 0: never). Departures: the library serves
+    one sequence, here each request has its length; it lets lengths grow without limit, here they
+    stop at the longest draft, so that they need no hundred rejections to come back.
     """
 
     def __init__(self, confidence_threshold: float = 0.0):
@@ -31,7 +32,11 @@ class HuggingFace(Policy):
         rows, lengths = self._requests.rows(view.request_ids), self._requests["length"]
         lengths[rows] = np.minimum(lengths[rows], estimates.max_draft_tokens)
         plan = plan_of_lengths(view, estimates, lengths[rows])
-        return replace(plan, stop=stop_below(self.confidence_threshold)) if self.confidence_threshold else plan
+        return (
+            replace(plan, stop=stop_below(self.confidence_threshold))
+            if self.confidence_threshold
+            else plan
+        )
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         rows, lengths = self._requests.rows(outcome.view.request_ids), self._requests["length"]
@@ -46,7 +51,9 @@ class HuggingFace(Policy):
 def stop_below(threshold: float) -> StopRule:
     """Stop after a token that was drawn from a distribution of smaller largest probability."""
 
-    def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    def stop(
+        depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray
+    ) -> np.ndarray:
         return confidence < threshold
 
     return stop

@@ -1,5 +1,5 @@
-"""The linear latency model of SmartSpec (arXiv 2406.14066, section on the latency model; the coefficients and the form
-of the draft's cost are those of the authors' prototype)."""
+"""The linear latency model of SmartSpec (arXiv 2406.14066, section on the latency model; the
+coefficients and the form of the draft's cost are those of the authors' prototype)."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class LinearLatency:
     draft  = draft_constant + depth * (draft_per_pass + draft_per_row * rows + draft_per_context_token * their context)
 
     and host seconds for everything else; at depth 0 the draft costs nothing.
-    """
+    """  # noqa: E501
 
     constant: float
     per_context_token: float
@@ -35,22 +35,36 @@ class LinearLatency:
 
     @staticmethod
     def fit(estimates: Estimates) -> "LinearLatency":
-        """Least squares over the prototype's grid, of times predicted by the profile as it is now, without later
-        corrections.
+        """Least squares over the prototype's grid, of times predicted by the profile as it is now,
+        without later corrections.
 
-        The coefficients are kept non-negative: the prototype's negative one per request explodes beyond its grid.
+        The coefficients are kept non-negative: the prototype's negative one per request explodes
+        beyond its grid.
         """
         target, draft = _profile_target(estimates), _profile_draft(estimates)
-        coefficients = [*_least_squares(*target), *_least_squares(*draft), estimates.latency.host_seconds]
+        coefficients = [
+            *_least_squares(*target),
+            *_least_squares(*draft),
+            estimates.latency.host_seconds,
+        ]
         return LinearLatency(*coefficients)
 
     def target_seconds(self, context_tokens: float, fed_tokens: np.ndarray) -> np.ndarray:
         """Time of the target pass, float, of the shape of fed_tokens."""
-        return self.constant + self.per_context_token * context_tokens + self.per_fed_token * fed_tokens
+        return (
+            self.constant
+            + self.per_context_token * context_tokens
+            + self.per_fed_token * fed_tokens
+        )
 
     def draft_seconds(self, context_tokens: float, num_rows: int, depths: np.ndarray) -> np.ndarray:
-        """Time of depths draft passes over num_rows rows that hold context_tokens tokens together."""
-        one_pass = self.draft_per_pass + self.draft_per_row * num_rows + self.draft_per_context_token * context_tokens
+        """Time of depths draft passes over num_rows rows that hold context_tokens tokens
+        together."""
+        one_pass = (
+            self.draft_per_pass
+            + self.draft_per_row * num_rows
+            + self.draft_per_context_token * context_tokens
+        )
         return np.where((depths > 0) & (num_rows > 0), self.draft_constant + depths * one_pass, 0.0)
 
 
@@ -61,7 +75,9 @@ def _profile_target(estimates: Estimates) -> tuple[np.ndarray, np.ndarray]:
     for context in PROFILE_CONTEXT_TOKENS:
         for num_rows in PROFILE_BATCH_SIZES:
             drafts = num_rows * lengths
-            design += [(1.0, num_rows * context, num_rows + num_drafts) for num_drafts in drafts.tolist()]
+            design += [
+                (1.0, num_rows * context, num_rows + num_drafts) for num_drafts in drafts.tolist()
+            ]
             seconds.append(estimates.latency.target_seconds(even_view(num_rows, context), drafts))
     return np.array(design), np.concatenate(seconds)
 
@@ -77,7 +93,9 @@ def _profile_draft(estimates: Estimates) -> tuple[np.ndarray, np.ndarray]:
             view = even_view(num_rows, context, len(estimates.drafters))
             all_rows = np.full(num_rows, estimates.models[0])
             design += [(1.0, d, d * num_rows, d * num_rows * context) for d in depths.tolist()]
-            seconds.append(estimates.latency.draft_seconds(view, all_rows, depths[-1])[estimates.models[0], 1:])
+            seconds.append(
+                estimates.latency.draft_seconds(view, all_rows, depths[-1])[estimates.models[0], 1:]
+            )
     return np.array(design), np.concatenate(seconds)
 
 

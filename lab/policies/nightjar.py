@@ -1,5 +1,5 @@
-"""Nightjar: a bandit over draft lengths by batch size that knows what turning speculation on again costs (arXiv
-2512.22420, equation 4; the exploration is ADA-BINGREEDY as in the authors' code)."""
+"""Nightjar: a bandit over draft lengths by batch size that knows what turning speculation on again
+costs (arXiv 2512.22420, equation 4; the exploration is ADA-BINGREEDY as in the authors' code)."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,7 +17,8 @@ MAX_LENGTH = 5
 
 @dataclass
 class Arms:
-    """What is known at one class of batch sizes. counts, seconds: [lengths], steps and mean seconds per token."""
+    """What is known at one class of batch sizes. counts, seconds: [lengths], steps and mean seconds
+    per token."""
 
     counts: np.ndarray
     seconds: np.ndarray
@@ -28,7 +29,8 @@ class Arms:
     explores: bool = field(default=False)
 
     def begin_bin(self, random: np.random.Generator) -> None:
-        """Block j has 2^(j-1) steps, in bins of the root of that; bin b explores with probability 1 / sqrt(b)."""
+        """Block j has 2^(j-1) steps, in bins of the root of that; bin b explores with probability 1
+        / sqrt(b)."""
         block_steps = 2 ** max(self.block - 1, 0)
         bin_steps = max(1, math.isqrt(block_steps))
         self.bin += 1
@@ -41,21 +43,23 @@ class Arms:
             self.length = int(random.integers(len(self.counts)))
 
     def best(self, switch_seconds: float) -> int:
-        """The length of least seconds per token. switch_seconds: of turning speculation on, spread over the draft."""
+        """The length of least seconds per token. switch_seconds: of turning speculation on, spread
+        over the draft."""
         lengths = np.maximum(np.arange(len(self.counts)), 1)
         switch = np.where(np.arange(len(self.counts)) > 0, switch_seconds / lengths, 0.0)
         return int(np.where(self.counts > 0, self.seconds + switch, np.inf).argmin())
 
 
 class Nightjar(Policy):
-    """One length for all requests, 0 allowed: the one of least measured time per token at this batch size. After steps
-    without drafts the other lengths are charged the pass that feeds a draft model what its KV lacks, divided by the
-    length. A bin of steps keeps its length.
+    """One length for all requests, 0 allowed: the one of least measured time per token at this
+    batch size. After steps without drafts the other lengths are charged the pass that feeds a draft
+    model what its KV lacks, divided by the length. A bin of steps keeps its length.
 
-    max_length: the longest, 5; the published value was not found. Departures: batch sizes up to the same power of two
-    share their arms; the price of the switch comes from the profile of the draft model instead of a table that was
-    measured beforehand; steps with prefill teach nothing. Left out: the draft model never leaves the device, and the
-    code's rule that turns speculation off above a request rate.
+    max_length: the longest, 5; the published value was not found. Departures: batch sizes up to the
+    same power of two share their arms; the price of the switch comes from the profile of the draft
+    model instead of a table that was measured beforehand; steps with prefill teach nothing. Left
+    out: the draft model never leaves the device, and the code's rule that turns speculation off
+    above a request rate.
     """
 
     def __init__(self, max_length: int = MAX_LENGTH, seed: int = 0):
@@ -69,7 +73,9 @@ class Nightjar(Policy):
         if arms.steps_left == 0:
             arms.begin_bin(self._random)
             if not arms.explores:
-                arms.length = arms.best(0.0 if self._last_length else switch_seconds(view, estimates))
+                arms.length = arms.best(
+                    0.0 if self._last_length else switch_seconds(view, estimates)
+                )
         arms.steps_left -= 1
         self._last_length = arms.length
         return with_fields(plan_of_lengths(view, estimates, arms.length), settled=arms.length)
@@ -80,18 +86,23 @@ class Nightjar(Policy):
             return
         arms = self._arms[batch_class(outcome.view.num_rows)]
         arms.counts[plan.settled] += 1
-        arms.seconds[plan.settled] += (seconds - arms.seconds[plan.settled]) / arms.counts[plan.settled]
+        arms.seconds[plan.settled] += (seconds - arms.seconds[plan.settled]) / arms.counts[
+            plan.settled
+        ]
 
     def _arms_of(self, num_rows: int, longest: int) -> Arms:
         return self._arms.setdefault(
-            batch_class(num_rows), Arms(np.zeros(longest + 1, dtype=np.int64), np.zeros(longest + 1))
+            batch_class(num_rows),
+            Arms(np.zeros(longest + 1, dtype=np.int64), np.zeros(longest + 1)),
         )
 
 
 def switch_seconds(view: BatchView, estimates: Estimates) -> float:
-    """What the draft KV that lags adds to the first draft pass, in seconds; 0 for drafters without a model."""
+    """What the draft KV that lags adds to the first draft pass, in seconds; 0 for drafters without
+    a model."""
     drafter = model_free_first(view, estimates)
     lagging, caught_up = (
-        estimates.latency.draft_seconds(each, drafter, 1)[:, -1].sum() for each in (view, view.with_lags_up_to(0))
+        estimates.latency.draft_seconds(each, drafter, 1)[:, -1].sum()
+        for each in (view, view.with_lags_up_to(0))
     )
     return float(lagging - caught_up)

@@ -1,4 +1,5 @@
-"""Numbers that a policy remembers of every request, in columns, so that a step reads and writes all rows at once."""
+"""Numbers that a policy remembers of every request, in columns, so that a step reads and writes all
+rows at once."""
 
 import numpy as np
 
@@ -13,7 +14,9 @@ class RequestTable:
 
     def __init__(self, **start: float | np.ndarray):
         self._start = {name: np.asarray(value) for name, value in start.items()}
-        self._columns = {name: np.repeat(value[None], _CAPACITY, axis=0) for name, value in self._start.items()}
+        self._columns = {
+            name: np.repeat(value[None], _CAPACITY, axis=0) for name, value in self._start.items()
+        }
         self._row_of_request: dict[int, int] = {}
         self._free_rows = list(range(_CAPACITY))
 
@@ -51,4 +54,6 @@ class RequestTable:
     def _grow(self) -> None:
         capacity = len(self._row_of_request)
         self._free_rows = list(range(capacity, 2 * capacity))
-        self._columns = {name: np.concatenate([column, column]) for name, column in self._columns.items()}
+        self._columns = {
+            name: np.concatenate([column, column]) for name, column in self._columns.items()
+        }

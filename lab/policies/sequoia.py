@@ -1,4 +1,5 @@
-"""Sequoia (arXiv 2402.12374): one static tree for all requests, the best of the size that hardware and batch favour."""
+"""Sequoia (arXiv 2402.12374): one static tree for all requests, the best of the size that hardware
+and batch favour."""
 
 from dataclasses import replace
 
@@ -13,15 +14,18 @@ from smartspec.control.records import MAX_TREE_NODES, BatchView, Plan
 
 
 class Sequoia(Policy):
-    """The size of largest expected tokens per second, and the best tree of that size if a child's chance depends on
-    depth and rank alone. Every request gets that tree, whatever the confidence of its drafter.
+    """The size of largest expected tokens per second, and the best tree of that size if a child's
+    chance depends on depth and rank alone. Every request gets that tree, whatever the confidence of
+    its drafter.
 
-    given: the path of a profiling run (see profiling_run), whose acceptance by rank holds at every depth, as published.
-    Or the nodes of every tree; then, and with None, acceptance by depth and rank is what has been learned of the
-    requests of the step. Without a number the size is chosen in every step, 0 allowed.
+    given: the path of a profiling run (see profiling_run), whose acceptance by rank holds at every
+    depth, as published. Or the nodes of every tree; then, and with None, acceptance by depth and
+    rank is what has been learned of the requests of the step. Without a number the size is chosen
+    in every step, 0 allowed.
 
-    Departures: children are the likeliest tokens and not drawn. Drafters that make no trees in passes draft as many
-    tokens in their usual way. A tree is at most as large as the longest draft of the server.
+    Departures: children are the likeliest tokens and not drawn. Drafters that make no trees in
+    passes draft as many tokens in their usual way. A tree is at most as large as the longest draft
+    of the server.
     """
 
     def __init__(self, given: int | str | None = None):
@@ -38,7 +42,10 @@ class Sequoia(Policy):
                 estimates.rank_chances[makers[0]],
             )
             nodes, depths = expected_trees(chain[None], rank_chances)
-            survival, passes = np.where(rows[:, None], nodes, survival), np.maximum.accumulate(depths[0])
+            survival, passes = (
+                np.where(rows[:, None], nodes, survival),
+                np.maximum.accumulate(depths[0]),
+            )
             before = np.concatenate([[1.0], chain[:-1]])
             top = np.divide(chain, before, out=np.zeros_like(chain), where=before > 0)
             chances = np.minimum.accumulate(child_chances(top, rank_chances), axis=1)
@@ -54,11 +61,13 @@ class Sequoia(Policy):
         return replace(plan, depths=depths, width=width, extras={"chances": chances})
 
     def _measured(self, longest: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Survival of a chain, float [longest], and chances of later children where the first is wrong; None where
-        nothing was measured beforehand."""
+        """Survival of a chain, float [longest], and chances of later children where the first is
+        wrong; None where nothing was measured beforehand."""
         if self._by_rank is None:
             return None
-        return self._by_rank[0] ** np.arange(1, longest + 1), self._by_rank[1:] / (1.0 - self._by_rank[0])
+        return self._by_rank[0] ** np.arange(1, longest + 1), self._by_rank[1:] / (
+            1.0 - self._by_rank[0]
+        )
 
 
 def _best_size(
@@ -70,13 +79,16 @@ def _best_size(
     passes: np.ndarray,
     width: int,
 ) -> int:
-    """Of drafts of one size, as far as rows may have it (caps: int [R]), that of most tokens per second. survival:
-    float [R, K], of their nodes; passes: int [K], that trees of 1, 2, ... nodes take."""
+    """Of drafts of one size, as far as rows may have it (caps: int [R]), that of most tokens per
+    second. survival: float [R, K], of their nodes; passes: int [K], that trees of 1, 2, ... nodes
+    take."""
     sizes = np.arange(int(caps.max(initial=0)) + 1)
     lengths = np.minimum(sizes[:, None], caps)
     after = np.concatenate([np.zeros((view.num_rows, 1)), survival.cumsum(axis=1)], axis=1)
     tokens = view.num_rows + np.take_along_axis(after, lengths.T, axis=1).sum(axis=0)
-    seconds = estimates.latency.host_seconds + estimates.latency.target_seconds(view, lengths.sum(axis=1))
+    seconds = estimates.latency.host_seconds + estimates.latency.target_seconds(
+        view, lengths.sum(axis=1)
+    )
     by_depth = estimates.latency.draft_seconds(view, drafter, len(passes), width)
     for number, each in enumerate(estimates.drafters):
         depths = np.concatenate([[0], passes])[sizes] if each.makes_trees else sizes

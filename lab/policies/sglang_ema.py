@@ -1,5 +1,6 @@
-"""SGLang's adaptive number of draft steps: one more than what was lately accepted (its documentation on adaptive
-speculative decoding; python/sglang/srt/speculative/adaptive_spec_params.py)."""
+"""SGLang's adaptive number of draft steps: one more than what was lately accepted (its
+documentation on adaptive speculative decoding;
+python/sglang/srt/speculative/adaptive_spec_params.py)."""
 
 from dataclasses import dataclass
 
@@ -17,14 +18,16 @@ DOWN_HYSTERESIS, UP_HYSTERESIS = -0.25, 0.0  # added to the thresholds
 
 @dataclass
 class Tracker:
-    """State of one group of batch sizes. average: moving average of accepted tokens per drafting request."""
+    """State of one group of batch sizes. average: moving average of accepted tokens per drafting
+    request."""
 
     length: int
     average: float
     num_steps: int = 0
 
     def update(self, mean_accepted: float, max_length: int) -> None:
-        """Count a step, and every few steps move the length to round(average) + 1, sluggishly downwards."""
+        """Count a step, and every few steps move the length to round(average) + 1, sluggishly
+        downwards."""
         self.average += WEIGHT * (mean_accepted - self.average)
         self.num_steps += 1
         steps_since_warmup = self.num_steps - WARMUP_STEPS
@@ -37,12 +40,12 @@ class Tracker:
 
 
 class SglangEma(Policy):
-    """One length for the batch, max(1, round(average accepted length) + 1), an average per batch size up to a power of
-    two.
+    """One length for the batch, max(1, round(average accepted length) + 1), an average per batch
+    size up to a power of two.
 
-    It depends on acceptance alone and never turns speculation off. Departure: SGLang picks from a few step counts that
-    have captured graphs, from 0.5.23 on from others for larger batches, 0 among them; here every count from 1 on is
-    allowed for all batches.
+    It depends on acceptance alone and never turns speculation off. Departure: SGLang picks from a
+    few step counts that have captured graphs, from 0.5.23 on from others for larger batches, 0
+    among them; here every count from 1 on is allowed for all batches.
     """
 
     def __init__(self):
@@ -56,7 +59,9 @@ class SglangEma(Policy):
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         was_drafted = outcome.verified > 0
         if was_drafted.any():
-            self._tracker(outcome.view).update(float(outcome.accepted[was_drafted].mean()), self._max_length)
+            self._tracker(outcome.view).update(
+                float(outcome.accepted[was_drafted].mean()), self._max_length
+            )
 
     def _tracker(self, view: BatchView) -> Tracker:
         group = max(view.num_rows - 1, 0).bit_length()

@@ -1,5 +1,5 @@
-"""Smoothed length: follow the accepted length, and go beyond it when everything was accepted. A rule of this project,
-without a model of time."""
+"""Smoothed length: follow the accepted length, and go beyond it when everything was accepted. A
+rule of this project, without a model of time."""
 
 import numpy as np
 
@@ -16,10 +16,11 @@ REACH = 2  # how much longer after full acceptance
 
 
 class SmoothedLength(Policy):
-    """Length per request: +2 after full acceptance, else one more than the smoothed accepted length (1 to 16).
+    """Length per request: +2 after full acceptance, else one more than the smoothed accepted length
+    (1 to 16).
 
-    A simple rule that is hard to beat where verification is cheap: acceptance alone decides, request by request. Drafts
-    of the draft model are cut at their mean over the batch as in DSDE.
+    A simple rule that is hard to beat where verification is cheap: acceptance alone decides,
+    request by request. Drafts of the draft model are cut at their mean over the batch as in DSDE.
     """
 
     def __init__(self):
@@ -37,7 +38,8 @@ class SmoothedLength(Policy):
         accepted, verified = outcome.accepted[was_drafted], outcome.verified[was_drafted]
         smoothed, lengths = self._requests["smoothed"], self._requests["length"]
         smoothed[rows] += SMOOTHING * (accepted - smoothed[rows])
-        # Full acceptance hides how much more would have been accepted: an average alone could never rise above it.
+        # Full acceptance hides how much more would have been accepted: an average alone could never
+        # rise above it.
         tracked = np.rint(smoothed[rows]).astype(np.int64) + 1
         adapted = np.where(accepted == verified, lengths[rows] + REACH, tracked)
         lengths[rows] = np.clip(adapted, MIN_LENGTH, MAX_LENGTH)

@@ -14,12 +14,13 @@ MIN_LENGTH, MAX_LENGTH = 2, 20
 
 
 class SpecDecPlusPlus(Policy):
-    """Drafts of the draft model end where P(some token rejected) exceeds the threshold; 2 to 20 tokens.
+    """Drafts of the draft model end where P(some token rejected) exceeds the threshold; 2 to 20
+    tokens.
 
-    A token's chance of acceptance is the drafter's confidence: of a head with an acceptance head what that says, else
-    the largest probability of the distribution it was drawn from. Departures: both are known one pass earlier than the
-    published head's answer, so the newest token counts too. Rows stop one by one; the others go on. Model-free drafts
-    are used whole.
+    A token's chance of acceptance is the drafter's confidence: of a head with an acceptance head
+    what that says, else the largest probability of the distribution it was drawn from. Departures:
+    both are known one pass earlier than the published head's answer, so the newest token counts
+    too. Rows stop one by one; the others go on. Model-free drafts are used whole.
     """
 
     def __init__(self, threshold: float = THRESHOLD):
@@ -31,10 +32,13 @@ class SpecDecPlusPlus(Policy):
 
 
 def stop_when_rejection_likely(threshold: float, num_rows: int) -> StopRule:
-    """A rule for one step: 1 - product of confidences so far > threshold. Unknown confidence counts as sure."""
+    """A rule for one step: 1 - product of confidences so far > threshold. Unknown confidence counts
+    as sure."""
     survival = np.ones(num_rows)
 
-    def stop(depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    def stop(
+        depth: int, rows: np.ndarray, confidence: np.ndarray, entropy: np.ndarray
+    ) -> np.ndarray:
         survival[rows] *= np.nan_to_num(confidence, nan=1.0)
         return (1.0 - survival[rows] > threshold) & (depth + 1 >= MIN_LENGTH)
 

@@ -1,5 +1,5 @@
-"""SSSD's budget: as many draft tokens as the machine computes while it reads its weights (arXiv 2411.05894; constants
-from the authors' code, model_free_utils.py of huawei-csl/sglang-sssd)."""
+"""SSSD's budget: as many draft tokens as the machine computes while it reads its weights (arXiv
+2411.05894; constants from the authors' code, model_free_utils.py of huawei-csl/sglang-sssd)."""
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from smartspec.control.records import BatchView, Plan
 
 MAX_RATIO = 192
 RATIOS = 16 * np.array([1, 2, 3, 4, 6, 8, 10, 12, 16, 24])
-BUDGETS = np.array([2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32])  # tokens of a request, its own next one included
+# tokens of a request, its own next one included
+BUDGETS = np.array([2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32])
 CAPS = ((1, 32), (3, 64), (6, 96))  # up to so many requests: tokens of all of them
 LARGE_CAP = 512
 DEPTHS = ((8, 5), (32, 6), (48, 8))  # up to so many tokens: the longest branch
@@ -20,12 +21,13 @@ LARGE_DEPTH, MAX_WIDTH = 10, 5
 
 
 class Sssd(Policy):
-    """Every request gets min(ratio // requests, cap) tokens, ratio being arithmetic per byte of memory. More tokens
-    than that cost time, fewer leave the processor idle. Nothing is learned.
+    """Every request gets min(ratio // requests, cap) tokens, ratio being arithmetic per byte of
+    memory. More tokens than that cost time, fewer leave the processor idle. Nothing is learned.
 
-    ratio: of the machine; None takes the knee of the profile, where the paper divides measured operations by measured
-    bandwidth, at most 192. Departures: drafts come from the drafters of the engine instead of a suffix array; heads
-    make trees of that budget, draft models chains of its longest branch.
+    ratio: of the machine; None takes the knee of the profile, where the paper divides measured
+    operations by measured bandwidth, at most 192. Departures: drafts come from the drafters of the
+    engine instead of a suffix array; heads make trees of that budget, draft models chains of its
+    longest branch.
     """
 
     def __init__(self, ratio: int | None = None):
@@ -37,12 +39,14 @@ class Sssd(Policy):
         budget = token_budget(self.ratio, view.num_rows)
         if budget < BUDGETS[0]:
             return no_drafts(view.num_rows)
-        return trees_of(view, estimates, budget - 1, branch_length(budget), min(MAX_WIDTH, budget - 1))
+        return trees_of(
+            view, estimates, budget - 1, branch_length(budget), min(MAX_WIDTH, budget - 1)
+        )
 
 
 def token_budget(ratio: int, num_rows: int) -> int:
-    """Tokens that the target is fed for each request, its own next one included; 0 where there is no room for a draft.
-    ratio and the result are rounded down to the sizes that the authors use."""
+    """Tokens that the target is fed for each request, its own next one included; 0 where there is
+    no room for a draft. ratio and the result are rounded down to the sizes that the authors use."""
     ratio = _round_down(RATIOS, ratio) or ratio
     cap = next((total for most, total in CAPS if num_rows <= most), LARGE_CAP)
     return _round_down(BUDGETS, min(ratio, cap) // max(num_rows, 1))

@@ -1,5 +1,5 @@
-"""TurboSpec, the later SmartSpec (arXiv 2406.14066v3): the batch level of the authors' second prototype (vLLM V1,
-vllm/v1/spec_decode/auto_tuner.py of their fork)."""
+"""TurboSpec, the later SmartSpec (arXiv 2406.14066v3): the batch level of the authors' second
+prototype (vLLM V1, vllm/v1/spec_decode/auto_tuner.py of their fork)."""
 
 from collections import deque
 
@@ -12,11 +12,11 @@ START = 0.7
 
 
 class TurboSpec(SmartSpecPaper):
-    """One length for all requests, of most predicted tokens per second: acceptance averaged over the last 100 steps, a
-    new decision every 200, no margin.
+    """One length for all requests, of most predicted tokens per second: acceptance averaged over
+    the last 100 steps, a new decision every 200, no margin.
 
-    Differences from the prototype are those of smartspec-paper. Left out too: its 5 % of a pass for overhead and the
-    4 % for n-gram drafts, as the host's time is measured here.
+    Differences from the prototype are those of smartspec-paper. Left out too: its 5 % of a pass for
+    overhead and the 4 % for n-gram drafts, as the host's time is measured here.
     """
 
     margin = 0.0

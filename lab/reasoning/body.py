@@ -9,12 +9,21 @@ from smartspec.server.openai.chat_body import ChatBody
 
 MAX_TOKENS = 8192  # of an answer
 # Options of chats that answers here do not have.
-LEFT_OUT = ("stream", "logprobs", "prompt_logprobs", "tools", "stop", "prediction", "response_format", "logit_bias")
+LEFT_OUT = (
+    "stream",
+    "logprobs",
+    "prompt_logprobs",
+    "tools",
+    "stop",
+    "prediction",
+    "response_format",
+    "logit_bias",
+)
 
 
 class ReasoningOptions(Body):
-    """step_tokens: most tokens of a step. threshold: score from which a step of the small model stays, for
-    spec-reason."""
+    """step_tokens: most tokens of a step. threshold: score from which a step of the small model
+    stays, for spec-reason."""
 
     method: Literal["spec-reason", "speculative-thinking"] = "spec-reason"
     step_tokens: int = Field(512, ge=1, le=MAX_TOKENS)
@@ -28,7 +37,9 @@ class ReasoningBody(ChatBody):
     def _is_one_plain_answer(self) -> Self:
         for name in LEFT_OUT:
             if getattr(self, name):
-                raise ValueError(f"{name} does not go together with speculation on reasoning steps: leave it out")
+                raise ValueError(
+                    f"{name} does not go together with speculation on reasoning steps: leave it out"
+                )
         if self.n != 1:
             raise ValueError(f"n must be 1 with speculation on reasoning steps, got {self.n}")
         return self

@@ -1,7 +1,8 @@
 """Speculation on reasoning steps: a small model writes them, a large one scores them or takes over.
 
-Lossy: the answer is not that of the large model. Sources: SpecReason (arXiv 2504.07891) and Speculative Thinking (arXiv
-2504.12329). Of the second only the rule when the large model takes over is here: no recap prompt, no growing limits.
+Lossy: the answer is not that of the large model. Sources: SpecReason (arXiv 2504.07891) and
+Speculative Thinking (arXiv 2504.12329). Of the second only the rule when the large model takes over
+is here: no recap prompt, no growing limits.
 """
 
 import re
@@ -25,8 +26,8 @@ CUES = {
 
 @dataclass(frozen=True)
 class Step:
-    """Tokens of the answer. by: SMALL or LARGE. score: of the step of the small model, 0 to 9, whether it stayed or
-    was replaced. cue: why the large model took over, a key of TAKEOVERS."""
+    """Tokens of the answer. by: SMALL or LARGE. score: of the step of the small model, 0 to 9,
+    whether it stayed or was replaced. cue: why the large model took over, a key of TAKEOVERS."""
 
     by: str
     token_ids: tuple[int, ...]
@@ -48,8 +49,8 @@ class Pair:
 async def spec_reason(
     pair: Pair, prompt: list[int], params: SamplingParams, *, step_tokens: int, threshold: int
 ) -> AsyncIterator[Step]:
-    """Steps until the answer ends or has params.max_tokens. A step of the small model stays from this score on, else
-    the large one writes it anew."""
+    """Steps until the answer ends or has params.max_tokens. A step of the small model stays from
+    this score on, else the large one writes it anew."""
     text, left = list(prompt), params.max_tokens
     while left > 0:
         of_step = _next(params, min(step_tokens, left), left, END_OF_STEP)
@@ -67,8 +68,9 @@ async def spec_reason(
 async def speculative_thinking(
     pair: Pair, prompt: list[int], params: SamplingParams, *, step_tokens: int
 ) -> AsyncIterator[Step]:
-    """Steps until the answer ends or has params.max_tokens. The large model begins; the small one goes on until what
-    it writes after a blank line has a cue, then the large one writes a few tokens."""
+    """Steps until the answer ends or has params.max_tokens. The large model begins; the small one
+    goes on until what it writes after a blank line has a cue, then the large one writes a few
+    tokens."""
     text, left = list(prompt), params.max_tokens
     by, cue, size, stop = LARGE, None, FIRST_TOKENS, ""
     while left > 0:
@@ -83,16 +85,22 @@ async def speculative_thinking(
             return
         text += written.token_ids
         left -= len(written.token_ids)
-        # After a step: a few tokens without a stop, to look for a cue. After those, or a takeover: a step.
+        # After a step: a few tokens without a stop, to look for a cue. After those, or a takeover:
+        # a step.
         stop = "" if stop and written.text.endswith(stop) else END_OF_STEP
         by, cue, size = SMALL, None, step_tokens if stop else CUE_TOKENS
 
 
 def _next(params: SamplingParams, num_tokens: int, left: int, stop: str) -> SamplingParams:
-    """For the next tokens. Its seed is another one than that of those before: it depends on what is left."""
+    """For the next tokens. Its seed is another one than that of those before: it depends on what is
+    left."""
     seed = None if params.seed is None else params.seed + left
     return replace(
-        params, max_tokens=num_tokens, seed=seed, stop=(stop,) if stop else (), include_stop_str_in_output=True
+        params,
+        max_tokens=num_tokens,
+        seed=seed,
+        stop=(stop,) if stop else (),
+        include_stop_str_in_output=True,
     )
 
 

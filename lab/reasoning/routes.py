@@ -1,4 +1,5 @@
-"""POST /v1/reasoning/chat/completions: answers of two models, which are not those of the large one alone."""
+"""POST /v1/reasoning/chat/completions: answers of two models, which are not those of the large one
+alone."""
 
 import asyncio
 import time
@@ -9,7 +10,15 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from lab.reasoning.body import MAX_TOKENS, ReasoningBody
-from lab.reasoning.methods import LARGE, SCORE_TASK, SMALL, Pair, Step, spec_reason, speculative_thinking
+from lab.reasoning.methods import (
+    LARGE,
+    SCORE_TASK,
+    SMALL,
+    Pair,
+    Step,
+    spec_reason,
+    speculative_thinking,
+)
 from lab.reasoning.writer import Writer
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import SamplingParams
@@ -29,30 +38,48 @@ def reasoning_routes(
     tokenizer,
     parser: BodyParser,
 ) -> APIRouter:
-    """large: serves names, the first of which is in answers. speculator: the small engine, and its name. Both have the
-    tokenizer. ValueError where that has no token for each digit."""
+    """large: serves names, the first of which is in answers. speculator: the small engine, and its
+    name. Both have the tokenizer. ValueError where that has no token for each digit."""
     router, name = APIRouter(), names[0]
     small, small_name = speculator
     score_task, *digits = (_token_ids(tokenizer, text) for text in (SCORE_TASK, *"0123456789"))
     if any(len(digit) != 1 for digit in digits):
-        raise ValueError("the tokenizer has no token for each digit, which scores of steps are: leave --speculator out")
+        raise ValueError(
+            "the tokenizer has no token for each digit, which scores of steps are: leave "
+            "--speculator out"
+        )
     digit_ids = tuple(digit[0] for digit in digits)
 
-    def read(data: bytes, client: Origin) -> tuple[ReasoningBody, list[int], SamplingParams, dict[str, str]]:
+    def read(
+        data: bytes, client: Origin
+    ) -> tuple[ReasoningBody, list[int], SamplingParams, dict[str, str]]:
         body = parser.parse(ReasoningBody, data, client)
         check_model(body.model, names)
         prompt = prompts.read_chat(body)
-        requested = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        requested = (
+            body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        )
         # The tokens with which a step is scored must fit, too.
         room = prompts.room(body, None, [[*prompt, *score_task]])
         wanted = MAX_TOKENS if requested in (None, NO_LIMIT) else requested
         max_tokens = min(wanted, MAX_TOKENS, room)
-        headers = {CLIPPED_HEADER: str(max_tokens)} if requested is not None and requested > max_tokens else {}
-        return body, prompt, body.sampling_params(max_tokens, None, (), large.sampling_defaults), headers
+        headers = (
+            {CLIPPED_HEADER: str(max_tokens)}
+            if requested is not None and requested > max_tokens
+            else {}
+        )
+        return (
+            body,
+            prompt,
+            body.sampling_params(max_tokens, None, (), large.sampling_defaults),
+            headers,
+        )
 
     @router.post("/chat/completions")
     async def chat_completions(request: Request) -> JSONResponse:
-        body, prompt, params, headers = await asyncio.to_thread(read, await request.body(), request.state.origin)
+        body, prompt, params, headers = await asyncio.to_thread(
+            read, await request.body(), request.state.origin
+        )
         origin: Origin = body.origin(request.state.origin)
         pair = Pair(Writer(small, origin), Writer(large, origin), tuple(score_task), digit_ids)
         steps = [step async for step in _steps(pair, prompt, params, body)]
@@ -69,10 +96,14 @@ def _token_ids(tokenizer, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def _steps(pair: Pair, prompt: list[int], params: SamplingParams, body: ReasoningBody) -> AsyncIterator[Step]:
+def _steps(
+    pair: Pair, prompt: list[int], params: SamplingParams, body: ReasoningBody
+) -> AsyncIterator[Step]:
     options = body.reasoning_speculation
     if options.method == "spec-reason":
-        return spec_reason(pair, prompt, params, step_tokens=options.step_tokens, threshold=options.threshold)
+        return spec_reason(
+            pair, prompt, params, step_tokens=options.step_tokens, threshold=options.threshold
+        )
     return speculative_thinking(pair, prompt, params, step_tokens=options.step_tokens)
 
 
@@ -92,7 +123,8 @@ def _answer(name: str, num_prompt_tokens: int, text: str, steps: list[Step]) -> 
 
 
 def _report(body: ReasoningBody, pair: Pair, steps: list[Step], models: dict[str, str]) -> dict:
-    """What was done, in every answer. written: tokens, those that were dropped and scores among them."""
+    """What was done, in every answer. written: tokens, those that were dropped and scores among
+    them."""
     listed = [
         {"by": step.by, "tokens": len(step.token_ids)}
         | ({} if step.score is None else {"score": step.score})

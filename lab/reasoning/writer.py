@@ -27,9 +27,12 @@ class Writer:
         self.num_tokens = 0
 
     async def write(self, token_ids: list[int], params: SamplingParams) -> Written:
-        """Go on after these tokens. A stop string of the params stays in the text. Cancelling it ends the request."""
+        """Go on after these tokens. A stop string of the params stays in the text. Cancelling it
+        ends the request."""
         began, written, text, reason = time.monotonic(), [], "", None
-        async with aclosing(self._engine.generate([token_ids], params, origin=self._origin)) as deltas:
+        async with aclosing(
+            self._engine.generate([token_ids], params, origin=self._origin)
+        ) as deltas:
             async for delta in deltas:
                 written += delta.token_ids
                 text, reason = text + delta.text, delta.finish_reason

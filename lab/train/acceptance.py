@@ -1,12 +1,14 @@
-"""Training what says how likely a head's draft tokens are accepted, beside a head that stays as it is (SpecDec++, arXiv
-2405.19715).
+"""Training what says how likely a head's draft tokens are accepted, beside a head that stays as it
+is (SpecDec++, arXiv 2405.19715).
 
-Draft tokens are those of the head's own chains on texts of the target. A token counts where all before it in its chain
-are the target's, as a host tests no other. The loss is binary cross entropy in which rejections weigh more:
+Draft tokens are those of the head's own chains on texts of the target. A token counts where all
+before it in its chain are the target's, as a host tests no other. The loss is binary cross entropy
+in which rejections weigh more:
 
     - sum[a log s + w (1 - a) log(1 - s)] / sum[a + w (1 - a)]
 
-What is learned are then the log-odds less log w, which is added in the end, so that they are those of acceptance.
+What is learned are then the log-odds less log w, which is added in the end, so that they are those
+of acceptance.
 """
 
 import math
@@ -34,7 +36,8 @@ NUM_STEPS = 3  # tokens of the chains that are learned from
 
 @dataclass(frozen=True)
 class AcceptanceSettings:
-    """num_tokens: answer tokens to learn from. reject_weight: of rejections in the loss. The rest as in fit."""
+    """num_tokens: answer tokens to learn from. reject_weight: of rejections in the loss. The rest
+    as in fit."""
 
     num_tokens: int = 200_000
     num_blocks: int = 1
@@ -47,8 +50,9 @@ class AcceptanceSettings:
 
 @dataclass(frozen=True)
 class DraftTokens:
-    """Draft tokens that were compared: hidden float16 [N, hidden_size], what the head's output embedding read;
-    chances float32 [N], the head's of its likeliest token; accepted bool [N], whether that is the target's."""
+    """Draft tokens that were compared: hidden float16 [N, hidden_size], what the head's output
+    embedding read; chances float32 [N], the head's of its likeliest token; accepted bool [N],
+    whether that is the target's."""
 
     hidden: torch.Tensor
     chances: torch.Tensor
@@ -56,20 +60,29 @@ class DraftTokens:
 
 
 def train_acceptance(
-    model: str, data: Path, folder: Path, settings: AcceptanceSettings, report: Callable[[str], None]
+    model: str,
+    data: Path,
+    folder: Path,
+    settings: AcceptanceSettings,
+    report: Callable[[str], None],
 ) -> None:
-    """Train it for the EAGLE-3 head in folder on the texts in data, and write it there if it tells more of held-out
-    rows than the head's own chances. Raises as load_head, ValueError where there is nothing to learn from."""
+    """Train it for the EAGLE-3 head in folder on the texts in data, and write it there if it tells
+    more of held-out rows than the head's own chances. Raises as load_head, ValueError where there
+    is nothing to learn from."""
     record_missing(model, data, "eagle3", report)
     head, embedding, _ = earlier_head(model, folder, "for these acceptance is learned")
     ids = np.full(len(embedding), -1, dtype=np.int64)
     ids[head.target_ids.numpy()] = np.arange(len(head.target_ids))
     with alone(folder):
-        learned = draft_tokens(head, embedding, _up_to(settings.num_tokens, data, ids, settings.seed), NUM_STEPS)
+        learned = draft_tokens(
+            head, embedding, _up_to(settings.num_tokens, data, ids, settings.seed), NUM_STEPS
+        )
         report(f"{len(learned.chances)} draft tokens to learn from")
         acceptance = learn(learned, settings)
         held_out = grouped(held_out_rows(data, 10**9), np.random.default_rng(0))
-        tested = draft_tokens(head, embedding, (collate(rows, ids) for rows in held_out), NUM_DEPTHS)
+        tested = draft_tokens(
+            head, embedding, (collate(rows, ids) for rows in held_out), NUM_DEPTHS
+        )
         with torch.inference_mode():
             said = acceptance(tested.hidden.float(), tested.chances)
         loss = {
@@ -78,9 +91,14 @@ def train_acceptance(
         }
         report(f"log loss on {len(said)} held-out draft tokens: {loss}")
         if loss["acceptance"] >= loss["head"]:
-            report(f"nothing is written: the head's own chances tell as much; delete {folder / FILE} if there is one")
+            report(
+                f"nothing is written: the head's own chances tell as much; delete {folder / FILE} "
+                "if there is one"
+            )
             return
-        weights = {name: value.to(torch.bfloat16) for name, value in acceptance.state_dict().items()}
+        weights = {
+            name: value.to(torch.bfloat16) for name, value in acceptance.state_dict().items()
+        }
         notes = {name: f"{value:.4f}" for name, value in loss.items()} | {"settings": str(settings)}
         write_whole(folder / FILE, lambda file: file.write(save(weights, notes)))
 
@@ -98,7 +116,8 @@ def _up_to(num_tokens: int, data: Path, ids: np.ndarray, seed: int) -> Iterable[
 def draft_tokens(
     head: Eagle3Head, embedding: torch.Tensor, batches: Iterable[TrainingBatch], num_steps: int
 ) -> DraftTokens:
-    """The tokens of the head's chains up to num_steps long, each as long as it is right, and one more."""
+    """The tokens of the head's chains up to num_steps long, each as long as it is right, and one
+    more."""
     found: list[tuple[torch.Tensor, ...]] = []
     for batch in batches:
         right = torch.ones_like(batch.token_ids[:, 1:], dtype=torch.bool)
@@ -110,12 +129,15 @@ def draft_tokens(
             found.append((normed[right].half(), chances, accepted))
             right[rows, columns] = accepted
     if not any(len(chances) for _, chances, _ in found):
-        raise ValueError("there are no rows to learn from: generate more texts with --generate TOKENS")
+        raise ValueError(
+            "there are no rows to learn from: generate more texts with --generate TOKENS"
+        )
     return DraftTokens(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
 def learn(tested: DraftTokens, settings: AcceptanceSettings) -> AcceptanceHead:
-    """AdamW over batches in random order; the learning rate rises for 3 % of them and falls along a cosine."""
+    """AdamW over batches in random order; the learning rate rises for 3 % of them and falls along a
+    cosine."""
     torch.manual_seed(settings.seed)
     acceptance = AcceptanceHead(tested.hidden.shape[1], settings.num_blocks)
     optimizer = torch.optim.AdamW(acceptance.parameters(), settings.learning_rate)
@@ -128,7 +150,11 @@ def learn(tested: DraftTokens, settings: AcceptanceSettings) -> AcceptanceHead:
                 continue
             warm = min(1.0, (number + 1) / (0.03 * num_batches))
             for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * warm * (0.5 + 0.5 * math.cos(math.pi * number / num_batches))
+                group["lr"] = (
+                    settings.learning_rate
+                    * warm
+                    * (0.5 + 0.5 * math.cos(math.pi * number / num_batches))
+                )
             log_odds = acceptance(tested.hidden[rows].float(), tested.chances[rows])
             loss = weighted_loss(log_odds, tested.accepted[rows].float(), settings.reject_weight)
             optimizer.zero_grad()
@@ -140,8 +166,11 @@ def learn(tested: DraftTokens, settings: AcceptanceSettings) -> AcceptanceHead:
     return acceptance.requires_grad_(False)
 
 
-def weighted_loss(log_odds: torch.Tensor, accepted: torch.Tensor, reject_weight: float) -> torch.Tensor:
-    """Binary cross entropy in which a rejection weighs so much. log_odds, accepted (0 or 1): float [N]."""
+def weighted_loss(
+    log_odds: torch.Tensor, accepted: torch.Tensor, reject_weight: float
+) -> torch.Tensor:
+    """Binary cross entropy in which a rejection weighs so much. log_odds, accepted (0 or 1): float
+    [N]."""
     rejected = reject_weight * (1.0 - accepted)
     total = accepted * F.logsigmoid(log_odds) + rejected * F.logsigmoid(-log_odds)
     return -total.sum() / (accepted + rejected).sum()

@@ -36,9 +36,12 @@ def held_out_rows(data: Path, num_rows: int) -> list[Row]:
     return rows[:num_rows]
 
 
-def epoch(data: Path, num_shards: int, draft_ids: np.ndarray, seed: int, skip: int) -> Iterator[TrainingBatch]:
-    """Every training row of the first num_shards shards once, in an order drawn from seed; the first skip batches are
-    left out. draft_ids: int64 [V], a token's id in the draft vocabulary, -1 where it has none."""
+def epoch(
+    data: Path, num_shards: int, draft_ids: np.ndarray, seed: int, skip: int
+) -> Iterator[TrainingBatch]:
+    """Every training row of the first num_shards shards once, in an order drawn from seed; the
+    first skip batches are left out. draft_ids: int64 [V], a token's id in the draft vocabulary, -1
+    where it has none."""
     rng = np.random.default_rng(seed)
     paths = shard_paths(data)[:num_shards]  # fewer where some were deleted since they were counted
     order = rng.permutation(len(paths))
@@ -49,7 +52,8 @@ def epoch(data: Path, num_shards: int, draft_ids: np.ndarray, seed: int, skip: i
         for batch in batches[skip:]:
             yield collate(batch, draft_ids)
         skip = max(0, skip - len(batches))
-        rows = batches = []  # before the next ones are read: a shard of the default model takes 70 MB
+        # before the next ones are read: a shard of the default model takes 70 MB
+        rows = batches = []
 
 
 def grouped(rows: Sequence[Row], rng: np.random.Generator) -> list[list[Row]]:

@@ -7,7 +7,12 @@ from pathlib import Path
 from lab.train.fit import CURVE, Training, TrainingSettings
 from lab.train.shards import num_answer_tokens
 
-TITLES = {"eagle3": "EAGLE-3 head", "p-eagle": "P-EAGLE head", "medusa": "Medusa heads", "redrafter": "ReDrafter head"}
+TITLES = {
+    "eagle3": "EAGLE-3 head",
+    "p-eagle": "P-EAGLE head",
+    "medusa": "Medusa heads",
+    "redrafter": "ReDrafter head",
+}
 CARD = """# {title} for {model}
 
 A drafter for speculative decoding{layout}: `smartspec serve {model} --drafter FOLDER`.
@@ -19,10 +24,12 @@ on texts that the target wrote itself ({unique} answer tokens), its features and
 * Taps: what the target's first {taps} layers have computed
 * Held-out rows, chance that a chain's next token is right, by position: {acceptance}
 * Emitted tokens a step these would give with chains of {length}: {emitted}
-"""
+"""  # noqa: E501
 
 
-def write_card(folder: Path, model: str, data: Path, settings: TrainingSettings, training: Training) -> None:
+def write_card(
+    folder: Path, model: str, data: Path, settings: TrainingSettings, training: Training
+) -> None:
     """README.md beside the weights."""
     last = json.loads((folder / CURVE).read_text().splitlines()[-1])
     text = CARD.format(

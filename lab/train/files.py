@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Have write fill the file, which stays as it was if that fails. Raises OSError naming it (disk full, no
-    permission)."""
+    """Have write fill the file, which stays as it was if that fails. Raises OSError naming it (disk
+    full, no permission)."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -18,7 +18,10 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except (OSError, RuntimeError) as error:  # torch raises the latter where the disk is full
-        text = f"cannot write {path} ({error}): make room, then the same command goes on where it ended"
+        text = (
+            f"cannot write {path} ({error}): make room, then the same command goes on where it "
+            "ended"
+        )
         raise OSError(text) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -23,10 +23,11 @@ HELD_OUT_ROWS = 64
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """kind: of head, one of kinds.KINDS. num_tokens: answer tokens to learn from, repeated ones included. num_steps: of
-    the training-time test; a head that drafts in one pass learns all its depths.
-    learning_rate: after warm_up batches; it falls to a tenth along a cosine over num_tokens. from_head: folder of an
-    EAGLE-3 head to go on from, None for the target's last layer."""
+    """kind: of head, one of kinds.KINDS. num_tokens: answer tokens to learn from, repeated ones
+    included. num_steps: of the training-time test; a head that drafts in one pass learns all its
+    depths.
+    learning_rate: after warm_up batches; it falls to a tenth along a cosine over num_tokens.
+    from_head: folder of an EAGLE-3 head to go on from, None for the target's last layer."""
 
     kind: str = "eagle3"
     num_tokens: int = 1_000_000
@@ -44,7 +45,9 @@ class TrainingSettings:
 class Training:
     """A head, its optimisers, and how far along the data it is."""
 
-    def __init__(self, head: TrainedHead, embedding: torch.Tensor, data: Path, settings: TrainingSettings):
+    def __init__(
+        self, head: TrainedHead, embedding: torch.Tensor, data: Path, settings: TrainingSettings
+    ):
         """embedding: the target's, [V, hidden_size]. data: a folder of shards with signals."""
         self.head, self.embedding, self.data, self.settings = head, embedding, data, settings
         self.num_tokens = self.num_batches = self.epoch = self.batch_in_epoch = 0
@@ -52,18 +55,27 @@ class Training:
         self.losses: list[float] = []
         self._num_steps = settings.num_steps if settings.kind == "eagle3" else NUM_DEPTHS
         self._in_bfloat16 = bfloat16_is_faster()  # of a learned weight the fp32 copy is what learns
-        self.optimizers = make_optimizers(head, settings, torch.bfloat16 if self._in_bfloat16 else torch.float32)
+        self.optimizers = make_optimizers(
+            head, settings, torch.bfloat16 if self._in_bfloat16 else torch.float32
+        )
         self._draft_ids = np.full(embedding.shape[0], -1, dtype=np.int64)
         self._draft_ids[head.target_ids.numpy()] = np.arange(len(head.target_ids))
         held_out = held_out_rows(data, HELD_OUT_ROWS)
-        self._held_out = [collate(held_out[i : i + 8], self._draft_ids) for i in range(0, len(held_out), 8)]
+        self._held_out = [
+            collate(held_out[i : i + 8], self._draft_ids) for i in range(0, len(held_out), 8)
+        ]
 
     def run(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Learn until settings.num_tokens; every checkpoint_seconds, and at the end, the state is kept in folder."""
+        """Learn until settings.num_tokens; every checkpoint_seconds, and at the end, the state is
+        kept in folder."""
         kept = time.monotonic()
         while self.num_tokens < self.settings.num_tokens:
             for batch in epoch(
-                self.data, self.num_shards, self._draft_ids, self.settings.seed + self.epoch, self.batch_in_epoch
+                self.data,
+                self.num_shards,
+                self._draft_ids,
+                self.settings.seed + self.epoch,
+                self.batch_in_epoch,
             ):
                 self._learn(batch)
                 if time.monotonic() - kept > self.settings.checkpoint_seconds:
@@ -84,12 +96,14 @@ class Training:
             loss = loss_of(self.head, self.embedding, batch, self._num_steps)
         self.head.zero_grad()
         loss.backward()
-        gradient = torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.max_gradient)
+        gradient = torch.nn.utils.clip_grad_norm_(
+            self.head.parameters(), self.settings.max_gradient
+        )
         if not (loss.isfinite() and gradient.isfinite()):
             raise ValueError(
-                f"after {self.num_tokens} tokens the loss is {loss.item():g} and its gradient {gradient.item():g}: "
-                "what was kept last stays, go on from there with a --learning-rate below "
-                f"{self.settings.learning_rate:g}"
+                f"after {self.num_tokens} tokens the loss is {loss.item():g} and its gradient "
+                f"{gradient.item():g}: what was kept last stays, go on from there with a "
+                f"--learning-rate below {self.settings.learning_rate:g}"
             )
         for optimizer in self.optimizers:
             optimizer.step()
@@ -104,16 +118,19 @@ class Training:
         return self.settings.learning_rate * warm * (0.55 + 0.45 * math.cos(math.pi * done))
 
     def acceptance(self) -> list[float]:
-        """On held-out rows: the chance that a token of a chain is right where those before it were, by position."""
+        """On held-out rows: the chance that a token of a chain is right where those before it were,
+        by position."""
         counts = torch.zeros(NUM_DEPTHS, 2, dtype=torch.int64)
         for batch in self._held_out:
             counts += chain_matches(self.head, self.embedding, batch, NUM_DEPTHS)
         return (counts[:, 1] / counts[:, 0].clamp(min=1)).tolist()
 
     def keep(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Write the state, and a line of the learning curve. Raises OSError naming the file, ValueError where weights
-        are not finite; what was kept before stays."""
-        self._check_weights("what was kept last stays, go on from there with a lower --learning-rate")
+        """Write the state, and a line of the learning curve. Raises OSError naming the file,
+        ValueError where weights are not finite; what was kept before stays."""
+        self._check_weights(
+            "what was kept last stays, go on from there with a lower --learning-rate"
+        )
         rates = self.acceptance()
         line = {
             "tokens": self.num_tokens,
@@ -129,9 +146,14 @@ class Training:
         report(text)
 
     def _check_weights(self, remedy: str) -> None:
-        wrong = [name for name, value in self.head.state_dict().items() if not value.isfinite().all()]
+        wrong = [
+            name for name, value in self.head.state_dict().items() if not value.isfinite().all()
+        ]
         if wrong:
-            raise ValueError(f"after {self.num_tokens} tokens {wrong[0]} of the head holds NaN or infinity: {remedy}")
+            raise ValueError(
+                f"after {self.num_tokens} tokens {wrong[0]} of the head holds NaN or infinity: "
+                f"{remedy}"
+            )
 
     def _state(self) -> dict:
         names = ("num_tokens", "num_batches", "epoch", "batch_in_epoch", "num_shards", "losses")
@@ -144,8 +166,8 @@ class Training:
         }
 
     def resume(self, folder: Path) -> bool:
-        """Go on where folder's checkpoint ended; False where it has none. Raises ValueError where it is of another
-        head or cannot be read, and names the remedy."""
+        """Go on where folder's checkpoint ended; False where it has none. Raises ValueError where
+        it is of another head or cannot be read, and names the remedy."""
         path = folder / CHECKPOINT
         if not path.exists():
             return False
@@ -178,8 +200,8 @@ def make_optimizers(
 
 
 def bfloat16_is_faster() -> bool:
-    """Whether this processor multiplies matrices of bfloat16 clearly faster than of fp32: some have instructions for
-    it, others convert every number."""
+    """Whether this processor multiplies matrices of bfloat16 clearly faster than of fp32: some have
+    instructions for it, others convert every number."""
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):
         a, b = torch.ones(128, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)

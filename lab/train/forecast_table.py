@@ -6,7 +6,8 @@ FACTORS = (1, 2, 4, 10)
 
 
 def print_forecast(folder: Path, costs: Path | None) -> None:
-    """A line for each factor of the tokens trained so far. costs: a decision log, for tokens per second."""
+    """A line for each factor of the tokens trained so far. costs: a decision log, for tokens per
+    second."""
     import numpy as np
     from rich.console import Console
     from rich.table import Table
@@ -17,10 +18,19 @@ def print_forecast(folder: Path, costs: Path | None) -> None:
 
     curve = read_curve(folder / "curve.jsonl")
     profile = None if costs is None else LatencyModel.from_dict(RecordedLog(costs).header.profile)
-    columns = ["answer tokens", "tokens a step", "90 % interval", *(["tokens/s", "length"] if profile else [])]
+    columns = [
+        "answer tokens",
+        "tokens a step",
+        "90 % interval",
+        *(["tokens/s", "length"] if profile else []),
+    ]
     table = Table(*columns, title=f"{folder}, chain of {curve.survival.shape[1]}")
     for found in forecast(curve, [int(curve.tokens[-1] * factor) for factor in FACTORS]):
-        cells = [f"{found.tokens:,}", f"{found.emitted:.2f}", f"{found.low:.2f} to {found.high:.2f}"]
+        cells = [
+            f"{found.tokens:,}",
+            f"{found.emitted:.2f}",
+            f"{found.low:.2f} to {found.high:.2f}",
+        ]
         if profile:
             by_length = speeds(profile, found.survival)
             best = int(by_length.argmax())
@@ -30,8 +40,8 @@ def print_forecast(folder: Path, costs: Path | None) -> None:
     Console().print(table)
     share = np.log10(curve.tokens[-1] / curve.tokens[max(1, len(curve.tokens) // 2 - 1)])
     print(
-        f"fitted to its first half, the law misses the last line by {miss_of_second_half(curve):+.2f} tokens a step, "
-        f"{share:.2f} decades later"
+        "fitted to its first half, the law misses the last line by "
+        f"{miss_of_second_half(curve):+.2f} tokens a step, {share:.2f} decades later"
     )
 
 

@@ -1,7 +1,8 @@
-"""Answers that a server has kept (`--datastore-memory`) as training rows: a head then learns from its own traffic.
+"""Answers that a server has kept (`--datastore-memory`) as training rows: a head then learns from
+its own traffic.
 
-A server keeps an answer with the last PROMPT_TOKENS tokens of its prompt. These are context here, and the rest of the
-row is learned from. What is in the data folder already is not taken again.
+A server keeps an answer with the last PROMPT_TOKENS tokens of its prompt. These are context here,
+and the rest of the row is learned from. What is in the data folder already is not taken again.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,13 +33,19 @@ def take_answers(model: str, log: Path, data: Path, report: Callable[[str], None
         found = {row.token_ids.tobytes(): row for tokens in kept for row in rows_of(tokens)}
         rows = [row for key, row in found.items() if key not in known]
         for first in range(0, len(rows), ROWS_PER_SHARD):
-            write_shard(data, rows[first : first + ROWS_PER_SHARD], tokenizer_digest(loaded.tokenizer))
+            write_shard(
+                data, rows[first : first + ROWS_PER_SHARD], tokenizer_digest(loaded.tokenizer)
+            )
     num_tokens = sum(row.num_answer_tokens for row in rows)
-    report(f"{len(rows)} answers of {num_tokens} tokens from {log}, {len(found) - len(rows)} were in {data} already")
+    report(
+        f"{len(rows)} answers of {num_tokens} tokens from {log}, {len(found) - len(rows)} were in "
+        f"{data} already"
+    )
 
 
 def rows_of(tokens: np.ndarray) -> Iterator[TokenRow]:
-    """The answers of one file, int32 [n] with END after each. The first one may be cut, and the last one torn."""
+    """The answers of one file, int32 [n] with END after each. The first one may be cut, and the
+    last one torn."""
     ends = np.flatnonzero(tokens == END)
     for begin, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
         token_ids = tokens[begin:end].astype(np.int32)

@@ -23,17 +23,20 @@ from smartspec.texts.shards import TokenRow
 ROWS_PER_SHARD = 64
 TEMPERATURES = (0.0, 0.8)  # of answers, in equal shares: users request both
 BLOCK_SIZE = 16  # of KV memory
-SHARE_OF_TEXTS = 0.3  # of new conversations that request a text; the others are what the target expects users to write
+# of new conversations that request a text; the others are what the target expects users to write
+SHARE_OF_TEXTS = 0.3
 SHARE_OF_TASKS = 0.35  # of answers that are worked on in another conversation
 MIN_TASK_TOKENS, MAX_TASK_TOKENS = 24, 320  # of a text to work on
 MIN_USER_TOKENS = 4
 MIN_ANSWER_TOKENS = 8
-LONGEST_PERIOD, REPEATS, MIN_REPEATED = 64, 3, 32  # an answer that ends in so many copies of one text is stuck in it
+# an answer that ends in so many copies of one text is stuck in it
+LONGEST_PERIOD, REPEATS, MIN_REPEATED = 64, 3, 32
 
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """Tokens of a user's turn, of a whole prompt and of an answer, and conversations under way at once."""
+    """Tokens of a user's turn, of a whole prompt and of an answer, and conversations under way at
+    once."""
 
     user: int = 96
     prompt: int = 512
@@ -51,13 +54,15 @@ class GenerationLimits:
         if scale >= 1:
             return self
         user, prompt, answer = (
-            int(each * scale) // BLOCK_SIZE * BLOCK_SIZE for each in (self.user, self.prompt, self.answer)
+            int(each * scale) // BLOCK_SIZE * BLOCK_SIZE
+            for each in (self.user, self.prompt, self.answer)
         )
         return GenerationLimits(max(user, BLOCK_SIZE), prompt, answer, self.concurrency)
 
 
 class NoDrafts:
-    """The controller of plain decoding (core.engine_core.Controller), which needs no profile of the machine."""
+    """The controller of plain decoding (core.engine_core.Controller), which needs no profile of the
+    machine."""
 
     predicted_seconds = 0.0
 
@@ -83,8 +88,9 @@ class _Turn:
 class Generator:
     """Keeps limits.concurrency requests under way and yields finished conversations.
 
-    core: its executor is recording. prompts: conversations to begin with; when they are used up the target writes its
-    own. Greedy answers and those at T = 0.8 take turns at random, drawn from seed.
+    core: its executor is recording. prompts: conversations to begin with; when they are used up the
+    target writes its own. Greedy answers and those at T = 0.8 take turns at random, drawn from
+    seed.
     """
 
     def __init__(
@@ -126,7 +132,11 @@ class Generator:
             token_ids = self._chat.encode(self._pending.popleft())
             if len(token_ids) <= self._limits.prompt:
                 temperature = float(self._rng.choice(TEMPERATURES))
-                self._add(token_ids, SamplingParams(max_tokens=self._limits.answer, temperature=temperature), True)
+                self._add(
+                    token_ids,
+                    SamplingParams(max_tokens=self._limits.answer, temperature=temperature),
+                    True,
+                )
         else:
             params = SamplingParams(max_tokens=self._limits.user, temperature=1.0)
             self._add(self._chat.encode_header(), params, False)
@@ -134,14 +144,18 @@ class Generator:
     def _add(self, token_ids: list[int], params: SamplingParams, answers: bool) -> None:
         seed = int(self._rng.integers(2**31))
         number = next(self._ids)
-        stop, origin = self._stop_token_ids, Origin(cache_salt=f" {number}")  # nothing is shared: all is recorded
+        # nothing is shared: all is recorded
+        stop, origin = self._stop_token_ids, Origin(cache_salt=f" {number}")
         request = Request(number, token_ids, params, seed=seed, stop_token_ids=stop, origin=origin)
         self._core.add_request(request)
         self._turns[request.request_id] = _Turn(request, answers)
 
     def _finish(self, turn: _Turn) -> Iterator[tuple[TokenRow, Signals]]:
         if turn.request.finish_reason == "error":
-            raise ValueError(f"the target cannot write texts: {turn.request.error}; those that were finished are kept")
+            raise ValueError(
+                f"the target cannot write texts: {turn.request.error}; those that were finished "
+                "are kept"
+            )
         output = turn.request.output_token_ids
         signals = self._recording.take(turn.request)
         if not turn.answers:
@@ -176,7 +190,8 @@ class Generator:
 
 
 def without_loop(token_ids: np.ndarray) -> int:
-    """Tokens to keep: all, or up to the end of the first copy where the text ends in copies of one another."""
+    """Tokens to keep: all, or up to the end of the first copy where the text ends in copies of one
+    another."""
     for period in range(1, min(LONGEST_PERIOD, len(token_ids) // REPEATS) + 1):
         span = max(period * REPEATS, MIN_REPEATED)
         if span > len(token_ids) or np.any(token_ids[-span + period :] != token_ids[-span:-period]):
@@ -187,10 +202,14 @@ def without_loop(token_ids: np.ndarray) -> int:
 
 
 def generate_shards(
-    generator: Generator, folder: Path, num_tokens: int, tokenizer: str, report: Callable[[str], None]
+    generator: Generator,
+    folder: Path,
+    num_tokens: int,
+    tokenizer: str,
+    report: Callable[[str], None],
 ) -> None:
-    """Append shards to folder until it holds num_tokens answer tokens; interrupted, it keeps the finished rows.
-    tokenizer: digest of the generator's."""
+    """Append shards to folder until it holds num_tokens answer tokens; interrupted, it keeps the
+    finished rows. tokenizer: digest of the generator's."""
     have = num_answer_tokens(folder)
     rows: list[tuple[TokenRow, Signals]] = []
     try:
@@ -211,5 +230,7 @@ def generate_shards(
 def _write(folder: Path, pairs: list[tuple[TokenRow, Signals]], tokenizer: str) -> None:
     """The signals first: a shard that is there has them."""
     rows = [row for row, _ in pairs]
-    write_signals(signals_path(folder, len(shard_paths(folder))), [signals for _, signals in pairs], rows)
+    write_signals(
+        signals_path(folder, len(shard_paths(folder))), [signals for _, signals in pairs], rows
+    )
     write_shard(folder, rows, tokenizer)

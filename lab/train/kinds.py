@@ -10,7 +10,13 @@ from lab.heads.medusa.head import MedusaHead
 from lab.heads.redrafter.checkpoint import write_redrafter
 from lab.heads.redrafter.head import ReDrafterHead
 from lab.heads.write import write_head
-from lab.train.start import initial_head, initial_medusa, initial_p_eagle, initial_redrafter, last_tap_rms
+from lab.train.start import (
+    initial_head,
+    initial_medusa,
+    initial_p_eagle,
+    initial_redrafter,
+    last_tap_rms,
+)
 from lab.train.unroll import NUM_DEPTHS, TrainedHead
 from smartspec.engine.drafting.head.eagle3 import default_taps
 
@@ -23,8 +29,11 @@ def taps_of(kind: str, num_layers: int) -> tuple[int, ...]:
     return (num_layers + 1,) if kind in READ_LAST else default_taps(num_layers)
 
 
-def start_of(kind: str, target: nn.Module, target_ids: np.ndarray, data: Path, seed: int) -> TrainedHead:
-    """A head of this kind before training. target_ids: its vocabulary; data: a folder of shards with signals.
+def start_of(
+    kind: str, target: nn.Module, target_ids: np.ndarray, data: Path, seed: int
+) -> TrainedHead:
+    """A head of this kind before training. target_ids: its vocabulary; data: a folder of shards
+    with signals.
 
     Raises ValueError where the signals are not what it reads."""
     if kind == "medusa":
@@ -35,7 +44,8 @@ def start_of(kind: str, target: nn.Module, target_ids: np.ndarray, data: Path, s
     rms = last_tap_rms(data, num_taps)
     if kind == "eagle3":
         return initial_head(target, target_ids, rms, seed)
-    mask_token_id = int(target_ids[-1])  # any will do: the features that stand beside it are learned
+    # any will do: the features that stand beside it are learned
+    mask_token_id = int(target_ids[-1])
     return initial_p_eagle(target, target_ids, rms, mask_token_id, NUM_DEPTHS, seed)
 
 

@@ -1,6 +1,7 @@
 """Muon (arXiv 2502.16982): momentum whose update is made orthogonal, for matrices.
 
-torch.optim.Muon always multiplies in bfloat16. A processor that converts every number of it takes forty times as long.
+torch.optim.Muon always multiplies in bfloat16. A processor that converts every number of it takes
+forty times as long.
 """
 
 import torch
@@ -11,9 +12,12 @@ MOMENTUM = 0.95
 
 
 class Muon(torch.optim.Optimizer):
-    """dtype: of the products. Updates are as large as AdamW's, so that one learning rate serves both."""
+    """dtype: of the products. Updates are as large as AdamW's, so that one learning rate serves
+    both."""
 
-    def __init__(self, params: list[torch.nn.Parameter], lr: float, weight_decay: float, dtype: torch.dtype):
+    def __init__(
+        self, params: list[torch.nn.Parameter], lr: float, weight_decay: float, dtype: torch.dtype
+    ):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         self._dtype = dtype
 
@@ -25,10 +29,13 @@ class Muon(torch.optim.Optimizer):
                 if weight.grad is not None:
                     self._move(weight, weight.grad, group["lr"], group["weight_decay"])
 
-    def _move(self, weight: torch.nn.Parameter, gradient: torch.Tensor, lr: float, weight_decay: float) -> None:
+    def _move(
+        self, weight: torch.nn.Parameter, gradient: torch.Tensor, lr: float, weight_decay: float
+    ) -> None:
         momentum = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
         momentum.lerp_(gradient, 1 - MOMENTUM)
-        update = orthogonal(gradient.lerp(momentum, MOMENTUM).to(self._dtype))  # Nesterov's look ahead
+        # Nesterov's look ahead
+        update = orthogonal(gradient.lerp(momentum, MOMENTUM).to(self._dtype))
         weight.mul_(1 - lr * weight_decay)
         weight.add_(update, alpha=-lr * 0.2 * max(weight.shape) ** 0.5)
 

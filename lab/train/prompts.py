@@ -1,7 +1,8 @@
-"""Prompts the target writes itself: user turns sampled after its own user header, and tasks on texts it has written.
+"""Prompts the target writes itself: user turns sampled after its own user header, and tasks on
+texts it has written.
 
-The method for user turns is Magpie's (arXiv 2406.08464): an instruction-tuned model that is given a conversation up to
-the user's header writes what users write there.
+The method for user turns is Magpie's (arXiv 2406.08464): an instruction-tuned model that is given a
+conversation up to the user's header writes what users write there.
 """
 
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ TEXTS = (
     "Explain {} to a student.",
 )
 SUBJECTS = (
-    "a football match", "an election", "the weather", "a bank robbery", "the history of Rome", "volcanoes", "trains",
-    "a family dinner", "saving money", "a court case", "space travel", "the human heart", "bees", "a music festival",
-    "the price of apples", "a broken computer", "sorting a list of names", "a hospital", "painting a house", "oceans",
-    "a new school", "the stock market", "learning to swim", "a lost dog", "counting words in a file", "climate",
-    "a famous scientist", "buying a car", "a marathon", "World War II", "bread", "a bicycle shop", "mobile phones",
-    "a film director", "a library", "dates and calendars", "a vegetable garden", "an airport", "chess", "electricity",
+    "a football match", "an election", "the weather", "a bank robbery", "the history of Rome",
+    "volcanoes", "trains", "a family dinner", "saving money", "a court case", "space travel",
+    "the human heart", "bees", "a music festival", "the price of apples", "a broken computer",
+    "sorting a list of names", "a hospital", "painting a house", "oceans", "a new school",
+    "the stock market", "learning to swim", "a lost dog", "counting words in a file", "climate",
+    "a famous scientist", "buying a car", "a marathon", "World War II", "bread", "a bicycle shop",
+    "mobile phones", "a film director", "a library", "dates and calendars", "a vegetable garden",
+    "an airport", "chess", "electricity",
 )  # fmt: skip
 TASKS = (
     "Translate the following text into English.\n\n{}",
@@ -48,7 +51,8 @@ TASKS = (
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """Token ids around a user's turn in a model's chat template: header + user text + footer, then the answer."""
+    """Token ids around a user's turn in a model's chat template: header + user text + footer, then
+    the answer."""
 
     tokenizer: PreTrainedTokenizerBase
     header: str
@@ -56,7 +60,9 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """The conversation up to where the answer begins."""
-        return self.tokenizer(self.header + text + self.footer, add_special_tokens=False)["input_ids"]
+        return self.tokenizer(self.header + text + self.footer, add_special_tokens=False)[
+            "input_ids"
+        ]
 
     def encode_header(self) -> list[int]:
         """The conversation up to where the user's text begins."""
@@ -64,16 +70,22 @@ class ChatFormat:
 
 
 def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
-    """Raises ValueError where the model has no chat template that shows the user's text as it is."""
+    """Raises ValueError where the model has no chat template that shows the user's text as it
+    is."""
     mark = "\u241fUSER\u241f"
     if tokenizer.chat_template is None:
-        raise ValueError("this model has no chat template: give conversations of your own with --prompts and a model "
-                         "that was trained to answer them")  # fmt: skip
+        raise ValueError(
+            "this model has no chat template: give conversations of your own with --prompts and a "
+            "model that was trained to answer them"
+        )
     messages = [{"role": "user", "content": mark}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     header, found, footer = text.partition(mark)
     if not found:
-        raise ValueError("this model's chat template changes what users write: user turns cannot be sampled from it")
+        raise ValueError(
+            "this model's chat template changes what users write: user turns cannot be sampled "
+            "from it"
+        )
     return ChatFormat(tokenizer, header, footer)
 
 

@@ -1,4 +1,5 @@
-"""What training needs of the target's passes, kept while it generates: a second pass would cost as much again."""
+"""What training needs of the target's passes, kept while it generates: a second pass would cost as
+much again."""
 
 import numpy as np
 import torch
@@ -23,8 +24,8 @@ class RecordingRunner(ModelRunner):
 
 
 class RecordingExecutor(LiveExecutor):
-    """Without drafts. Requests of one step and the next must not share prefixes: what was not computed for a request is
-    not recorded for it."""
+    """Without drafts. Requests of one step and the next must not share prefixes: what was not
+    computed for a request is not recorded for it."""
 
     runner: RecordingRunner
 
@@ -35,11 +36,15 @@ class RecordingExecutor(LiveExecutor):
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         result = super().verify(batch, drafts)
-        for request, features in zip((*batch.decoding, *batch.prefill), self.runner.features, strict=True):
+        for request, features in zip(
+            (*batch.decoding, *batch.prefill), self.runner.features, strict=True
+        ):
             if not request.num_computed_tokens:
                 self._features[request.request_id], self._candidates[request.request_id] = [], []
             self._features[request.request_id].append(kept(features))
-        ending = [r for r, done in zip(batch.prefill, result.prefill, strict=True) if done is not None]
+        ending = [
+            r for r, done in zip(batch.prefill, result.prefill, strict=True) if done is not None
+        ]
         top_ids, top_probs = likeliest(self.runner.logits)
         for row, request in enumerate((*batch.decoding, *ending)):
             self._candidates[request.request_id].append((top_ids[row], top_probs[row]))
@@ -53,21 +58,23 @@ class RecordingExecutor(LiveExecutor):
 
 
 def kept(features: torch.Tensor) -> np.ndarray:
-    """In float16, or in float32 where that cannot hold them: some models have activations beyond 65,504. Raises
-    ValueError where they are not finite at all."""
+    """In float16, or in float32 where that cannot hold them: some models have activations beyond
+    65,504. Raises ValueError where they are not finite at all."""
     halves = features.to(torch.float16)
     if halves.isfinite().all():
         return halves.cpu().numpy()
     if not features.isfinite().all():
         raise ValueError(
-            "the target computes activations that are NaN or infinite: nothing can be learned from them, use another "
-            "checkpoint or a model that is sound (texts that were finished before are kept)"
+            "the target computes activations that are NaN or infinite: nothing can be learned from "
+            "them, use another checkpoint or a model that is sound (texts that were finished "
+            "before are kept)"
         )
     return features.float().cpu().numpy()
 
 
 def likeliest(logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Ids int32 and probabilities float16 of the likeliest tokens, [N, NUM_CANDIDATES] of logits [N, V]."""
+    """Ids int32 and probabilities float16 of the likeliest tokens, [N, NUM_CANDIDATES] of logits
+    [N, V]."""
     values, ids = logits.topk(min(NUM_CANDIDATES, logits.shape[-1]), dim=-1)
     probs = torch.exp(values.float() - torch.logsumexp(logits.float(), dim=-1, keepdim=True))
     return ids.to(torch.int32).cpu().numpy(), probs.to(torch.float16).cpu().numpy()

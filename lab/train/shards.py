@@ -1,4 +1,5 @@
-"""A folder of shards: numbered files of token rows. A number belongs to one shard, whatever others become."""
+"""A folder of shards: numbered files of token rows. A number belongs to one shard, whatever others
+become."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,10 @@ from smartspec.texts.shards import TokenRow, read_shard
 
 def shard_paths(folder: Path) -> list[Path]:
     """The shards of a data folder in the order of their numbers, which may have gaps."""
-    return sorted((p for p in (folder / "tokens").glob("*.npz") if p.stem.isdecimal()), key=lambda path: int(path.stem))
+    return sorted(
+        (p for p in (folder / "tokens").glob("*.npz") if p.stem.isdecimal()),
+        key=lambda path: int(path.stem),
+    )
 
 
 def next_shard(folder: Path) -> Path:
@@ -50,7 +54,9 @@ def read_rows(folder: Path) -> Iterator[TokenRow]:
     """All rows of a data folder. Raises ValueError naming the folder where it has none."""
     paths = shard_paths(folder)
     if not paths:
-        raise ValueError(f"{folder} holds no training rows (tokens/*.npz): generate some with --generate TOKENS")
+        raise ValueError(
+            f"{folder} holds no training rows (tokens/*.npz): generate some with --generate TOKENS"
+        )
     for path in paths:
         yield from read_shard(path)
 

@@ -1,7 +1,8 @@
 """A head before training: not random, but as much of the target as fits into it.
 
-The head starts from the target's last layer, its norm and rows of its output embedding, fed with the last tap. Of all
-that was tried this was clearly best (loss 4.8 instead of 7.0 after 65k tokens).
+The head starts from the target's last layer, its norm and rows of its output embedding, fed with
+the last tap. Of all that was tried this was clearly best (loss 4.8 instead of 7.0 after 65k
+tokens).
 """
 
 from pathlib import Path
@@ -20,7 +21,13 @@ from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig, defaul
 from smartspec.engine.models.taps import decoder_layers
 from smartspec.texts.shards import read_shard
 
-SAME_NAMES = ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "self_attn.o_proj")
+SAME_NAMES = (
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+    "self_attn.o_proj",
+)
 
 
 def head_config(target: PreTrainedConfig, draft_vocab_size: int) -> HeadConfig:
@@ -50,13 +57,18 @@ def last_tap_rms(data: Path, num_taps: int) -> float:
     """Root mean square of the target's last tap over the rows of one shard."""
     shard = shard_paths(data)[0]
     signals = read_signals(signals_of(shard), read_shard(shard))
-    last = np.concatenate([np.split(each.features, num_taps, axis=1)[-1] for each in signals]).astype(np.float64)
+    last = np.concatenate(
+        [np.split(each.features, num_taps, axis=1)[-1] for each in signals]
+    ).astype(np.float64)
     return float(np.sqrt((last**2).mean(axis=1)).mean())
 
 
-def initial_head(target: nn.Module, target_ids: np.ndarray, tap_rms: float, seed: int) -> Eagle3Head:
-    """A head for the stock target. target_ids: int64 [draft_vocab_size], its vocabulary; tap_rms: root mean square of
-    the target's last tap. The output embedding is the target's and stays so; parts the target lacks begin at random."""
+def initial_head(
+    target: nn.Module, target_ids: np.ndarray, tap_rms: float, seed: int
+) -> Eagle3Head:
+    """A head for the stock target. target_ids: int64 [draft_vocab_size], its vocabulary; tap_rms:
+    root mean square of the target's last tap. The output embedding is the target's and stays so;
+    parts the target lacks begin at random."""
     torch.manual_seed(seed)
     head = Eagle3Head(head_config(target.config, len(target_ids)))
     ids = torch.from_numpy(target_ids)
@@ -75,10 +87,15 @@ def initial_head(target: nn.Module, target_ids: np.ndarray, tap_rms: float, seed
 
 
 def initial_p_eagle(
-    target: nn.Module, target_ids: np.ndarray, tap_rms: float, mask_token_id: int, num_depths: int, seed: int
+    target: nn.Module,
+    target_ids: np.ndarray,
+    tap_rms: float,
+    mask_token_id: int,
+    num_depths: int,
+    seed: int,
 ) -> PEagleHead:
-    """The same for a head that drafts num_depths tokens in one pass. mask_token_id: whose embedding stands for tokens
-    that are not known."""
+    """The same for a head that drafts num_depths tokens in one pass. mask_token_id: whose embedding
+    stands for tokens that are not known."""
     start = initial_head(target, target_ids, tap_rms, seed)
     head = PEagleHead(start.config, mask_token_id, num_depths)
     head.load_state_dict(start.state_dict(), strict=False)
@@ -87,8 +104,9 @@ def initial_p_eagle(
 
 
 def initial_medusa(target: nn.Module, target_ids: np.ndarray, num_heads: int) -> MedusaHead:
-    """Medusa heads for the stock target: of one residual block that adds nothing yet, as in the paper, so that each
-    says what the target's output embedding does. That embedding is the target's and stays so."""
+    """Medusa heads for the stock target: of one residual block that adds nothing yet, as in the
+    paper, so that each says what the target's output embedding does. That embedding is the target's
+    and stays so."""
     config = target.config.get_text_config()
     shape = MedusaConfig(
         hidden_size=config.hidden_size,
@@ -110,13 +128,16 @@ def initial_medusa(target: nn.Module, target_ids: np.ndarray, num_heads: int) ->
 
 
 def initial_redrafter(target: nn.Module, target_ids: np.ndarray, seed: int) -> ReDrafterHead:
-    """A ReDrafter head for the stock target: of two blocks that add nothing yet, so that it begins with what the
-    target's output embedding says, at a quarter of its logits: it says which token comes next, and that one is known
-    (loss 7.3 instead of 13.6). That embedding is the target's and stays so; the recurrent part begins at random."""
+    """A ReDrafter head for the stock target: of two blocks that add nothing yet, so that it begins
+    with what the target's output embedding says, at a quarter of its logits: it says which token
+    comes next, and that one is known (loss 7.3 instead of 13.6). That embedding is the target's and
+    stays so; the recurrent part begins at random."""
     torch.manual_seed(seed)
     config = target.config.get_text_config()
     size, taps = config.hidden_size, (config.num_hidden_layers + 1,)
-    head = ReDrafterHead(ReDrafterConfig(size, config.vocab_size, len(target_ids), num_layers=2, taps=taps))
+    head = ReDrafterHead(
+        ReDrafterConfig(size, config.vocab_size, len(target_ids), num_layers=2, taps=taps)
+    )
     head.token_map.copy_(torch.from_numpy(target_ids))
     with torch.no_grad():
         head.join.weight.mul_(0.1)[:, :size] += 0.25 * torch.eye(size)
@@ -138,7 +159,10 @@ def _take_layer(layer: nn.Module, source: nn.Module, size: int) -> None:
     if norm is not None and norm.shape == layer.hidden_norm.weight.shape:
         layer.hidden_norm.weight.copy_(norm)
     for name in ("q_proj", "k_proj", "v_proj"):
-        weight, taken = getattr(layer.self_attn, name).weight, theirs.get(f"self_attn.{name}.weight")
+        weight, taken = (
+            getattr(layer.self_attn, name).weight,
+            theirs.get(f"self_attn.{name}.weight"),
+        )
         if taken is not None and taken.shape == (len(weight), size):
             weight[:, :size] *= 0.1  # of the embedding, which the target's layer does not read
             weight[:, size:] = taken

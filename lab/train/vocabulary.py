@@ -10,9 +10,11 @@ from smartspec.texts.shards import read_shard
 
 
 def draft_vocabulary(data: Path, size: int, vocab_size: int) -> np.ndarray:
-    """The size tokens on which the target put most probability over all answers, ascending: int64 [size].
+    """The size tokens on which the target put most probability over all answers, ascending: int64
+    [size].
 
-    The probability of candidates counts, not only what was drawn: that tells frequencies from twenty times the events.
+    The probability of candidates counts, not only what was drawn: that tells frequencies from
+    twenty times the events.
     """
     mass = np.zeros(vocab_size)
     for path in shard_paths(data):
@@ -26,5 +28,7 @@ def draft_vocabulary(data: Path, size: int, vocab_size: int) -> np.ndarray:
 
 def coverage(data: Path, target_ids: np.ndarray) -> float:
     """Share of the answers' tokens that the draft vocabulary holds."""
-    answers = np.concatenate([r.token_ids[r.answer_start :] for p in shard_paths(data) for r in read_shard(p)])
+    answers = np.concatenate(
+        [r.token_ids[r.answer_start :] for p in shard_paths(data) for r in read_shard(p)]
+    )
     return float(np.isin(answers, target_ids).mean())

@@ -1,8 +1,8 @@
 """Other machines than accelerators that hold their model, and other ways to draft, by name.
 
-`--host papi` and `--drafting parallel` of `smartspec simulate` find them here wherever Python finds the folder lab/. A
-host is a hardware.Roofline that computes one part of a pass in another way. Its parameters are fields, with their
-sources.
+`--host papi` and `--drafting parallel` of `smartspec simulate` find them here wherever Python finds
+the folder lab/. A host is a hardware.Roofline that computes one part of a pass in another way. Its
+parameters are fields, with their sources.
 """
 
 from lab.worlds.expert_parallel import ExpertParallel, SpeculativeMoe
@@ -25,5 +25,6 @@ HOSTS: dict[str, type[Roofline]] = {
     "block-chain": BlockChain,
     "blockllm": SpeculatedBlocks,
 }
-# The executor whose draft model runs beside the target, and the times of passes whose layers run side by side.
+# The executor whose draft model runs beside the target, and the times of passes whose layers run
+# side by side.
 DRAFTINGS = {"parallel": ParallelExecutor, "layer-parallel": LayerParallel}

@@ -1,9 +1,10 @@
 """A draft pass whose layers run side by side, as in EasySpec (Wu et al. 2025, arXiv 2502.02493).
 
-Consecutive layers of the draft model run at once, one on each device, all from the same input. So a pass starts kernels
-and exchanges results once for each group of layers, where tensor parallelism does so for every layer. Matrices and
-attention take as long: a device reads a whole layer, and waits for no other. The result is fuzzy. It is accepted less
-often, and after each draft one exact pass computes the KV of the accepted tokens anew. That pass drafts a token itself.
+Consecutive layers of the draft model run at once, one on each device, all from the same input. So a
+pass starts kernels and exchanges results once for each group of layers, where tensor parallelism
+does so for every layer. Matrices and attention take as long: a device reads a whole layer, and
+waits for no other. The result is fuzzy. It is accepted less often, and after each draft one exact
+pass computes the KV of the accepted tokens anew. That pass drafts a token itself.
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from smartspec.sim.world.hardware import Roofline
 
 @dataclass(frozen=True)
 class LayerParallel:
-    """Fuzzy passes of a draft model. exact: the same model on the same devices with tensor parallelism."""
+    """Fuzzy passes of a draft model. exact: the same model on the same devices with tensor
+    parallelism."""
 
     exact: Roofline
-    accuracy: ClassVar[float] = 0.93  # of a fuzzy token's acceptance; the paper's largest loss is 7 %
+    # of a fuzzy token's acceptance; the paper's largest loss is 7 %
+    accuracy: ClassVar[float] = 0.93
 
     def seconds(
         self,

@@ -1,15 +1,16 @@
 """Drafting and verification at once, as in PEARL (Liu et al. 2024, arXiv 2408.11850).
 
-The draft model runs on a device of its own, beside the target. So the draft tokens of a step are not yet there when the
-target's pass of that step begins. It verifies what is there: the tail, which are the tokens that earlier steps have
-drafted and no pass has verified. It is fed the newest token and the tail, so its last distribution verifies the first
-token of the new draft, too:
+The draft model runs on a device of its own, beside the target. So the draft tokens of a step are
+not yet there when the target's pass of that step begins. It verifies what is there: the tail, which
+are the tokens that earlier steps have drafted and no pass has verified. It is fed the newest token
+and the tail, so its last distribution verifies the first token of the new draft, too:
 
     no tail (pre-verify)      one test: the first new draft token
     a tail (post-verify)      a test for each of its tokens, and one for the first new draft token
 
-If all are accepted, the rest of the new draft is the next tail, and no token of the target's own is emitted: the draft
-already goes on. After a rejection the row emits the target's token, and has no tail.
+If all are accepted, the rest of the new draft is the next tail, and no token of the target's own is
+emitted: the draft already goes on. After a rejection the row emits the target's token, and has no
+tail.
 """
 
 from dataclasses import replace
@@ -22,10 +23,12 @@ from smartspec.sim.executor import EOS, SimExecutor
 
 
 class ParallelExecutor(SimExecutor):
-    """A SimExecutor whose draft model drafts while the target verifies. Its time has is_parallel set.
+    """A SimExecutor whose draft model drafts while the target verifies. Its time has is_parallel
+    set.
 
-    A plan's length is that of the new draft, and the most that is verified. A row without a draft drops its tail.
-    longest: of a draft. PEARL's is the ratio of speeds, so that a draft takes as long as the pass beside it.
+    A plan's length is that of the new draft, and the most that is verified. A row without a draft
+    drops its tail. longest: of a draft. PEARL's is the ratio of speeds, so that a draft takes as
+    long as the pass beside it.
     """
 
     def __init__(self, *positional, longest: int, **named):
@@ -38,14 +41,18 @@ class ParallelExecutor(SimExecutor):
         super().release(request_id)
 
     def draft(self, batch: Batch, plan) -> tuple[Draft, ...]:
-        self._tail = np.array([self._tails.get(r.request_id, 0) for r in batch.decoding], dtype=np.int64)
+        self._tail = np.array(
+            [self._tails.get(r.request_id, 0) for r in batch.decoding], dtype=np.int64
+        )
         return super().draft(batch, plan)
 
     def _offer(self, batch: Batch) -> DrafterView:
         offered = super()._offer(batch)
         return replace(offered, lengths=np.minimum(offered.lengths, self._longest))
 
-    def _decode(self, drafts: tuple[Draft, ...]) -> tuple[list[Verification], np.ndarray, np.ndarray]:
+    def _decode(
+        self, drafts: tuple[Draft, ...]
+    ) -> tuple[list[Verification], np.ndarray, np.ndarray]:
         verified = np.minimum(self._tail + 1, [len(draft) for draft in drafts])
         accepted = np.minimum(self._num_right, verified)
         is_whole = (accepted == verified) & (verified > 0)

@@ -5,7 +5,7 @@ from smartspec import LLM, SamplingParams
 with LLM("smollm2-135m-instruct") as llm:
     for output in llm.generate(["1, 2, 3,", "ha ha ha"], SamplingParams(max_tokens=24, temperature=0)):
         print(output.text)
-"""
+"""  # noqa: E501
 
 import asyncio
 import sys
@@ -27,16 +27,18 @@ from smartspec.engine.text.token_texts import TokenText
 if TYPE_CHECKING:
     from smartspec.server.openai.prompts import PromptReader
 
-UNBOUNDED = 1_000_000  # prompts that may wait: a call of one's own need not be protected from oneself
+# prompts that may wait: a call of one's own need not be protected from oneself
+UNBOUNDED = 1_000_000
 Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """An answer. index: of its prompt. token_ids: of the answer, a final stop token included. finish_reason: "stop" or
-    "length", None while it is being generated. num_accepted_tokens: draft tokens among token_ids; num_steps: steps that
-    brought tokens, so that len(token_ids) / num_steps is the mean acceptance length. num_cached_tokens: of the prompt,
-    found in the prefix cache. logprobs: of the text's tokens, prompt_logprobs: of the prompt's after the first, where
+    """An answer. index: of its prompt. token_ids: of the answer, a final stop token included.
+    finish_reason: "stop" or "length", None while it is being generated. num_accepted_tokens: draft
+    tokens among token_ids; num_steps: steps that brought tokens, so that len(token_ids) / num_steps
+    is the mean acceptance length. num_cached_tokens: of the prompt, found in the prefix cache.
+    logprobs: of the text's tokens, prompt_logprobs: of the prompt's after the first, where
     SamplingParams request them."""
 
     index: int
@@ -59,7 +61,8 @@ class GenerationOutput:
             finish_reason=delta.finish_reason,
             num_prompt_tokens=delta.num_prompt_tokens,
             num_cached_tokens=delta.num_cached_tokens,
-            num_accepted_tokens=self.num_accepted_tokens + sum(is_accepted for _, is_accepted in delta.pieces),
+            num_accepted_tokens=self.num_accepted_tokens
+            + sum(is_accepted for _, is_accepted in delta.pieces),
             num_steps=self.num_steps + 1,
             logprobs=None if delta.logprobs is None else (self.logprobs or ()) + delta.logprobs,
             prompt_logprobs=self.prompt_logprobs or delta.prompt_logprobs,
@@ -67,18 +70,22 @@ class GenerationOutput:
 
 
 class LLM:
-    """A loaded model. model: the embedded model's name, a Hugging Face id, a folder or a GGUF file. options: of
-    EngineConfig, such as policy="off", drafters=("prompt-lookup",), max_batch=64.
+    """A loaded model. model: the embedded model's name, a Hugging Face id, a folder or a GGUF file.
+    options: of EngineConfig, such as policy="off", drafters=("prompt-lookup",), max_batch=64.
 
     What takes time is said on standard error, where that is a terminal.
-    Raises ValueError or OSError naming what is wrong with an option or a checkpoint. Not for several threads; a server
-    is `smartspec serve`.
+    Raises ValueError or OSError naming what is wrong with an option or a checkpoint. Not for
+    several threads; a server is `smartspec serve`.
     """
 
     def __init__(self, model: str = EngineConfig.model, **options):
-        config = EngineConfig(model=model, **{"max_queue": UNBOUNDED, "max_queue_per_client": UNBOUNDED} | options)
+        config = EngineConfig(
+            model=model, **{"max_queue": UNBOUNDED, "max_queue_per_client": UNBOUNDED} | options
+        )
         thread = EngineThread()
-        report = partial(print, file=sys.stderr, flush=True) if sys.stderr.isatty() else _say_nothing
+        report = (
+            partial(print, file=sys.stderr, flush=True) if sys.stderr.isatty() else _say_nothing
+        )
         engine = thread.submit(partial(build_engine, config, report)).result()
         self.tokenizer, self._close_engine = engine.tokenizer, engine.close
         self._engine = AsyncEngine.of(engine, thread)
@@ -86,18 +93,22 @@ class LLM:
         self._runner.run(self._start())
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What is taken where a call gives none: that of the checkpoint's generation config, as in vLLM."""
+        """What is taken where a call gives none: that of the checkpoint's generation config, as in
+        vLLM."""
         return SamplingParams(**self._engine.sampling_defaults)  # type: ignore[arg-type]
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, prediction: str = ""
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        prediction: str = "",
     ) -> list[GenerationOutput]:
-        """Answers to all prompts, in their order: texts, or token ids, continued as they are. params: for all of them.
-        prediction: a guess of every answer, such as the old text of a file to edit, which drafts are made of; it
-        changes how fast answers come, never what they are.
+        """Answers to all prompts, in their order: texts, or token ids, continued as they are.
+        params: for all of them. prediction: a guess of every answer, such as the old text of a file
+        to edit, which drafts are made of; it changes how fast answers come, never what they are.
 
-        Raises ValueError where a prompt is empty or too long, EngineError where a request failed; all others are then
-        given up.
+        Raises ValueError where a prompt is empty or too long, EngineError where a request failed;
+        all others are then given up.
         """
         outputs: dict[int, GenerationOutput] = {}
         for index, delta in self._deltas(self._encoded(prompts), params, prediction):
@@ -105,9 +116,13 @@ class LLM:
         return [outputs[index] for index in sorted(outputs)]
 
     def stream(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, prediction: str = ""
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        prediction: str = "",
     ) -> Iterator[TextDelta]:
-        """The same answers as they come: index says to which prompt a piece belongs. Closing the iterator aborts."""
+        """The same answers as they come: index says to which prompt a piece belongs. Closing the
+        iterator aborts."""
         for _, delta in self._deltas(self._encoded(prompts), params, prediction):
             yield delta
 
@@ -118,15 +133,19 @@ class LLM:
         prediction: str = "",
         **fields: object,
     ) -> GenerationOutput | list[GenerationOutput]:
-        """The answer to a conversation, or the answers to several, written in the model's chat template.
+        """The answer to a conversation, or the answers to several, written in the model's chat
+        template.
 
-        messages: as the server takes them. fields: others of /v1/chat/completions that are about the prompt: tools,
-        tool_choice, chat_template_kwargs, reasoning_effort, add_generation_prompt, continue_final_message. Raises
-        ValueError naming what is wrong with them, or where the model has no chat template.
+        messages: as the server takes them. fields: others of /v1/chat/completions that are about
+        the prompt: tools, tool_choice, chat_template_kwargs, reasoning_effort,
+        add_generation_prompt, continue_final_message. Raises ValueError naming what is wrong with
+        them, or where the model has no chat template.
         """
         if messages and isinstance(messages[0], dict):
             return self.generate([self._prompt_of(messages, fields)], params, prediction)[0]
-        return self.generate([self._prompt_of(each, fields) for each in messages], params, prediction)
+        return self.generate(
+            [self._prompt_of(each, fields) for each in messages], params, prediction
+        )
 
     def close(self) -> None:
         """Stop the engine; idempotent."""
@@ -154,7 +173,9 @@ class LLM:
         from smartspec.server.openai.chat_body import read_prompt_fields
 
         try:
-            return self._prompts.read_chat(read_prompt_fields({"messages": list(messages), **fields}))
+            return self._prompts.read_chat(
+                read_prompt_fields({"messages": list(messages), **fields})
+            )
         except APIError as error:
             raise ValueError(error.message) from error
 
@@ -164,7 +185,10 @@ class LLM:
     def _encoded(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
             prompts = [prompts]  # type: ignore[list-item]
-        found = [self.tokenizer(each)["input_ids"] if isinstance(each, str) else list(each) for each in prompts]
+        found = [
+            self.tokenizer(each)["input_ids"] if isinstance(each, str) else list(each)
+            for each in prompts
+        ]
         if empty := [index for index, token_ids in enumerate(found) if not token_ids]:
             raise ValueError(f"prompt {empty[0]} is empty: give at least one token")
         return found

@@ -1,4 +1,5 @@
-"""A small real HTTP server that answers as the text of the prompt tells it to, whatever the time of day."""
+"""A small real HTTP server that answers as the text of the prompt tells it to, whatever the time of
+day."""
 
 import asyncio
 import json
@@ -11,10 +12,19 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 WORDS = ["One", " two", " três"]
-# Deltas of vLLM, which has thoughts under one name or both, and of OpenAI, whose calls come in pieces.
-THOUGHTS = [{"reasoning": "a"}, {"reasoning_content": "b"}, {"reasoning_content": "c", "reasoning": "c"}]
+# Deltas of vLLM, which has thoughts under one name or both, and of OpenAI, whose calls come in
+# pieces.
+THOUGHTS = [
+    {"reasoning": "a"},
+    {"reasoning_content": "b"},
+    {"reasoning_content": "c", "reasoning": "c"},
+]
 CALLS = [
-    {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+    {
+        "tool_calls": [
+            {"index": 0, "id": "x", "type": "function", "function": {"name": "f", "arguments": ""}}
+        ]
+    },
     {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
     {"tool_calls": None, "refusal": "no"},
 ]
@@ -46,8 +56,15 @@ class FakeServer:
 
     async def metrics(self):
         rows = self.num_decode_rows
-        names = {"draft_tokens": 4 * rows, "verified_tokens": 2 * rows, "accepted_tokens": rows, "decode_rows": rows}
-        return PlainTextResponse("".join(f"smartspec_{name}_total {value}.0\n" for name, value in names.items()))
+        names = {
+            "draft_tokens": 4 * rows,
+            "verified_tokens": 2 * rows,
+            "accepted_tokens": rows,
+            "decode_rows": rows,
+        }
+        return PlainTextResponse(
+            "".join(f"smartspec_{name}_total {value}.0\n" for name, value in names.items())
+        )
 
     async def speculation(self):
         return {"policy": "goodput"}
@@ -62,7 +79,9 @@ class FakeServer:
             return JSONResponse({"error": error}, status_code=429)
         if prompt == "nonsense":
             return PlainTextResponse("data: nonsense\n\n")
-        return StreamingResponse(self.stream(prompt, chat="messages" in body), media_type="text/event-stream")
+        return StreamingResponse(
+            self.stream(prompt, chat="messages" in body), media_type="text/event-stream"
+        )
 
     async def stream(self, prompt: str, chat: bool):
         self.num_under_way += 1
@@ -75,7 +94,8 @@ class FakeServer:
                 await asyncio.Event().wait()
             await self.enough_under_way.wait()
             for event in _events(prompt, chat):
-                # two parts, one of them cutting a character in half: parts of a body need not be whole lines
+                # two parts, one of them cutting a character in half: parts of a body need not be
+                # whole lines
                 data = b"data: " + event + b"\r\n\r\n"
                 cut = data.find("ê".encode()) + 1 or 9
                 yield data[:cut]
@@ -94,7 +114,11 @@ def _events(prompt: str, chat: bool):
         return chunk(choices=[content | {"index": 0, "finish_reason": finish_reason}])
 
     if chat:
-        yield chunk(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+        yield chunk(
+            choices=[
+                {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+            ]
+        )
     if prompt in ("think", "call a tool"):
         for delta in THOUGHTS if prompt == "think" else CALLS:
             yield chunk(choices=[{"index": 0, "delta": delta, "finish_reason": None}])
@@ -110,7 +134,9 @@ def _events(prompt: str, chat: bool):
         return
     yield piece(WORDS[2], "stop")
     if prompt != "no usage":
-        yield chunk(choices=[], usage={"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11})
+        yield chunk(
+            choices=[], usage={"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+        )
     yield b"[DONE]"
 
 
@@ -118,7 +144,9 @@ def _events(prompt: str, chat: bool):
 def run_fake_server():
     """Yield a FakeServer listening on a free port; stops it on the way out."""
     fake = FakeServer()
-    server = uvicorn.Server(uvicorn.Config(fake.app, port=0, log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(fake.app, port=0, log_level="error", timeout_graceful_shutdown=1)
+    )
     started = threading.Event()
     startup = server.startup
 

@@ -36,9 +36,19 @@ def invoke(*args: str, catch_exceptions: bool = True):
 def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
     output = tmp_path / "run.json"
     prompts = write_prompts(tmp_path, "hello", "busy", "again")
-    result = invoke("--base-url", fake.url, "--prompts", prompts, "--api-key", "secret", "--output", str(output))
+    result = invoke(
+        "--base-url", fake.url, "--prompts", prompts, "--api-key", "secret", "--output", str(output)
+    )
     assert result.exit_code == 0, result.output
-    for text in ("policy goodput", "TTFT", "TPOT", "end to end", "requests failed", "1 x", "the queue is full"):
+    for text in (
+        "policy goodput",
+        "TTFT",
+        "TPOT",
+        "end to end",
+        "requests failed",
+        "1 x",
+        "the queue is full",
+    ):
         assert text in result.output
     saved = json.loads(output.read_text())
     assert saved["settings"]["model"] == "m" and saved["settings"]["policy"] == "goodput"
@@ -49,10 +59,15 @@ def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
 
 
 def test_without_a_prompt_file_the_shipped_prompts_are_sent(fake):
-    result = invoke("--base-url", fake.url, "--task", "qa", "--num-prompts", "3", "--max-tokens", "2")
+    result = invoke(
+        "--base-url", fake.url, "--task", "qa", "--num-prompts", "3", "--max-tokens", "2"
+    )
     assert result.exit_code == 0, result.output
     questions = {prompt.text for prompt in shipped_prompts("qa")}
-    assert len(fake.bodies) == 3 and {body["messages"][-1]["content"] for body in fake.bodies} <= questions
+    assert (
+        len(fake.bodies) == 3
+        and {body["messages"][-1]["content"] for body in fake.bodies} <= questions
+    )
 
 
 def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
@@ -61,9 +76,21 @@ def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
         "exclude each other": ("--prompts", prompts, "--concurrency", "2", "--rate", "1"),
         "cannot read the prompt file": ("--prompts", str(tmp_path / "absent.jsonl")),
         "no model 'x'": ("--prompts", prompts, "--model", "x"),
-        "there is no folder": ("--prompts", prompts, "--output", str(tmp_path / "absent" / "run.json")),
+        "there is no folder": (
+            "--prompts",
+            prompts,
+            "--output",
+            str(tmp_path / "absent" / "run.json"),
+        ),
         "positive number of requests": ("--prompts", prompts, "--rate", "nan"),
-        "--time-scale 2 is for a --trace": ("--prompts", prompts, "--rate", "1", "--time-scale", "2"),
+        "--time-scale 2 is for a --trace": (
+            "--prompts",
+            prompts,
+            "--rate",
+            "1",
+            "--time-scale",
+            "2",
+        ),
         "is a folder": ("--prompts", prompts, "--output", str(tmp_path)),
     }
     for message, options in cases.items():
@@ -72,7 +99,9 @@ def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
     assert fake.bodies == []
 
 
-@pytest.mark.parametrize("option", ["--temperature", "--timeout", "--tpot-target-ms", "--ttft-target-ms"])
+@pytest.mark.parametrize(
+    "option", ["--temperature", "--timeout", "--tpot-target-ms", "--ttft-target-ms"]
+)
 @pytest.mark.parametrize("value", ["inf", "1e400", "nan"])
 def test_settings_that_json_cannot_hold_are_refused_before_the_run(fake, tmp_path, option, value):
     """They are saved with the results, and would cost them."""
@@ -89,7 +118,9 @@ def test_a_run_in_which_everything_fails_fails(fake, tmp_path):
 def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
     output = tmp_path / "run.json"
     prompts = write_prompts(tmp_path, "hello", "hang")
-    first_prompt = {seed: plan_load(LoadSettings(prompts, seed=seed)).requests[0].prompt for seed in range(20)}
+    first_prompt = {
+        seed: plan_load(LoadSettings(prompts, seed=seed)).requests[0].prompt for seed in range(20)
+    }
     seed = next(seed for seed, prompt in first_prompt.items() if prompt == "hello")
     script = "import typer; from smartspec.cli.bench import bench; typer.run(bench)"
     command = [sys.executable, "-c", script, "--base-url", fake.url, "--prompts", prompts]
@@ -97,7 +128,11 @@ def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
     # A test run in the background of a script ignores SIGINT, and so would what it starts.
     notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=notice_interrupts
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=notice_interrupts,
     )
     assert fake.waiting.wait(timeout=60)  # one answer is complete, the other never will be
     process.send_signal(signal.SIGINT)

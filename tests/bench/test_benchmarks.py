@@ -1,4 +1,5 @@
-"""The commands in benchmarks/ work from a clone alone: no default, test or page reaches for what lies beside it."""
+"""The commands in benchmarks/ work from a clone alone: no default, test or page reaches for what
+lies beside it."""
 
 import importlib
 import inspect
@@ -46,16 +47,27 @@ def subcommands(command: str) -> dict[str, typer.models.CommandInfo]:
 
 
 def test_nothing_reads_a_folder_beside_the_clone():
-    files = [path for folder in ("benchmarks", "src", "tests") for path in (ROOT / folder).rglob("*.py")]
+    files = [
+        path for folder in ("benchmarks", "src", "tests") for path in (ROOT / folder).rglob("*.py")
+    ]
     files += [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     assert len(files) > 100
-    found = [str(path) for path in files if path != Path(__file__) and BESIDE_THE_CLONE.search(path.read_text("utf-8"))]
+    found = [
+        str(path)
+        for path in files
+        if path != Path(__file__) and BESIDE_THE_CLONE.search(path.read_text("utf-8"))
+    ]
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize(
     "line",
-    ['Path(__file__).parents[2] / "shared" / "data"', "--prompts ../data/a.jsonl", 'open("/work/a")', "/mnt/shared/a"],
+    [
+        'Path(__file__).parents[2] / "shared" / "data"',
+        "--prompts ../data/a.jsonl",
+        'open("/work/a")',
+        "/mnt/shared/a",
+    ],
 )
 def test_a_path_beside_the_clone_is_seen(line):
     assert BESIDE_THE_CLONE.search(line)
@@ -67,7 +79,9 @@ def test_subcommands_are_known_and_default_paths_are_relative(command):
     assert set(found) == COMMANDS[command]
     for info in found.values():
         parameters = inspect.signature(info.callback).parameters.values()
-        paths = [parameter.default for parameter in parameters if isinstance(parameter.default, Path)]
+        paths = [
+            parameter.default for parameter in parameters if isinstance(parameter.default, Path)
+        ]
         assert not [path for path in paths if path.is_absolute() or ".." in path.parts]
 
 
@@ -87,7 +101,9 @@ def test_a_subcommand_shows_its_help_from_anywhere(command, subcommand, tmp_path
     monkeypatch.chdir(tmp_path)
     arguments = [subcommand, "--help"] if subcommand else ["--help"]
     result = CliRunner().invoke(importlib.import_module(command).app, arguments)
-    assert result.exit_code == 0 and f"{subcommand} [OPTIONS]".strip() in result.output, result.output
+    assert result.exit_code == 0 and f"{subcommand} [OPTIONS]".strip() in result.output, (
+        result.output
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -95,25 +111,34 @@ def test_every_command_is_tested():
     folder = ROOT / "benchmarks"
     assert {path.stem for path in folder.glob("*.py")} == {*COMMANDS, *PLAIN}
     programs = {
-        path.stem for path in folder.glob("lib/*.py") if re.search("^if __name__", path.read_text("utf-8"), re.M)
+        path.stem
+        for path in folder.glob("lib/*.py")
+        if re.search("^if __name__", path.read_text("utf-8"), re.M)
     }
-    assert programs - {"gpu_worker", "vllm_acceptance", "vllm_hooks"} == set(SERVERS)  # those run in vLLM's environment
+    # those run in vLLM's environment
+    assert programs - {"gpu_worker", "vllm_acceptance", "vllm_hooks"} == set(SERVERS)
 
 
 def test_the_index_names_every_command():
     page = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     named = re.findall(r"`python benchmarks/(\w+)\.py ?([a-z-]*)", page)
-    found = {(command, name if name in COMMANDS.get(command, ()) else "") for command, name in named}
+    found = {
+        (command, name if name in COMMANDS.get(command, ()) else "") for command, name in named
+    }
     assert found == {*ALL, *((command, "") for command in PLAIN)}
 
 
 def test_shipped_prompts_and_those_of_a_path_by_task(tmp_path):
     shipped = commands.prompts_by_task(None)
     assert {task: len(prompts) for task, prompts in shipped.items()} == {
-        **dict.fromkeys(("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation"), 16),
+        **dict.fromkeys(
+            ("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation"), 16
+        ),
         "mixed": 128,
     }
-    (tmp_path / "a.jsonl").write_text('{"prompt": "one", "task": "mt/writing"}\n{"prompt": "two"}\n')
+    (tmp_path / "a.jsonl").write_text(
+        '{"prompt": "one", "task": "mt/writing"}\n{"prompt": "two"}\n'
+    )
     (tmp_path / "b.jsonl").write_text('{"prompt": "three", "task": "mt/math"}\n')
     given = commands.prompts_by_task(tmp_path)
     texts = {task: [prompt.text for prompt in prompts] for task, prompts in given.items()}

@@ -1,4 +1,5 @@
-"""The parts of an emulated GPU that need no vLLM: step times, accepted drafts, verification, tables, records."""
+"""The parts of an emulated GPU that need no vLLM: step times, accepted drafts, verification,
+tables, records."""
 
 import importlib
 import json
@@ -15,10 +16,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 step_time, setups, acceptance, adaptive, cells, tables, report, published, clock = (
     importlib.import_module(f"lib.emulated_gpu.{name}")
     for name in (
-        "step_time", "setups", "acceptance", "adaptive", "cells", "tables", "report", "published", "clock",
+        "step_time", "setups", "acceptance", "adaptive", "cells", "tables", "report", "published",
+        "clock",
     )
 )  # fmt: skip
-SIZE = step_time.StepSize(fed=8, rows=2, context=1000, attended=4000.0, scored=8, is_captured=True, draft_tokens=3)
+SIZE = step_time.StepSize(
+    fed=8, rows=2, context=1000, attended=4000.0, scored=8, is_captured=True, draft_tokens=3
+)
 CELL = cells.Cell("8b-h100", "eagle3", "closed:32", "off")
 
 
@@ -42,12 +46,15 @@ def test_a_block_drafter_makes_one_pass_and_lookup_none():
 
 
 def test_steps_on_the_8b_are_those_of_a_real_h100():
-    """Without drafts and prefill: within 7 %, the goal, and 15 % with 128 requests, where the goal is missed."""
+    """Without drafts and prefill: within 7 %, the goal, and 15 % with 128 requests, where the goal
+    is missed."""
     steps = published.measured_steps()
     assert [step.requests for step in steps] == [1, 4, 16, 64, 128]
     for step in steps:
         tolerance = 0.07 if step.requests < 128 else 0.15
-        assert published.emulated_milliseconds(step) == pytest.approx(step.milliseconds, rel=tolerance)
+        assert published.emulated_milliseconds(step) == pytest.approx(
+            step.milliseconds, rel=tolerance
+        )
 
 
 @pytest.mark.parametrize("name", sorted(setups.SETUPS))
@@ -65,7 +72,9 @@ def test_a_profile_that_the_plugin_has_kept_is_a_setup(tmp_path):
     path.write_text(json.dumps({"key": {}, "cost_model": latency.to_dict()}))
     setup = setups.setup_of(str(path))
     assert setup.gpu_time("eagle3").target_seconds(SIZE) == pytest.approx(18.0)
-    assert setup.gpu_time("eagle3").draft_seconds(replace(SIZE, draft_tokens=1)) == pytest.approx(6.0)
+    assert setup.gpu_time("eagle3").draft_seconds(replace(SIZE, draft_tokens=1)) == pytest.approx(
+        6.0
+    )
     path.write_text(json.dumps(LatencyModel(linear(10.0, 1.0), ()).to_dict()))
     assert setup.gpu_time("ngram").draft is None
     with pytest.raises(ValueError, match="no cost of draft passes"):
@@ -83,7 +92,9 @@ def test_drafts_are_right_as_often_as_stated_and_the_same_whatever_was_done_befo
     for number in numbers:
         stated.begin(int(number))
     right = stated.num_right(numbers, np.full(4000, 7), 0.0)
-    assert np.mean(right >= 1) == pytest.approx(0.8, abs=0.02) and np.mean(right >= 2) == pytest.approx(0.64, abs=0.03)
+    assert np.mean(right >= 1) == pytest.approx(0.8, abs=0.02) and np.mean(
+        right >= 2
+    ) == pytest.approx(0.64, abs=0.03)
     again = stated.num_right(numbers[:3], np.full(3, 7), 0.0)
     assert again.tolist() == right[:3].tolist()
     assert stated.tokens(3, 5, 2) == stated.tokens(3, 4, 3)[1:]
@@ -120,7 +131,9 @@ def test_texts_of_a_file(tmp_path):
 def test_adaptive_verification_takes_the_likeliest_tokens_that_pay():
     """A token costs a fifth of the constant: it pays while its survival is high enough."""
     time = step_time.GPUTime(linear(1.0, 0.2), linear(0.01, 0.0))
-    verification = adaptive.AdaptiveVerification(time, max_requests=8, max_tokens=64, max_draft_tokens=3)
+    verification = adaptive.AdaptiveVerification(
+        time, max_requests=8, max_tokens=64, max_draft_tokens=3
+    )
     confidence = np.array([[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]])
     names, others, drafted = ["a", "b"], np.array([1, 1]), np.array([3, 3])
     first = verification.cut(names, others, drafted, 2, confidence)
@@ -131,13 +144,17 @@ def test_adaptive_verification_takes_the_likeliest_tokens_that_pay():
 
 def test_a_table_names_the_fastest_length_of_each_number_of_requests():
     found = {
-        replace(CELL, load=f"closed:{level}", policy=f"fixed:{length}"): {"tokens_per_second": speed}
+        replace(CELL, load=f"closed:{level}", policy=f"fixed:{length}"): {
+            "tokens_per_second": speed
+        }
         for level, speeds in {4: (1, 2, 3), 64: (3, 2, 1)}.items()
         for length, speed in enumerate(speeds)
     }
     cell = replace(CELL, policy="dynamic-sd", load="poisson:3")
     assert tables.dynamic_sd_table(cell, found) == [[1, 16, 2], [17, 256, 0]]
-    with pytest.raises(ValueError, match="no closed loop of fixed lengths was measured for 70b-4xh100"):
+    with pytest.raises(
+        ValueError, match="no closed loop of fixed lengths was measured for 70b-4xh100"
+    ):
         tables.dynamic_sd_table(replace(cell, setup="70b-4xh100"), found)
 
 
@@ -147,7 +164,9 @@ def test_records_are_kept_and_not_measured_again(tmp_path):
     records.add(CELL, {"tokens_per_second": 1.0})
     other = replace(CELL, policy="fixed:2")
     again = cells.Records(path)
-    assert again.found == {CELL: {"tokens_per_second": 1.0}} and again.missing([CELL, other]) == [other]
+    assert again.found == {CELL: {"tokens_per_second": 1.0}} and again.missing([CELL, other]) == [
+        other
+    ]
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="line 1 is no record"):
         cells.Records(path)
@@ -160,7 +179,10 @@ def test_the_worst_cell_comes_first():
     names = ["off", "fixed:3", "goodput"]
     found = {}
     for load, speeds in {"closed:1": (100, 200, 210), "closed:9": (100, 80, 90)}.items():
-        found |= {replace(CELL, load=load, policy=name): figures(s) for name, s in zip(names, speeds, strict=True)}
+        found |= {
+            replace(CELL, load=load, policy=name): figures(s)
+            for name, s in zip(names, speeds, strict=True)
+        }
     lines = report.speeds(found, names).splitlines()
     assert lines[2] == "| 8b-h100 | eagle3 | closed:9 | 100 | 80 | 90 | 0.900 | 0.90 |"
     assert lines[3] == "| 8b-h100 | eagle3 | closed:1 | 100 | 200 | 210 | 1.050 | 2.10 |"
@@ -169,7 +191,10 @@ def test_the_worst_cell_comes_first():
 def test_where_requests_come_at_given_moments_latency_counts():
     names = ["off", "fixed:3", "goodput"]
     found = {}
-    for load, seconds in {"poisson:4": (2.0, 1.0, 1.0), "trace:/a/b.csv@2": (2.0, 1.0, 1.1)}.items():
+    for load, seconds in {
+        "poisson:4": (2.0, 1.0, 1.0),
+        "trace:/a/b.csv@2": (2.0, 1.0, 1.1),
+    }.items():
         cells_of = [replace(CELL, load=load, policy=name) for name in names]
         found |= {cell: {"e2e": s} for cell, s in zip(cells_of, seconds, strict=True)}
     lines = report.latencies(found, names).splitlines()

@@ -19,7 +19,14 @@ from lib.gpu.results import Results
 from lib.gpu.tables import markdown, plot_speeds, read_cells
 
 ROOT = Path(__file__).parents[2]
-SPEEDS = {"off": 100.0, "stock:0": 95.0, "stock:1": 150.0, "stock:3": 200.0, "fixed:3": 198.0, "goodput": 190.0}
+SPEEDS = {
+    "off": 100.0,
+    "stock:0": 95.0,
+    "stock:1": 150.0,
+    "stock:3": 200.0,
+    "fixed:3": 198.0,
+    "goodput": 190.0,
+}
 
 
 CHANGE = {"drafted_before": 5, "drafted": 2.5, "steps_to_change": 12}
@@ -31,14 +38,34 @@ def file(tmp_path) -> Path:
     for level in (1, 16):
         for name, speed in SPEEDS.items():
             job, note = ("off", "") if name == "off" else ("eagle3", "0.5/0.85")
-            lines.append({"job": job, "cell": name, "level": level, "note": note, "tokens_per_s": speed * level})
-        lines.append({"job": "off-after", "cell": "off", "level": level, "note": "", "tokens_per_s": 104.0 * level})
+            lines.append(
+                {
+                    "job": job,
+                    "cell": name,
+                    "level": level,
+                    "note": note,
+                    "tokens_per_s": speed * level,
+                }
+            )
+        lines.append(
+            {
+                "job": "off-after",
+                "cell": "off",
+                "level": level,
+                "note": "",
+                "tokens_per_s": 104.0 * level,
+            }
+        )
     for job, name, speed in (("adaptive-stock", "stock", 300.0), ("adaptive", "goodput", 330.0)):
         note = "0.85/0.85 to 0.3/0.3"
-        lines.append({"job": job, "cell": name, "level": 4, "note": note, "tokens_per_s": speed, **CHANGE})
+        lines.append(
+            {"job": job, "cell": name, "level": 4, "note": note, "tokens_per_s": speed, **CHANGE}
+        )
     batch = {"at_once": True, "tokens_per_s": 4380.0, "p50_s": 11.8, "p99_s": 37.7}
     lines.append({"job": "rollout", "cell": "goodput", "level": 256, "note": "0.5/0.5"} | batch)
-    lines.append({"job": "x", "exact": "eagle3", "policy": "fixed:3", "equal": 8, "of": 8, "accepted": 90})
+    lines.append(
+        {"job": "x", "exact": "eagle3", "policy": "fixed:3", "equal": 8, "of": 8, "accepted": 90}
+    )
     path = tmp_path / "gpu.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     return path
@@ -47,10 +74,18 @@ def file(tmp_path) -> Path:
 def test_the_table_sets_smartspec_beside_the_best_other_and_off(file):
     told = markdown(read_cells([file]))
     assert "eagle3, acceptance 0.5/0.85: tokens per second" in told
-    assert "| 16 | 1,600, 1,664 | 3,168 | 1,520 | 2,400 | 3,200 | 3,040 | **0.950** | 1.863 |" in told
-    assert "adaptive, acceptance 0.85/0.85 to 0.3/0.3" in told and "| 4 | 300 | 330 | 1.100 |  |" in told
+    assert (
+        "| 16 | 1,600, 1,664 | 3,168 | 1,520 | 2,400 | 3,200 | 3,040 | **0.950** | 1.863 |" in told
+    )
+    assert (
+        "adaptive, acceptance 0.85/0.85 to 0.3/0.3" in told
+        and "| 4 | 300 | 330 | 1.100 |  |" in told
+    )
     assert "| adaptive | 4 | goodput | 0.85/0.85 to 0.3/0.3 | 5 | 2.5 | 12 |" in told
-    assert "| 0.5/0.5 | 256 | goodput | 4,380.0 | 11.8 | 37.7 |" in told and "rollout, acceptance" not in told
+    assert (
+        "| 0.5/0.5 | 256 | goodput | 4,380.0 | 11.8 | 37.7 |" in told
+        and "rollout, acceptance" not in told
+    )
     assert "| eagle3 | fixed:3 | 8 of 8 |  | 90 |" in told
 
 
@@ -88,12 +123,19 @@ def test_bad_arguments_have_one_line_that_names_them(arguments, error, monkeypat
 def test_an_error_ends_with_status_2(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu_cells.py"), "--bundle", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 2 and result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert (
+        result.returncode == 2
+        and result.stderr.startswith("error: ")
+        and result.stderr.count("\n") == 1
+    )
 
 
 def test_every_job_has_a_limit_and_work():
     assert gpu_cells.names_of("") == list(gpu_cells.JOBS)
-    assert all(callable(gpu_cells.job(name)) for name in gpu_cells.JOBS | gpu_cells.RATE_JOBS | gpu_cells.MORE_JOBS)
+    assert all(
+        callable(gpu_cells.job(name))
+        for name in gpu_cells.JOBS | gpu_cells.RATE_JOBS | gpu_cells.MORE_JOBS
+    )
     assert sum(gpu_cells.RATE_JOBS.values()) <= 530  # seconds, the default of --budget
 
 
@@ -103,7 +145,11 @@ def test_a_job_may_fail_or_hang_and_the_file_says_so(tmp_path):
     assert not run_job("bad", 30, results, lambda: 1 / 0)
     assert not run_job("slow", 0.2, results, lambda: time.sleep(60))
     lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
-    assert [line.get("problem", line.get("cell")) for line in lines] == ["x", "bad", "slow was ended after 0 s"]
+    assert [line.get("problem", line.get("cell")) for line in lines] == [
+        "x",
+        "bad",
+        "slow was ended after 0 s",
+    ]
     assert "ZeroDivisionError" in lines[1]["error"]
 
 
@@ -132,7 +178,10 @@ def test_an_open_loop_sends_the_same_requests_each_time_and_waits_for_all():
     first = client.open_loop(rate=500.0, seconds=0.2)
     sent = list(client.sent)
     client.sent.clear()
-    assert len(client.open_loop(rate=500.0, seconds=0.2)) == len(first) == len(sent) and client.sent == sent
+    assert (
+        len(client.open_loop(rate=500.0, seconds=0.2)) == len(first) == len(sent)
+        and client.sent == sent
+    )
     assert 70 < len(sent) < 130 and min(first) >= 0.0
 
 
@@ -145,9 +194,14 @@ def test_latencies_by_rate_are_a_table_beside_off(tmp_path):
     results.add(capacity=57.3)
     assert Results(tmp_path, "rates").last("capacity") == 57.3
     for policy, seconds in (("goodput", 2.0), ("off", 5.0), ("stock:3", 4.0)):
-        results.add(arm=policy, rate=57.3, note="", requests=1146, mean_s=seconds, p99_s=2 * seconds)
+        results.add(
+            arm=policy, rate=57.3, note="", requests=1146, mean_s=seconds, p99_s=2 * seconds
+        )
     told = markdown(read_cells([tmp_path / "gpu.jsonl"]))
-    assert "| 57.3 | stock:3 | 1146 | 4.00 | 8.00 | 1.25 |\n| 57.3 | goodput | 1146 | 2.00 | 4.00 | 2.50 |" in told
+    assert (
+        "| 57.3 | stock:3 | 1146 | 4.00 | 8.00 | 1.25 |\n| 57.3 | goodput | 1146 | 2.00 | 4.00 | "
+        "2.50 |" in told
+    )
 
 
 def test_each_level_and_length_has_a_graph_and_the_table_names_all_lengths():
@@ -156,12 +210,16 @@ def test_each_level_and_length_has_a_graph_and_the_table_names_all_lengths():
     assert set(plan.sizes()) <= set(plan.ragged_sizes())
     assert plan.table(8) == [[1, 1, 3], [2, 2, 1], [3, 8, 0]]
     sizes = Plan(Path(), Path(), levels=(256,), lengths=rates.LENGTHS).open_sizes()
-    assert sizes[-1] == 4 * 256 and all(size % (1 + length) == 0 for size in sizes for length in (0, *rates.LENGTHS))
+    assert sizes[-1] == 4 * 256 and all(
+        size % (1 + length) == 0 for size in sizes for length in (0, *rates.LENGTHS)
+    )
 
 
 def test_cells_that_were_not_seen_are_predicted(monkeypatch, capsys, tmp_path):
     recorded = ROOT / "docs/results/h100.jsonl"
-    monkeypatch.setattr(sys, "argv", ["gpu_cells.py", "observed", str(recorded), "--levels", "1,64"])
+    monkeypatch.setattr(
+        sys, "argv", ["gpu_cells.py", "observed", str(recorded), "--levels", "1,64"]
+    )
     assert gpu_cells.main() == 0
     assert "Of 22 cells that were not seen, 19 are within 5 %" in capsys.readouterr().out
     card = tmp_path / "card.json"

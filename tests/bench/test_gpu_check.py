@@ -1,4 +1,5 @@
-"""The comparison of `gpu_check.py`: what counts as a wrong answer, and which servers are compared."""
+"""The comparison of `gpu_check.py`: what counts as a wrong answer, and which servers are
+compared."""
 
 import sys
 from pathlib import Path
@@ -10,7 +11,10 @@ from gpu_check import compare, is_wrong, speculations, worst_ratio
 
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 
-PLAIN = {"tokens": [1, 2, 3], "best": [{"1": -0.1, "9": -3.0}, {"2": -0.7, "8": -0.75}, {"3": -0.1}]}
+PLAIN = {
+    "tokens": [1, 2, 3],
+    "best": [{"1": -0.1, "9": -3.0}, {"2": -0.7, "8": -0.75}, {"3": -0.1}],
+}
 
 
 @pytest.mark.parametrize(
@@ -45,5 +49,12 @@ def test_the_longest_length_is_smartspecs():
 
 
 def test_the_worst_cell_is_relative_to_the_best_other():
-    speeds = {"off": {"1": 10, "8": 50}, "fixed:3": {"1": 20, "8": 40}, "smartspec": {"1": 22, "8": 45}}
-    assert worst_ratio({name: {"tokens_per_second": s} for name, s in speeds.items()}, ["1", "8"]) == 0.9
+    speeds = {
+        "off": {"1": 10, "8": 50},
+        "fixed:3": {"1": 20, "8": 40},
+        "smartspec": {"1": 22, "8": 45},
+    }
+    assert (
+        worst_ratio({name: {"tokens_per_second": s} for name, s in speeds.items()}, ["1", "8"])
+        == 0.9
+    )

@@ -19,7 +19,9 @@ def fake():
 
 
 def requests(*prompts: str) -> list[LoadRequest]:
-    return [LoadRequest(str(i), "qa", prompt, max_tokens=6, seed=i) for i, prompt in enumerate(prompts)]
+    return [
+        LoadRequest(str(i), "qa", prompt, max_tokens=6, seed=i) for i, prompt in enumerate(prompts)
+    ]
 
 
 def unused_port() -> int:
@@ -30,7 +32,9 @@ def unused_port() -> int:
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_an_answer_is_read_whole_and_counted_by_the_server(fake, chat):
-    (record,), summary = measure(Target(fake.url, "m", chat=chat), LoadPlan(requests("hello"), concurrency=1))
+    (record,), summary = measure(
+        Target(fake.url, "m", chat=chat), LoadPlan(requests("hello"), concurrency=1)
+    )
     assert record.text == "".join(WORDS)
     assert (record.num_prompt_tokens, record.num_output_tokens, record.has_usage) == (5, 6, True)
     assert (record.finish_reason, record.error) == ("stop", None)
@@ -53,13 +57,34 @@ def test_what_is_sent(fake):
     measure(target, LoadPlan([request], concurrency=1))
     measure(target, LoadPlan([replace(request, cache_salt="b")], concurrency=1))
     for sends_targets in (False, True):
-        plain = Target(fake.url, "m", chat=False, tpot_target_seconds=0.05, sends_targets=sends_targets)
+        plain = Target(
+            fake.url, "m", chat=False, tpot_target_seconds=0.05, sends_targets=sends_targets
+        )
         measure(plain, LoadPlan([request], concurrency=1))
-    common = {"model": "m", "max_tokens": 9, "stream": True, "stream_options": {"include_usage": True}}
+    common = {
+        "model": "m",
+        "max_tokens": 9,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     assert fake.bodies == [
-        common | {"temperature": 0.5, "seed": 4, "ignore_eos": True, "cache_salt": "a", "messages": messages},
-        common | {"temperature": 0.5, "seed": 4, "ignore_eos": True, "cache_salt": "b", "messages": messages},
+        common
+        | {
+            "temperature": 0.5,
+            "seed": 4,
+            "ignore_eos": True,
+            "cache_salt": "a",
+            "messages": messages,
+        },
+        common
+        | {
+            "temperature": 0.5,
+            "seed": 4,
+            "ignore_eos": True,
+            "cache_salt": "b",
+            "messages": messages,
+        },
         common | {"temperature": 0.0, "prompt": "hello"},
         common | {"temperature": 0.0, "prompt": "hello", "speculation": {"tpot_target_ms": 50.0}},
     ]

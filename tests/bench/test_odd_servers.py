@@ -47,7 +47,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def server(*answers: Answer, said: Answer | None = None):
-    """Answers requests with these in turn, the last one as often as it is asked; a GET with what is said."""
+    """Answers requests with these in turn, the last one as often as it is asked; a GET with what is
+    said."""
     made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.answers, made.said = list(answers), said or Answer(b"", 404)
     thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
@@ -65,7 +66,10 @@ def asked(*answers: Answer, num_requests: int = 1, **options):
 
 
 def chunk(content=None, finish_reason=None, **rest) -> dict:
-    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish_reason}], **rest}
+    return {
+        "choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish_reason}],
+        **rest,
+    }
 
 
 def events(*chunks: dict, end: str = "data: [DONE]\n\n") -> bytes:
@@ -84,30 +88,42 @@ READ = {
     ),
     "an event that is null": events(chunk("a"), None, chunk("b", "stop")),
     "data over two lines": b"".join(
-        b"data: " + line + b"\n" for line in json.dumps(chunk("ab", "stop"), indent=1).encode().split(b"\n")
+        b"data: " + line + b"\n"
+        for line in json.dumps(chunk("ab", "stop"), indent=1).encode().split(b"\n")
     )
     + b"\ndata: [DONE]\n\n",
     "no empty lines": events(chunk("a"), chunk("b", "stop")).replace(b"\n\n", b"\n"),
     "CRLF": events(chunk("a"), chunk("b", "stop")).replace(b"\n", b"\r\n"),
     "CR": events(chunk("a"), chunk("b", "stop")).replace(b"\n", b"\r"),
     "a byte order mark": b"\xef\xbb\xbf" + events(chunk("a"), chunk("b", "stop")),
-    "comments, names, ids": b": wait\n\nevent: x\nid: 1\nretry: 3\n" + events(chunk("a"), chunk("b", "stop")),
+    "comments, names, ids": b": wait\n\nevent: x\nid: 1\nretry: 3\n"
+    + events(chunk("a"), chunk("b", "stop")),
     "no [DONE]": events(chunk("a"), chunk("b", "stop"), end=""),
     "no line end after the last": events(chunk("a"), chunk("b", "stop"), end="")[:-2],
     "no stream": json.dumps(WHOLE).encode(),
     "no stream, on several lines": b"\n" + json.dumps(WHOLE, indent=2).encode(),
     "content as parts": events(
-        chunk([{"type": "text", "text": "a"}]), chunk([{"type": "image"}, {"type": "text", "text": "b"}], "stop")
+        chunk([{"type": "text", "text": "a"}]),
+        chunk([{"type": "image"}, {"type": "text", "text": "b"}], "stop"),
     ),
     "thoughts as parts": events(
-        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]), chunk("b", "stop")
+        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]),
+        chunk("b", "stop"),
     ),
     "no stream, content as parts": json.dumps(
-        {"choices": [{"message": {"content": [{"type": "text", "text": "ab"}]}, "finish_reason": "stop"}]}
+        {
+            "choices": [
+                {"message": {"content": [{"type": "text", "text": "ab"}]}, "finish_reason": "stop"}
+            ]
+        }
     ).encode(),
-    "usage that is none": events(chunk("a", usage=[]), chunk("b", "stop", usage={"completion_tokens": "2"})),
+    "usage that is none": events(
+        chunk("a", usage=[]), chunk("b", "stop", usage={"completion_tokens": "2"})
+    ),
     "a finish reason that is a number": events(chunk("a"), chunk("b", 1)),
-    "an error that is null beside choices": events(chunk("a", error=None), chunk("b", "stop", error=False)),
+    "an error that is null beside choices": events(
+        chunk("a", error=None), chunk("b", "stop", error=False)
+    ),
 }
 
 
@@ -123,32 +139,55 @@ def test_it_is_read(body):
 
 
 def test_arguments_of_a_call_that_are_an_object_are_its_text():
-    call = {"tool_calls": [None, {"function": {"name": "f", "arguments": {"a": 1}}}, {"function": None}]}
-    (record,), _ = asked(Answer(events({"choices": [{"delta": call, "finish_reason": "tool_calls"}]})))
+    call = {
+        "tool_calls": [None, {"function": {"name": "f", "arguments": {"a": 1}}}, {"function": None}]
+    }
+    (record,), _ = asked(
+        Answer(events({"choices": [{"delta": call, "finish_reason": "tool_calls"}]}))
+    )
     assert (record.error, record.text) == (None, 'f{"a": 1}')
 
 
 def test_halves_of_characters_are_put_together_or_replaced():
     body = (
-        b'data: {"choices": [{"delta": {"content": "\\ud83d"}}]}\n\ndata: {"choices": [{"delta": {"content": "\\ude00'
+        b'data: {"choices": [{"delta": {"content": "\\ud83d"}}]}\n\ndata: {"choices": [{"delta": '
+        b'{"content": "\\ude00'
     )
     (record,), _ = asked(Answer(body + b'\\ud83d"}, "finish_reason": "stop"}]}\n\n'))
     assert record.text == "\N{GRINNING FACE}\N{REPLACEMENT CHARACTER}"
 
 
 NAMED = {
-    "a page": (b"<html>\n<body>Log in</body>", "not a stream of completion chunks: it begins with '<html>"),
+    "a page": (
+        b"<html>\n<body>Log in</body>",
+        "not a stream of completion chunks: it begins with '<html>",
+    ),
     "nothing": (b"", "not a stream of completion chunks: it is empty"),
-    "JSON of something else": (b'{"hello": 1}', "not a stream of completion chunks: it begins with '{\"hello\": 1}'"),
+    "JSON of something else": (
+        b'{"hello": 1}',
+        "not a stream of completion chunks: it begins with '{\"hello\": 1}'",
+    ),
     "broken JSON": (b'{"choices": [', "'{\"choices\": [' is none of its chunks"),
     "a list": (b"data: [1]\n\n", "'[1]' is none of its chunks"),
     "choices that are a number": (b'data: {"choices": 1}\n\n', "is none of its chunks"),
     "content that is a number": (events(chunk(7)), "is none of its chunks"),
     "too deep": (b"data: " + b"[" * 100_000 + b"\n\n", "is none of its chunks"),
-    "an error": (events({"error": {"message": "out\nof \x1b[31mmemory"}}), "the server reported: out of [31mmemory"),
-    "an error without a message": (events({"error": {"message": None, "code": 7}}), "the server reported: {'error'"),
-    "an error of vLLM": (b'{"object": "error", "message": "no room"}', "the server reported: no room"),
-    "an error beside null choices": (events({"choices": None, "error": "no room"}), "the server reported: no room"),
+    "an error": (
+        events({"error": {"message": "out\nof \x1b[31mmemory"}}),
+        "the server reported: out of [31mmemory",
+    ),
+    "an error without a message": (
+        events({"error": {"message": None, "code": 7}}),
+        "the server reported: {'error'",
+    ),
+    "an error of vLLM": (
+        b'{"object": "error", "message": "no room"}',
+        "the server reported: no room",
+    ),
+    "an error beside null choices": (
+        events({"choices": None, "error": "no room"}),
+        "the server reported: no room",
+    ),
     "an end in the middle": (events(chunk("a"), end=""), "the stream ended before [DONE]"),
 }
 
@@ -156,7 +195,11 @@ NAMED = {
 @pytest.mark.parametrize(("body", "sentence"), NAMED.values(), ids=NAMED)
 def test_it_is_named_in_one_sentence_and_the_run_goes_on(body, sentence):
     records, summary = asked(Answer(body), Answer(events(chunk("ab", "stop"))), num_requests=2)
-    assert sentence in records[0].error and "\n" not in records[0].error and len(records[0].error) < 400
+    assert (
+        sentence in records[0].error
+        and "\n" not in records[0].error
+        and len(records[0].error) < 400
+    )
     assert (summary.num_errors, summary.num_completed) == (1, 1)
 
 
@@ -180,10 +223,23 @@ def busy(retry_after: str | None, status: int = 429) -> Answer:
 def test_what_comes_back_later_is_waited_for_and_counted(waits):
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(seconds=100), usegmt=True)
-    answers = [busy("2"), busy("0", 503), busy(date), busy(past), Answer(events(chunk("ab", "stop")))]
+    answers = [
+        busy("2"),
+        busy("0", 503),
+        busy(date),
+        busy(past),
+        Answer(events(chunk("ab", "stop"))),
+    ]
     (record,), summary = asked(*answers)
-    assert (record.error, record.text, record.num_refusals, summary.num_refusals) == (None, "ab", 4, 4)
-    assert waits[0] == 2 and waits[1] == waits[3] == client.LEAST_PAUSE_SECONDS and 0 < waits[2] <= 100
+    assert (record.error, record.text, record.num_refusals, summary.num_refusals) == (
+        None,
+        "ab",
+        4,
+        4,
+    )
+    assert (
+        waits[0] == 2 and waits[1] == waits[3] == client.LEAST_PAUSE_SECONDS and 0 < waits[2] <= 100
+    )
     assert any("4 times to come back later" in line for line in notes(summary))
 
 
@@ -195,7 +251,10 @@ def test_without_a_time_it_is_a_failure(waits, retry_after):
 
 def test_a_time_after_the_timeout_is_not_waited_for(waits):
     (record,), _ = asked(busy("3600"), timeout_seconds=30)
-    assert record.error == "429 the queue is full; it says to come back after 3600 s, which is past the timeout"
+    assert (
+        record.error
+        == "429 the queue is full; it says to come back after 3600 s, which is past the timeout"
+    )
     assert not waits
 
 
@@ -224,7 +283,9 @@ def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
             find_model(url)
 
 
-@pytest.mark.parametrize("text", ["null", "[]", "{}", "1", "smartspec_draft_tokens_total NaN\n", "a b c\x00"])
+@pytest.mark.parametrize(
+    "text", ["null", "[]", "{}", "1", "smartspec_draft_tokens_total NaN\n", "a b c\x00"]
+)
 def test_other_servers_have_no_counters(text):
     names = ("draft_tokens", "verified_tokens", "accepted_tokens", "decode_rows")
     metrics = "".join(f"smartspec_{name}_total NaN\n" for name in names) + text

@@ -18,12 +18,19 @@ SETTINGS = peers.Settings(["a", "b"], None, rounds=3, per_slot=2, max_tokens=6, 
 
 
 def round_summary(rate: float, verified: int = 8, accepted: int = 6, rows: int = 4) -> dict:
-    counters = {"num_verified_tokens": verified, "num_accepted_tokens": accepted, "num_decode_rows": rows}
+    counters = {
+        "num_verified_tokens": verified,
+        "num_accepted_tokens": accepted,
+        "num_decode_rows": rows,
+    }
     return {"output_tokens_per_second": rate, "speculation": {"counters": counters}}
 
 
 def cell(**rates_of_server) -> dict:
-    servers = {name: {"rounds": [round_summary(r) for r in rates]} for name, rates in rates_of_server.items()}
+    servers = {
+        name: {"rounds": [round_summary(r) for r in rates]}
+        for name, rates in rates_of_server.items()
+    }
     return {"task": "qa", "concurrency": 4, "servers": servers}
 
 
@@ -31,7 +38,10 @@ def test_the_ratio_is_that_of_the_medians_with_the_spread_of_the_rounds():
     one = cell(a=[10.0, 20.0, 40.0], b=[11.0, 30.0, 36.0])
     middle, single = peers.ratio(one, "b", "a")
     assert middle == pytest.approx(1.5) and single == pytest.approx([1.1, 1.5, 0.9])
-    assert peers.standard_error(single) == pytest.approx(0.1764, abs=1e-4) and peers.standard_error([1.1]) is None
+    assert (
+        peers.standard_error(single) == pytest.approx(0.1764, abs=1e-4)
+        and peers.standard_error([1.1]) is None
+    )
     assert peers.speculation(one, "b") == (0.75, 2.0)
 
 
@@ -39,7 +49,9 @@ def test_no_two_requests_of_a_cell_are_equal_and_each_round_has_its_own():
     prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
     rounds = peers.round_requests("qa", prompts, 3, SETTINGS)
     assert [len(requests) for requests in rounds] == [6, 6, 6]
-    assert len({(request.system, request.prompt) for requests in rounds for request in requests}) == 18
+    assert (
+        len({(request.system, request.prompt) for requests in rounds for request in requests}) == 18
+    )
     assert len({request.prompt_id for requests in rounds for request in requests}) == 18
     assert rounds == peers.round_requests("qa", prompts, 3, SETTINGS)
     assert len(peers.round_requests("qa", prompts, 1, SETTINGS)[0]) == 4
@@ -48,8 +60,15 @@ def test_no_two_requests_of_a_cell_are_equal_and_each_round_has_its_own():
 def test_cells_already_measured_are_skipped_and_bad_names_refused():
     done, known = [{"task": "qa", "concurrency": 4}], {"qa": [], "rag": [], "mixed": []}
     assert peers.missing_cells("qa,rag", "1,4", done, known) == [("qa", 1), ("rag", 1), ("rag", 4)]
-    assert peers.missing_cells("each", "1,2", done, known) == [("qa", 1), ("qa", 2), ("rag", 1), ("rag", 2)]
-    with pytest.raises(ValueError, match="unknown task 'poetry': these prompts have qa, rag, mixed"):
+    assert peers.missing_cells("each", "1,2", done, known) == [
+        ("qa", 1),
+        ("qa", 2),
+        ("rag", 1),
+        ("rag", 2),
+    ]
+    with pytest.raises(
+        ValueError, match="unknown task 'poetry': these prompts have qa, rag, mixed"
+    ):
         peers.missing_cells("poetry", "1", [], known)
     with pytest.raises(ValueError, match="must be numbers"):
         peers.missing_cells("qa", "1,0", [], known)
@@ -67,13 +86,18 @@ def test_a_file_of_other_settings_is_not_continued(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match="not a result of this benchmark"):
             read_kept(path, {"rounds": 9}, cells=[])
-    assert read_kept(tmp_path / "absent.json", {"rounds": 9}, cells=[]) == {"settings": {"rounds": 9}, "cells": []}
+    assert read_kept(tmp_path / "absent.json", {"rounds": 9}, cells=[]) == {
+        "settings": {"rounds": 9},
+        "cells": [],
+    }
 
 
 def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeypatch):
     monkeypatch.setattr(peers, "SETTLE_SECONDS", 0)
     commands = {
-        name: servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"], {"NAME": name})
+        name: servers.ServerCommand(
+            [sys.executable, fake_openai_server.__file__, "{port}"], {"NAME": name}
+        )
         for name in "ab"
     }
     started, start = [], peers.started
@@ -90,13 +114,17 @@ def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeyp
     peers.measure_cells(content, cells, commands, lambda: saves.append(len(content["cells"])))
     measured = content["cells"][0]["servers"]
     assert saves == [1] and started == [(name, 2) for name in "abbaab"]
-    assert [summary["num_completed"] for name in "ab" for summary in measured[name]["rounds"]] == [4] * 6
+    assert [summary["num_completed"] for name in "ab" for summary in measured[name]["rounds"]] == [
+        4
+    ] * 6
     assert measured["b"]["num_same_text"] == 12
     assert peers.table(json.loads(json.dumps(content))).row_count == 1
 
 
 def test_a_server_that_does_not_start_is_reported_with_its_last_words(tmp_path):
-    command = servers.ServerCommand([sys.executable, "-c", "raise SystemExit('no model today')", "{port}"])
+    command = servers.ServerCommand(
+        [sys.executable, "-c", "raise SystemExit('no model today')", "{port}"]
+    )
     with (
         pytest.raises(ValueError, match=r"ended with status 1(.|\n)*no model today"),
         servers.running(command, tmp_path / "log"),

@@ -18,7 +18,9 @@ from lib import profiling_run
 
 @pytest.fixture(scope="module")
 def of_head():
-    scenario = Scenario(batch=1, drafter="head", acceptance="0.7", later_child_share=0.2, max_draft_tokens=5)
+    scenario = Scenario(
+        batch=1, drafter="head", acceptance="0.7", later_child_share=0.2, max_draft_tokens=5
+    )
     return profiling_run.profile_of(profiling_run.simulated(scenario, sizes=(1, 256), steps=40))
 
 
@@ -38,7 +40,9 @@ def test_acceptance_by_rank_is_that_of_the_ground_truth(of_head):
 def test_policies_read_what_a_run_wrote(of_head, tmp_path):
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(of_head))
-    assert parse_policy(f"batch-table:{path}", 5)._lengths.tolist() == list(of_head["best_lengths"].values())
+    assert parse_policy(f"batch-table:{path}", 5)._lengths.tolist() == list(
+        of_head["best_lengths"].values()
+    )
     assert parse_policy(f"sequoia:{path}", 5)._by_rank.tolist() == of_head["acceptance_by_rank"]
 
 
@@ -52,8 +56,14 @@ def test_decision_logs_say_the_same_as_the_steps_that_they_record(tmp_path):
     scenario = Scenario(batch=1, drafter="lookup", max_draft_tokens=2)
     steps = profiling_run.simulated(scenario, sizes=(1, 4), steps=12)
     header = LogHeader(
-        "toy", "fixed:2", 2, (scenario.drafter_spec,), LatencyModel(CostCurve.linear(1e-2, 1e-4)).to_dict()
+        "toy",
+        "fixed:2",
+        2,
+        (scenario.drafter_spec,),
+        LatencyModel(CostCurve.linear(1e-2, 1e-4)).to_dict(),
     )
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join([header.to_json(), *(step.to_json() for step in steps)]) + "\n")
-    assert profiling_run.profile_of(profiling_run.recorded([path])) == profiling_run.profile_of(steps)
+    assert profiling_run.profile_of(profiling_run.recorded([path])) == profiling_run.profile_of(
+        steps
+    )

@@ -1,4 +1,5 @@
-"""Benchmarks that no other test runs, in the small: what they call is still there, and simple cases come out right."""
+"""Benchmarks that no other test runs, in the small: what they call is still there, and simple cases
+come out right."""
 
 import importlib
 import sys
@@ -13,7 +14,8 @@ from smartspec.control import CostCurve, LatencyModel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 controller_time, simulated_trees, simulator, start = (
-    importlib.import_module(name) for name in ("lib.controller_time", "lib.simulated_trees", "simulator", "start")
+    importlib.import_module(name)
+    for name in ("lib.controller_time", "lib.simulated_trees", "simulator", "start")
 )
 
 
@@ -32,7 +34,9 @@ def test_a_simulated_run_without_drafts_takes_a_pass_for_every_token():
 
 
 def test_simulated_trees_have_the_nodes_that_they_are_allowed():
-    (row,) = simulated_trees.rows_of(["8b"], [1], nodes=5, later_child_share=0.2, context=256, pairs=60)
+    (row,) = simulated_trees.rows_of(
+        ["8b"], [1], nodes=5, later_child_share=0.2, context=256, pairs=60
+    )
     assert row["chain of 5: verified"] == row["eagle2:60: verified"] == 5.0
     assert 0 < row["goodput, trees too: verified"] <= 5.0
     assert row["off"] < row["chain of 5"]
@@ -41,10 +45,13 @@ def test_simulated_trees_have_the_nodes_that_they_are_allowed():
 def test_the_controller_is_timed_in_every_policy(monkeypatch):
     monkeypatch.setattr(controller_time, "NUM_STEPS", 16)
     monkeypatch.setattr(controller_time, "NUM_WARM_UP_STEPS", 16)
-    assert all(controller_time.step_seconds(policy, "lookup", 2) > 0 for policy in controller_time.POLICIES)
+    assert all(
+        controller_time.step_seconds(policy, "lookup", 2) > 0 for policy in controller_time.POLICIES
+    )
 
 
 def test_the_default_models_weights_and_kv_are_counted():
     weights, kv = start._weights_and_kv()
     assert weights == pytest.approx(96.6, abs=0.1)
-    assert kv == pytest.approx(2 * 30 * 3 * 64 * 4 * 32 * 1024 / 1e6)  # layers, heads, width, bytes, tokens
+    # layers, heads, width, bytes, tokens
+    assert kv == pytest.approx(2 * 30 * 3 * 64 * 4 * 32 * 1024 / 1e6)

@@ -23,7 +23,9 @@ smartspec_decode_rows_total 40.0
 
 
 def record(start=0.0, ttft=0.5, end_to_end=2.5, num_tokens=11, error=None, has_usage=True):
-    return RequestRecord("p", "qa", start, ttft, end_to_end, 7, num_tokens, has_usage, "length", error, "text")
+    return RequestRecord(
+        "p", "qa", start, ttft, end_to_end, 7, num_tokens, has_usage, "length", error, "text"
+    )
 
 
 def test_tpot_is_the_time_after_the_first_token_over_the_other_tokens():
@@ -40,7 +42,11 @@ def test_distribution_of_hand_made_values():
 
 
 def test_summary_of_hand_made_records():
-    records = [record(), record(start=1.0, end_to_end=4.0, num_tokens=9), record(error="500 boom", num_tokens=5)]
+    records = [
+        record(),
+        record(start=1.0, end_to_end=4.0, num_tokens=9),
+        record(error="500 boom", num_tokens=5),
+    ]
     summary = summarize(records, num_unfinished=2)
     assert (summary.num_completed, summary.num_errors, summary.num_unfinished) == (2, 1, 2)
     assert summary.errors == {"500 boom": 1}
@@ -54,7 +60,11 @@ def test_summary_of_hand_made_records():
 
 def test_summary_of_nothing_has_no_latencies():
     summary = summarize([])
-    assert (summary.num_completed, summary.output_tokens_per_second, summary.ttft_seconds) == (0, 0.0, None)
+    assert (summary.num_completed, summary.output_tokens_per_second, summary.ttft_seconds) == (
+        0,
+        0.0,
+        None,
+    )
 
 
 def test_tokens_counted_by_the_client_are_reported_as_such():
@@ -69,7 +79,9 @@ def test_counters_are_summed_over_labels():
 
 
 def test_speculation_is_the_growth_of_the_counters():
-    speculation = summarize_speculation(SpeculationCounters(10, 10, 10, 10), SpeculationCounters(130, 90, 70, 50))
+    speculation = summarize_speculation(
+        SpeculationCounters(10, 10, 10, 10), SpeculationCounters(130, 90, 70, 50)
+    )
     assert speculation.counters == SpeculationCounters(120, 80, 60, 40)
     assert speculation.acceptance_rate == 0.75
     assert speculation.mean_k == 2.0
@@ -128,14 +140,22 @@ def test_a_pipe_gets_the_text_and_stays_a_pipe(tmp_path):
 
 
 def test_attainment_counts_the_requests_that_wanted_something():
-    wanted = [replace(record(), tpot_target_seconds=target) for target in (1e-6, 100.0, 100.0, None)]
+    wanted = [
+        replace(record(), tpot_target_seconds=target) for target in (1e-6, 100.0, 100.0, None)
+    ]
     assert summarize(wanted).slo_attainment == pytest.approx(2 / 3)
     assert summarize([record()]).slo_attainment is None
 
 
 @pytest.mark.parametrize(
     ("ttft_target", "tpot_target", "met"),
-    [(100.0, None, True), (1e-6, None, False), (1e-6, 100.0, False), (100.0, 1e-6, False), (100.0, 100.0, True)],
+    [
+        (100.0, None, True),
+        (1e-6, None, False),
+        (1e-6, 100.0, False),
+        (100.0, 1e-6, False),
+        (100.0, 100.0, True),
+    ],
 )
 def test_a_request_meets_its_objectives_if_it_meets_each(ttft_target, tpot_target, met):
     wanted = replace(record(), ttft_target_seconds=ttft_target, tpot_target_seconds=tpot_target)

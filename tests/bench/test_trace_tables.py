@@ -1,4 +1,5 @@
-"""`policies.py ablation` and `traces`: windows of a recording, paired intervals, runs continued, pages of the JSON."""
+"""`policies.py ablation` and `traces`: windows of a recording, paired intervals, runs continued,
+pages of the JSON."""
 
 import importlib
 import json
@@ -16,12 +17,14 @@ RESULTS = ROOT / "docs" / "results"
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 pages, scenarios, statistics, tables = (
-    importlib.import_module(f"lib.trace_{name}") for name in ("pages", "scenarios", "statistics", "tables")
+    importlib.import_module(f"lib.trace_{name}")
+    for name in ("pages", "scenarios", "statistics", "tables")
 )
 
 
 def recorded_jobs(folder: Path, num_requests: int) -> list:
-    """Three windows of a recording of 100 requests, one a second, whose prompts have 1, 2, ... 100 tokens."""
+    """Three windows of a recording of 100 requests, one a second, whose prompts have 1, 2, ... 100
+    tokens."""
     lines = ["arrival_s,prompt_tokens,output_tokens", *(f"{i},{i + 1},2" for i in range(100))]
     (folder / "trace.csv").write_text("\n".join(lines))
     case = scenarios.Case("tiny", Scenario(trace="trace.csv"), "trace.csv", num_requests)
@@ -51,7 +54,11 @@ def test_variants_turn_off_one_mechanism_each_and_the_core_has_none():
         settings = scenarios.VARIANTS[variant]
         return {field for field in vars(whole) if getattr(settings, field) != getattr(whole, field)}
 
-    single = [changed(name) for name in scenarios.VARIANTS if name not in (scenarios.WHOLE, scenarios.CORE)]
+    single = [
+        changed(name)
+        for name in scenarios.VARIANTS
+        if name not in (scenarios.WHOLE, scenarios.CORE)
+    ]
     assert [len(fields) for fields in single] == [1] * len(single)
     assert changed(scenarios.CORE) == set().union(*single)
 
@@ -71,7 +78,9 @@ def test_the_interval_of_a_mean_covers_it():
     covered = 0
     for trial in range(20):
         pair = rng.lognormal(0, 0.2, (2, 200))  # of equal means
-        change, low, high = statistics.compared([pair[0].tolist()], [pair[1].tolist()], seed=trial).summary()["mean"]
+        change, low, high = statistics.compared(
+            [pair[0].tolist()], [pair[1].tolist()], seed=trial
+        ).summary()["mean"]
         assert low < change < high
         covered += low < 0 < high
     assert 14 <= covered <= 20
@@ -86,7 +95,9 @@ def test_runs_are_continued_and_charged(tmp_path):
     again = tables.Runs(path, "report")
     tables.play(jobs, again, tmp_path, "report", 1)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["key"] for line in lines[1:]] == [f"report | tiny | off | {window}" for window in range(3)]
+    assert [line["key"] for line in lines[1:]] == [
+        f"report | tiny | off | {window}" for window in range(3)
+    ]
     free = again.latencies("tiny", "off", 3)
     assert [len(window) for window in free] == [5, 5, 5]
 
@@ -100,12 +111,16 @@ def test_runs_are_continued_and_charged(tmp_path):
 def test_pages_are_made_of_the_committed_results(name):
     data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     assert data["half"] == "report"
-    assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == getattr(pages, f"{name}_page")(data)
+    assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == getattr(pages, f"{name}_page")(
+        data
+    )
 
 
 def test_cases_are_chosen_by_how_their_names_begin():
     assert scenarios.trace_cases() == list(scenarios.TRACE_CASES)
     names = [case.name for case in scenarios.trace_cases("8B, Azure;70B, Burst")]
     assert names == ["8B, Azure conversations x6", "8B, Azure code x2", "70B, BurstGPT x500"]
-    with pytest.raises(ValueError, match="no case begins with '9B': there are 8B, Azure conversations"):
+    with pytest.raises(
+        ValueError, match="no case begins with '9B': there are 8B, Azure conversations"
+    ):
         scenarios.trace_cases("9B")

@@ -21,7 +21,10 @@ CELLS = [Cell("qa", 1), Cell("qa", 4)]
 
 
 def one_round(*speeds: float) -> dict:
-    return {p: {"tokens_per_second": s, "texts": {"a": "same"}} for p, s in zip(POLICIES, speeds, strict=True)}
+    return {
+        p: {"tokens_per_second": s, "texts": {"a": "same"}}
+        for p, s in zip(POLICIES, speeds, strict=True)
+    }
 
 
 def test_rounds_that_are_there_are_kept_and_not_measured_again(tmp_path):
@@ -69,25 +72,37 @@ def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path)
     prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(3)]
     with ExitStack() as stack:
         targets = vllm_policies.start({"off": command, "smartspec": command}, tmp_path, stack)
-        found = vllm_policies.run_round(targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=1)
+        found = vllm_policies.run_round(
+            targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=1
+        )
     assert list(found) == ["smartspec", "off"]
-    assert all(result["tokens_per_second"] > 0 and len(result["texts"]) == 4 for result in found.values())
+    assert all(
+        result["tokens_per_second"] > 0 and len(result["texts"]) == 4 for result in found.values()
+    )
     with pytest.raises(ValueError, match="4 of 4 requests failed"):
-        vllm_policies.run_round(targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=0)
+        vllm_policies.run_round(
+            targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=0
+        )
 
 
 @pytest.mark.parametrize("name", vllm_policies.ALL_OURS)
 def test_what_drafts_with_each_policy_of_ours(name):
     head = {"method": "eagle3", "model": "HEAD"}
-    words = vllm_policies.policy_command(name, servers.ServerCommand(["vllm"]), Path("x"), {}, head).arguments
+    words = vllm_policies.policy_command(
+        name, servers.ServerCommand(["vllm"]), Path("x"), {}, head
+    ).arguments
     words = [word.replace("{{", "{").replace("}}", "}") for word in words]
     drafts = json.loads(words[words.index("--speculative-config") + 1])
     options = json.loads(words[words.index("--additional-config") + 1])
-    assert drafts["model"] == ("HEAD" if name != vllm_policies.IN_SCHEDULER else vllm_policies.OWN_DRAFTS["model"])
+    assert drafts["model"] == (
+        "HEAD" if name != vllm_policies.IN_SCHEDULER else vllm_policies.OWN_DRAFTS["model"]
+    )
     assert "cache" in options["smartspec"]
 
 
 def test_braces_of_json_survive_the_port():
-    command = vllm_policies.policy_command("fixed:3", servers.ServerCommand(["vllm", "{port}"]), Path("x"), None)
+    command = vllm_policies.policy_command(
+        "fixed:3", servers.ServerCommand(["vllm", "{port}"]), Path("x"), None
+    )
     assert [part.format(port=7) for part in command.arguments][1:3] == ["7", "--speculative-config"]
     assert '"num_speculative_tokens": 3' in command.arguments[3].format(port=7)

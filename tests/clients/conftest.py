@@ -23,7 +23,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @contextmanager
 def served(max_model_len: int) -> Iterator[str]:
     """Where the default model is served meanwhile."""
-    command = [sys.executable, "-m", "smartspec", "serve", "--port", "0", "--max-model-len", str(max_model_len)]
+    command = [
+        sys.executable,
+        "-m",
+        "smartspec",
+        "serve",
+        "--port",
+        "0",
+        "--max-model-len",
+        str(max_model_len),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             lines = []
@@ -53,8 +62,8 @@ def short_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def run(url, tmp_path_factory) -> Callable[..., str]:
-    """Runs a program of the clients' environment against the server, or base; what it prints. It fails the test if the
-    program fails."""
+    """Runs a program of the clients' environment against the server, or base; what it prints. It
+    fails the test if the program fails."""
     home = tmp_path_factory.mktemp("home")
     offline = {
         "HF_HUB_OFFLINE": "1",
@@ -64,10 +73,16 @@ def run(url, tmp_path_factory) -> Callable[..., str]:
     }
 
     def run_program(program: str, *arguments: str, base: str = url) -> str:
-        keys = {"OPENAI_API_KEY": "unused", "OPENAI_BASE_URL": f"{base}/v1", "OPENAI_API_BASE": f"{base}/v1"}
+        keys = {
+            "OPENAI_API_KEY": "unused",
+            "OPENAI_BASE_URL": f"{base}/v1",
+            "OPENAI_API_BASE": f"{base}/v1",
+        }
         environment = {"PATH": os.environ["PATH"], "SMARTSPEC_URL": base} | keys | offline
         command = [str(CLIENTS / program), *arguments]  # an absolute path stays what it is
-        done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            command, env=environment, cwd=home, capture_output=True, text=True, timeout=SECONDS
+        )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout
 

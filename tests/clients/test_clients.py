@@ -22,8 +22,11 @@ def model(url) -> str:
 
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.glob("*.py")))
 def test_library(run, model, script):
-    """Each script asserts what it gets. Its arguments: the model's name and the folder of its tokenizer."""
-    assert run("python", str(SCRIPTS / script), model, str(configuration())).splitlines()[-1] == "ok"
+    """Each script asserts what it gets. Its arguments: the model's name and the folder of its
+    tokenizer."""
+    assert (
+        run("python", str(SCRIPTS / script), model, str(configuration())).splitlines()[-1] == "ok"
+    )
 
 
 def test_llm(run, url, model):
@@ -31,7 +34,16 @@ def test_llm(run, url, model):
     known = [{"model_id": "local", "model_name": model, "api_base": f"{url}/v1"}]
     (home / "extra-openai-models.yaml").write_text(json.dumps(known))  # JSON is YAML
     for streams in ([], ["--no-stream"]):
-        assert run("llm", "-m", "local", *streams, "-o", "max_tokens", "20", "What is the capital of France?").strip()
+        assert run(
+            "llm",
+            "-m",
+            "local",
+            *streams,
+            "-o",
+            "max_tokens",
+            "20",
+            "What is the capital of France?",
+        ).strip()
 
 
 def test_guidellm(run, url, model, tmp_path):
@@ -44,7 +56,11 @@ def test_guidellm(run, url, model, tmp_path):
         "data": "kind=synthetic_text,prompt_tokens=32,output_tokens=16",
         "output": f"kind=json,path={report}",
     }
-    run("guidellm", "run", *(part for name, value in options.items() for part in (f"--{name}", value)))
+    run(
+        "guidellm",
+        "run",
+        *(part for name, value in options.items() for part in (f"--{name}", value)),
+    )
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]
     assert (totals["successful"], totals["errored"]) == (4, 0)
@@ -55,7 +71,9 @@ def test_the_guidellm_recipe_for_vllm(run, url, model, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "vllm-how.md").read_text()
     (command,) = re.findall(r"^    (guidellm run (?:.*\\\n)*.*)$", page, re.MULTILINE)
     prompts, report = tmp_path / "prompts.jsonl", tmp_path / "result.json"
-    prompts.write_text("".join(json.dumps({"prompt": f"Count from {first} to ten."}) + "\n" for first in range(6)))
+    prompts.write_text(
+        "".join(json.dumps({"prompt": f"Count from {first} to ten."}) + "\n" for first in range(6))
+    )
     for old, new in {
         "http://localhost:8000": url,
         f"target={url},model=MODEL": f"target={url},model={model}",
@@ -99,8 +117,12 @@ main(parser.parse_args())
 """
 
 
-@pytest.mark.skipif("SMARTSPEC_VLLM" not in os.environ, reason="there is no vLLM: `make test-vllm` installs it")
-@pytest.mark.parametrize(("backend", "path"), [("openai", "completions"), ("openai-chat", "chat/completions")])
+@pytest.mark.skipif(
+    "SMARTSPEC_VLLM" not in os.environ, reason="there is no vLLM: `make test-vllm` installs it"
+)
+@pytest.mark.parametrize(
+    ("backend", "path"), [("openai", "completions"), ("openai-chat", "chat/completions")]
+)
 def test_vllm_bench_serve(run, url, model, tmp_path, backend, path):
     where = ["--backend", backend, "--base-url", url, "--endpoint", f"/v1/{path}", "--model", model]
     data = ["--tokenizer", str(configuration()), "--dataset-name", "random", "--num-prompts", "6"]
@@ -112,9 +134,19 @@ def test_vllm_bench_serve(run, url, model, tmp_path, backend, path):
 
 
 def test_schemathesis(run, short_url):
-    """Bodies made from the published document: no 5xx, only answers it describes, and no wrong body accepted."""
-    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-    options = ["--checks", checks, "--max-examples", "30", "--phases", "examples,coverage,fuzzing", "--seed", "1"]
+    """Bodies made from the published document: no 5xx, only answers it describes, and no wrong body
+    accepted."""
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"  # noqa: E501
+    options = [
+        "--checks",
+        checks,
+        "--max-examples",
+        "30",
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--seed",
+        "1",
+    ]
     patience = ["--request-timeout", "60"]  # its 10 seconds are not enough on a busy machine
     run("schemathesis", "run", f"{short_url}/openapi.json", *options, *patience)
     assert httpx.get(f"{short_url}/health").json() == {"status": "ok"}
@@ -122,4 +154,6 @@ def test_schemathesis(run, short_url):
 
 def test_server_is_still_well(url):
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
-    assert httpx.get(f"{url}/version").json() == {"version": importlib.metadata.version("smartspec")}
+    assert httpx.get(f"{url}/version").json() == {
+        "version": importlib.metadata.version("smartspec")
+    }

@@ -1,4 +1,5 @@
-"""The image, built and run as a cluster would: as any user of group 0, on a port that a variable names."""
+"""The image, built and run as a cluster would: as any user of group 0, on a port that a variable
+names."""
 
 import subprocess
 import time
@@ -39,7 +40,9 @@ def started() -> Iterator[Callable[..., str]]:
     names: list[str] = []
 
     def start(*options: str) -> str:
-        names.append(run("run", "-d", "--health-interval", "2s", *options, "smartspec-test", "--no-api-key"))
+        names.append(
+            run("run", "-d", "--health-interval", "2s", *options, "smartspec-test", "--no-api-key")
+        )
         return names[-1]
 
     yield start
@@ -52,5 +55,7 @@ def started() -> Iterator[Callable[..., str]]:
 def test_it_becomes_healthy(started, user, port):
     name = started("-e", f"SMARTSPEC_PORT={port}", *user)
     deadline = time.monotonic() + SECONDS_TO_BE_HEALTHY
-    while (state := run("inspect", "-f", "{{.State.Status}} {{.State.Health.Status}}", name)) != "running healthy":
+    while (
+        state := run("inspect", "-f", "{{.State.Status}} {{.State.Health.Status}}", name)
+    ) != "running healthy":
         assert state.startswith("running") and time.monotonic() < deadline, run("logs", name)

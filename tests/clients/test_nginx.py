@@ -1,4 +1,5 @@
-"""Clients behind nginx, as Debian's package has it: HTTP/1.0 to the server and buffers, or HTTP/1.1."""
+"""Clients behind nginx, as Debian's package has it: HTTP/1.0 to the server and buffers, or
+HTTP/1.1."""
 
 import shutil
 import socket
@@ -43,7 +44,9 @@ http {{
 }}
 """
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="there is no nginx: `apt-get install nginx-light` installs it")
+pytestmark = pytest.mark.skipif(
+    NGINX is None, reason="there is no nginx: `apt-get install nginx-light` installs it"
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +62,9 @@ def proxy(url, tmp_path_factory) -> Iterator[str]:
         try:
             deadline = time.monotonic() + SECONDS_TO_START
             while not answers(address):
-                assert nginx.poll() is None and time.monotonic() < deadline, (folder / "error.log").read_text()
+                assert nginx.poll() is None and time.monotonic() < deadline, (
+                    folder / "error.log"
+                ).read_text()
             yield address
         finally:
             nginx.terminate()
@@ -73,7 +78,13 @@ def answers(address: str) -> bool:
 
 @pytest.mark.parametrize("path", ["", "/new"])
 def test_streams_come_event_by_event(proxy, path):
-    body = {"prompt": "Once upon a time", "max_tokens": 48, "ignore_eos": True, "stream": True, "temperature": 0}
+    body = {
+        "prompt": "Once upon a time",
+        "max_tokens": 48,
+        "ignore_eos": True,
+        "stream": True,
+        "temperature": 0,
+    }
     body["speculation"] = {"max_draft_tokens": 0}  # a token an event
     with httpx.stream("POST", f"{proxy}{path}/v1/completions", json=body, timeout=60) as answer:
         pieces = list(answer.iter_raw())

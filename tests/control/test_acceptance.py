@@ -1,4 +1,5 @@
-"""What is learned of acceptance: unbiased whatever is hidden, by request, class and pool, and within bounded memory."""
+"""What is learned of acceptance: unbiased whatever is hidden, by request, class and pool, and
+within bounded memory."""
 
 import json
 from itertools import pairwise
@@ -26,16 +27,21 @@ def make_estimator():
 def make_view(ids, match=3, class_ids=None):
     num_rows = len(ids)
     matched = found(np.full(num_rows, K), np.broadcast_to(match, num_rows))
-    return factories.make_view(ids, drafters=(matched, lagging(num_rows), matched), class_ids=class_ids)
+    return factories.make_view(
+        ids, drafters=(matched, lagging(num_rows), matched), class_ids=class_ids
+    )
 
 
 def truncated_drafts(rng, conditional, lengths):
-    """How many tokens are accepted of drafts whose j-th is with conditional[:, j], cut at lengths: int [R]."""
+    """How many tokens are accepted of drafts whose j-th is with conditional[:, j], cut at lengths:
+    int [R]."""
     hits = np.cumprod(rng.random(conditional.shape) < conditional, axis=1)
     return np.minimum(hits.sum(axis=1), lengths)
 
 
-def make_outcome(rng, conditional, lengths, ids=None, match=3, class_ids=None, *, drafter=BY_LOOKUP, **more):
+def make_outcome(
+    rng, conditional, lengths, ids=None, match=3, class_ids=None, *, drafter=BY_LOOKUP, **more
+):
     """Of one synthetic step."""
     view = make_view(np.arange(len(conditional)) if ids is None else ids, match, class_ids)
     accepted = truncated_drafts(rng, conditional, lengths)
@@ -44,7 +50,8 @@ def make_outcome(rng, conditional, lengths, ids=None, match=3, class_ids=None, *
 
 
 def learn(estimator, *args, **more):
-    """Learns from one synthetic step; returns which positions were tested and which were accepted: bool [R, K] both."""
+    """Learns from one synthetic step; returns which positions were tested and which were accepted:
+    bool [R, K] both."""
     outcome = make_outcome(*args, **more)
     estimator.observe([outcome])
     tested, hits = Observations.of([outcome]).tests(K)
@@ -66,11 +73,13 @@ def sigmoid(log_odds):
 
 
 def test_estimates_are_unbiased_under_censoring():
-    """True conditional acceptance is recovered at every position although deep ones are rarely seen."""
+    """True conditional acceptance is recovered at every position although deep ones are rarely
+    seen."""
     rng, estimator = np.random.default_rng(0), make_estimator()
     ground_truth = np.array([0.5, 0.7, 0.8, 0.85, 0.9, 0.9, 0.9, 0.9])
     for step in range(400):
-        ids = np.arange(16) + 16 * step  # new requests every step: no request effect can hide a bias
+        # new requests every step: no request effect can hide a bias
+        ids = np.arange(16) + 16 * step
         learn(estimator, rng, np.tile(ground_truth, (16, 1)), rng.integers(0, K + 1, 16), ids)
         for request_id in ids.tolist():
             estimator.forget(request_id)
@@ -80,8 +89,9 @@ def test_estimates_are_unbiased_under_censoring():
 
 
 def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
-    """Accepted / drafted would say 0.54 here (arXiv 2406.14066's request-level prototype). 120 drafts of 5 are about
-    400 tested tokens; ten seeds average the noise out, what is left is bias."""
+    """Accepted / drafted would say 0.54 here (arXiv 2406.14066's request-level prototype). 120
+    drafts of 5 are about 400 tested tokens; ten seeds average the noise out, what is left is
+    bias."""
     estimates = []
     for seed in range(10):
         rng, estimator = np.random.default_rng(seed), make_estimator()
@@ -93,8 +103,8 @@ def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
 
 
 def test_predictions_are_calibrated_over_requests_that_differ():
-    """Good requests are tested deeper; their noise must not leak into what others are promised. What leaks makes
-    acceptance be underestimated by a little more than 0.01."""
+    """Good requests are tested deeper; their noise must not leak into what others are promised.
+    What leaks makes acceptance be underestimated by a little more than 0.01."""
     rng, estimator = np.random.default_rng(2), make_estimator()
     predicted, happened = [], []
     for generation in range(40):
@@ -163,34 +173,45 @@ def test_a_request_that_changes_is_followed():
 
 @pytest.mark.parametrize(("before", "after"), [(0.85, 0.3), (0.3, 0.85), (0.98, 0.6)])
 def test_a_change_of_all_requests_is_seen_in_one_group_of_steps(before, after):
-    """A Newton step from an extreme would go too far, and one from many observations not far enough. New requests show
-    it, of which nothing else is known."""
+    """A Newton step from an extreme would go too far, and one from many observations not far
+    enough. New requests show it, of which nothing else is known."""
     found = []
     for seed in range(4):
         rng, estimator = np.random.default_rng(seed), make_estimator()
         for rate, num_groups in ((before, 20), (after, 1)):
             for _ in range(num_groups):
-                steps = [make_outcome(rng, np.full((16, K), rate), np.full(16, K)) for _ in range(16)]
+                steps = [
+                    make_outcome(rng, np.full((16, K), rate), np.full(16, K)) for _ in range(16)
+                ]
                 estimator.observe(steps)
         found.append(predict(estimator)[0])
     assert np.mean(found) == pytest.approx(after, abs=0.06) and np.std(found) < 0.1
 
 
 def test_chance_alone_is_no_change():
-    """What is known of a steady acceptance rests on many steps, whether requests are few or many."""
+    """What is known of a steady acceptance rests on many steps, whether requests are few or
+    many."""
     for rate, num_rows in ((0.6, 1), (0.95, 1), (0.8, 16)):
         rng, estimator = np.random.default_rng(0), make_estimator()
         for _ in range(60):
             estimator.observe(
-                [make_outcome(rng, np.full((num_rows, K), rate), np.full(num_rows, K)) for _ in range(16)]
+                [
+                    make_outcome(rng, np.full((num_rows, K), rate), np.full(num_rows, K))
+                    for _ in range(16)
+                ]
             )
         information = estimator.table()["lookup, match 3"]["observations"][0] * 0.25
         assert information > 0.6 * num_rows * max(rate * (1 - rate), 0.02) * 500, (rate, num_rows)
 
 
 def test_few_observations_do_not_contradict_few():
-    """An entry is an estimate, too. Taken for certain, it would be forgotten for the chance of a few tokens."""
-    rng, estimator, ids = np.random.default_rng(0), make_estimator(), np.arange(96).reshape(2, 16, 3)
+    """An entry is an estimate, too. Taken for certain, it would be forgotten for the chance of a
+    few tokens."""
+    rng, estimator, ids = (
+        np.random.default_rng(0),
+        make_estimator(),
+        np.arange(96).reshape(2, 16, 3),
+    )
     for num_accepted, of_group in zip((26, 13), ids, strict=True):  # of 48 in a group of 16 steps
         is_accepted = rng.permutation(np.arange(48) < num_accepted).astype(float).reshape(16, 3, 1)
         lengths = np.ones(3, dtype=int)
@@ -210,7 +231,9 @@ def test_match_lengths_are_told_apart_and_cold_ones_borrow_from_those_of_their_d
     assert predict(estimator, match=9).tolist() == predict(estimator, match=500).tolist()
     assert 0.25 < predict(estimator, match=5)[0] < 0.85
     for other in (BY_MODEL, BY_RECYCLING):
-        assert predict(estimator, match=12, drafter=other)[0] == pytest.approx(0.6), "another drafter is another matter"
+        assert predict(estimator, match=12, drafter=other)[0] == pytest.approx(0.6), (
+            "another drafter is another matter"
+        )
 
 
 def test_free_tests_alone_teach_the_first_position():
@@ -258,7 +281,13 @@ def test_a_long_draft_prefill_counts_as_a_short_one():
         estimators.append(make_estimator())
         free = FreeTests(np.array([0]), np.array([guessed]), np.array([guessed // 4]))
         nothing = FreeTests(*np.zeros((3, 1), dtype=int))
-        learn(estimators[-1], np.random.default_rng(0), np.zeros((1, K)), np.zeros(1, int), free_tests=(nothing, free))
+        learn(
+            estimators[-1],
+            np.random.default_rng(0),
+            np.zeros((1, K)),
+            np.zeros(1, int),
+            free_tests=(nothing, free),
+        )
     few, many = (predict(estimator, drafter=BY_MODEL) for estimator in estimators)
     assert few == pytest.approx(many)
     assert few[0] < 0.5
@@ -267,7 +296,14 @@ def test_a_long_draft_prefill_counts_as_a_short_one():
 def test_a_draft_that_is_always_right_is_nearly_sure():
     rng, estimator = np.random.default_rng(7), make_estimator()
     for step in range(100):
-        learn(estimator, rng, np.ones((4, K)), np.full(4, K), np.arange(4) + 4 * (step // 10), drafter=BY_MODEL)
+        learn(
+            estimator,
+            rng,
+            np.ones((4, K)),
+            np.full(4, K),
+            np.arange(4) + 4 * (step // 10),
+            drafter=BY_MODEL,
+        )
     assert predict(estimator, drafter=BY_MODEL).min() > 0.97
 
 
@@ -282,7 +318,9 @@ def test_what_is_kept_of_a_batch_is_of_its_rows_and_not_older_than_the_last_less
         assert np.array_equal(estimator.survival(make_view(permuted))[BY_LOOKUP], after[[2, 0, 1]])
         before = after
     estimator.forget(4)
-    ended, never_seen = (estimator.survival(make_view(ids))[BY_LOOKUP][0] for ids in (ids, np.array([NEW_REQUEST])))
+    ended, never_seen = (
+        estimator.survival(make_view(ids))[BY_LOOKUP][0] for ids in (ids, np.array([NEW_REQUEST]))
+    )
     assert np.array_equal(ended, never_seen)
 
 
@@ -299,7 +337,8 @@ def test_memory_is_bounded_and_forget_is_harmless(monkeypatch):
 
 
 def test_requests_given_up_while_preempted_leave_their_class_sound():
-    """Taken from sums they were no longer part of, they would make the weight of their class negative."""
+    """Taken from sums they were no longer part of, they would make the weight of their class
+    negative."""
     rng, estimator = np.random.default_rng(11), make_estimator()
     ids = np.arange(40)
     ground_truth = np.tile(rng.uniform(0.4, 0.7, 40)[:, None], (1, K))
@@ -317,7 +356,9 @@ def test_two_requests_that_claim_one_row_do_no_harm(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
     rng, estimator = np.random.default_rng(9), make_estimator()
     for _ in range(30):
-        learn(estimator, rng, np.repeat([[0.9], [0.2]], K, axis=1), np.full(2, K), np.array([3, 19]))
+        learn(
+            estimator, rng, np.repeat([[0.9], [0.2]], K, axis=1), np.full(2, K), np.array([3, 19])
+        )
     assert estimator.num_tracked_requests == 1
     assert predict(estimator, request_id=5).tolist() == predict(estimator).tolist()
     assert 0.2 < predict(estimator)[0] < 0.9
@@ -339,7 +380,13 @@ def test_an_empty_step_is_harmless():
 def test_survival_falls_along_a_draft():
     rng, estimator = np.random.default_rng(10), make_estimator()
     for _ in range(50):
-        learn(estimator, rng, rng.random((6, K)), rng.integers(0, K + 1, 6), match=rng.integers(0, 12, 6))
+        learn(
+            estimator,
+            rng,
+            rng.random((6, K)),
+            rng.integers(0, K + 1, 6),
+            match=rng.integers(0, 12, 6),
+        )
     survival = estimator.survival(make_view(np.arange(6), rng.integers(0, 12, 6)))
     assert ((survival > 0) & (survival <= 1)).all()
     assert (np.diff(survival, axis=2) <= 0).all()
@@ -363,7 +410,14 @@ def test_what_is_known_from_elsewhere_is_expected_until_traffic_says_otherwise()
     estimator.expect(BY_LOOKUP, [0.1], [5000])  # several pools: it is not said which
     assert np.array_equal(predict(estimator, drafter=BY_LOOKUP), before)
     for step in range(400):
-        learn(estimator, rng, np.full((8, K), 0.5), np.full(8, K), np.arange(8) + 8 * step, drafter=BY_MODEL)
+        learn(
+            estimator,
+            rng,
+            np.full((8, K), 0.5),
+            np.full(8, K),
+            np.arange(8) + 8 * step,
+            drafter=BY_MODEL,
+        )
     assert predict(estimator, drafter=BY_MODEL)[:2] == pytest.approx([0.5, 0.5], abs=0.08)
 
 

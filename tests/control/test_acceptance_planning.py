@@ -13,7 +13,8 @@ K = 8
 
 
 class World:
-    """Rows of known acceptance (a rate a row, the same at all positions) and a target pass of linear cost."""
+    """Rows of known acceptance (a rate a row, the same at all positions) and a target pass of
+    linear cost."""
 
     def __init__(self, num_rows, rates, seconds_per_token, seed):
         self.rng = np.random.default_rng(seed)
@@ -33,17 +34,24 @@ class World:
         self.ids = self.ids + len(self.ids)
 
     def step(self):
-        """Plan, verify and learn; returns the share of the goodput that the best plan would have had."""
+        """Plan, verify and learn; returns the share of the goodput that the best plan would have
+        had."""
         num_rows = len(self.ids)
         drafters = (found(np.full(num_rows, K), np.full(num_rows, 3)),)
         view = factories.make_view(self.ids, drafters=drafters)
         lengths = self._plan(self.estimator.survival(view)[0])
-        hits = np.cumprod(self.rng.random((num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
+        hits = np.cumprod(
+            self.rng.random((num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1
+        )
         accepted = np.minimum(hits.sum(axis=1), lengths)
-        matches = np.where((accepted == lengths) & (lengths < K), hits[np.arange(num_rows), lengths], -1)
+        matches = np.where(
+            (accepted == lengths) & (lengths < K), hits[np.arange(num_rows), lengths], -1
+        )
         free = (free_test(lengths, matches),)
         plan, drafted = Plan(lengths, np.zeros(num_rows, int)), np.full(num_rows, K)
-        outcome = factories.make_outcome(view, plan, accepted=accepted, drafted=drafted, free_tests=free)
+        outcome = factories.make_outcome(
+            view, plan, accepted=accepted, drafted=drafted, free_tests=free
+        )
         self.estimator.observe([outcome])
         return self._goodput(lengths) / self._goodput(self._plan(self.survival))
 
@@ -51,15 +59,21 @@ class World:
         num_rows = len(survival)
         free = np.zeros(num_rows, dtype=bool)
         caps, weights = np.full(num_rows, K), np.ones(num_rows)
-        return plan_lengths(survival, caps, weights, free, StepTimes(np.zeros(1), self.target_seconds)).lengths
+        return plan_lengths(
+            survival, caps, weights, free, StepTimes(np.zeros(1), self.target_seconds)
+        ).lengths
 
     def _goodput(self, lengths):
         is_verified = np.arange(K) < lengths[:, None]
-        return (len(lengths) + self.survival[is_verified].sum()) / self.target_seconds[lengths.sum()]
+        return (len(lengths) + self.survival[is_verified].sum()) / self.target_seconds[
+            lengths.sum()
+        ]
 
 
 @pytest.mark.parametrize("seconds_per_token", [1e-4, 3e-4])
-def test_planning_with_estimates_loses_less_than_a_hundredth_when_requests_differ(seconds_per_token):
+def test_planning_with_estimates_loses_less_than_a_hundredth_when_requests_differ(
+    seconds_per_token,
+):
     """Batch 64, acceptance of requests spread as Beta(3, 2)."""
     shares = []
     for seed in range(5):
@@ -72,8 +86,8 @@ def test_planning_with_estimates_loses_less_than_a_hundredth_when_requests_diffe
 @pytest.mark.parametrize("rates", [(0.9, 0.3), (0.3, 0.9), (0.75, 0.5)])
 @pytest.mark.parametrize(("are_replaced", "num_steps"), [(True, 30), (False, 80)])
 def test_a_change_of_workload_is_recovered(rates, are_replaced, num_steps):
-    """Batch 8, after long steady operation: others that are all unlike the old ones, or the same requests, which have
-    themselves to be forgotten first."""
+    """Batch 8, after long steady operation: others that are all unlike the old ones, or the same
+    requests, which have themselves to be forgotten first."""
     after = []
     for seed in range(8):
         world = World(8, np.full(8, rates[0]), 1e-3, seed)

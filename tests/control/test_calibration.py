@@ -9,7 +9,12 @@ from drafter_cases import MODEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.acceptance.calibration import MIDPOINTS, NUM_BUCKETS, ConfidenceCalibration, isotonic
+from smartspec.control.acceptance.calibration import (
+    MIDPOINTS,
+    NUM_BUCKETS,
+    ConfidenceCalibration,
+    isotonic,
+)
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import Plan
@@ -64,7 +69,8 @@ def test_monotone_whatever_is_observed():
     grid = np.linspace(0, 1, 200)
     for _ in range(200):
         confidence = rng.random(int(rng.integers(0, 6)))
-        outcome = (rng.random(len(confidence)) < 1 - confidence).astype(float)  # the surer, the more often wrong
+        # the surer, the more often wrong
+        outcome = (rng.random(len(confidence)) < 1 - confidence).astype(float)
         calibration.learn(confidence, rng.standard_normal(len(confidence)), outcome)
         assert (np.diff(calibration.log_odds(grid, np.zeros(200))) >= -1e-12).all()
     assert np.ptp(calibration.acceptance) < 0.35
@@ -75,12 +81,16 @@ def test_history_shifts_a_confidence_by_a_part_of_what_it_says():
     rng, calibration = np.random.default_rng(2), ConfidenceCalibration(SETTINGS)
     for _ in range(400):
         confidence, history = rng.uniform(0.1, 0.9, 16), 0.7 + rng.standard_normal(16)
-        ground_truth = sigmoid(np.log(confidence / (1 - confidence)) + SETTINGS.history_slope * (history - 0.7))
+        ground_truth = sigmoid(
+            np.log(confidence / (1 - confidence)) + SETTINGS.history_slope * (history - 0.7)
+        )
         calibration.learn(confidence, history, (rng.random(16) < ground_truth).astype(float))
     at = np.full(3, 0.45)
     log_odds = calibration.log_odds(at, np.array([-0.3, 0.7, 1.7]))
     assert np.diff(log_odds) == pytest.approx(np.full(2, SETTINGS.history_slope))
-    assert sigmoid(log_odds[1]) == pytest.approx(0.45, abs=0.06), "a request like the mean is shifted by nothing"
+    assert sigmoid(log_odds[1]) == pytest.approx(0.45, abs=0.06), (
+        "a request like the mean is shifted by nothing"
+    )
 
 
 def test_a_drafter_that_changes_is_followed():
@@ -99,8 +109,8 @@ def test_the_table_is_json_able():
 
 
 def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
-    """A draft model whose token of confidence c is accepted with odds c / (1 - c) * exp(ease); drafts are verified up
-    to the first confidence below threshold. Returns view and confidence."""
+    """A draft model whose token of confidence c is accepted with odds c / (1 - c) * exp(ease);
+    drafts are verified up to the first confidence below threshold. Returns view and confidence."""
     confidence = rng.uniform(0.05, 0.95, (num_rows, K))
     acceptance = sigmoid(np.log(confidence / (1 - confidence)) + np.reshape(ease, (-1, 1)))
     hits = np.cumprod(rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
@@ -108,7 +118,9 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
     accepted = np.minimum(hits, verified)
     view = factories.make_view(num_rows if ids is None else ids, lag=0, max_draft_tokens=K)
     plan = Plan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
-    outcome = factories.make_outcome(view, plan, verified, accepted, drafted=plan.lengths, confidence=confidence)
+    outcome = factories.make_outcome(
+        view, plan, verified, accepted, drafted=plan.lengths, confidence=confidence
+    )
     estimator.observe([outcome])
     return view, confidence
 
@@ -119,7 +131,9 @@ def test_survival_follows_confidence_where_there_is_one_and_history_elsewhere():
         view, _ = step(estimator, rng, 8)
     confidence = np.full((8, K), np.nan)
     history = estimator.survival(view)[0]
-    assert estimator.survival_given_confidence(view, BY_MODEL, confidence).tolist() == history.tolist()
+    assert (
+        estimator.survival_given_confidence(view, BY_MODEL, confidence).tolist() == history.tolist()
+    )
     confidence[0], confidence[1], confidence[2, 0] = 0.9, 0.1, 0.9
     survival = estimator.survival_given_confidence(view, BY_MODEL, confidence)
     assert survival[3:].tolist() == history[3:].tolist()
@@ -135,17 +149,26 @@ def test_at_the_same_confidence_an_easy_request_is_promised_more():
         rng, estimator = np.random.default_rng(seed), AcceptanceEstimator(K, (MODEL,))
         for _ in range(150):
             view, _ = step(estimator, rng, 8, ease=np.where(np.arange(8) < 4, 1.0, -1.0))
-        survival.append(estimator.survival_given_confidence(view, BY_MODEL, np.full((8, K), 0.5))[:, 0])
+        survival.append(
+            estimator.survival_given_confidence(view, BY_MODEL, np.full((8, K), 0.5))[:, 0]
+        )
     easy, hard = np.mean(survival, axis=0).reshape(2, 4).mean(axis=1)
     assert 0.57 < easy < sigmoid(1.0)
     assert sigmoid(-1.0) < hard < 0.5
 
 
 def test_cutting_by_confidence_does_not_make_the_history_rosy():
-    """Only confident tokens are verified, yet before drafting the confidence is not known: the first draft token is
-    accepted half the time, not three times in four. Now and then all are verified, else nothing could tell."""
+    """Only confident tokens are verified, yet before drafting the confidence is not known: the
+    first draft token is accepted half the time, not three times in four. Now and then all are
+    verified, else nothing could tell."""
     rng, estimator = np.random.default_rng(6), AcceptanceEstimator(K, (MODEL,))
     for index in range(400):
-        step(estimator, rng, 8, threshold=0.5 if index % 10 else 0.0, ids=np.arange(8) + 8 * (index // 40))
+        step(
+            estimator,
+            rng,
+            8,
+            threshold=0.5 if index % 10 else 0.0,
+            ids=np.arange(8) + 8 * (index // 40),
+        )
     new = factories.make_view([99_999], lag=0, max_draft_tokens=K)
     assert estimator.survival(new)[0, 0, 0] == pytest.approx(0.5, abs=0.07)

@@ -19,7 +19,9 @@ def column(*values) -> np.ndarray:
 
 def make_view(**changes) -> BatchView:
     drafters = found(column(3, 0), column(4, 0)), lagging(2, column(0, 3))
-    view = factories.make_view([7, 8], context_tokens=[10, 20], max_draft_tokens=[5, 0], drafters=drafters, now=2.0)
+    view = factories.make_view(
+        [7, 8], context_tokens=[10, 20], max_draft_tokens=[5, 0], drafters=drafters, now=2.0
+    )
     return replace(view, **changes)  # as they are: not even their shapes need be right
 
 
@@ -51,8 +53,16 @@ def test_a_step_of_prefills_alone_is_sound():
         ({"now": 0.5}, "clock", ["0.5", "before 1.0", "backwards"]),
         ({"context_tokens": column(10, -4)}, "count", ["context_tokens", "-4"]),
         ({"max_draft_tokens": column(-1, 0)}, "count", ["max_draft_tokens", "-1"]),
-        ({"drafters": (found(column(1, 1)), lagging(2, column(0, -9)))}, "count", ["drafters[1].lag", "-9"]),
-        ({"drafters": (found(column(3, -2), column(0, 0)),)}, "count", ["drafters[0].lengths", "-2"]),
+        (
+            {"drafters": (found(column(1, 1)), lagging(2, column(0, -9)))},
+            "count",
+            ["drafters[1].lag", "-9"],
+        ),
+        (
+            {"drafters": (found(column(3, -2), column(0, 0)),)},
+            "count",
+            ["drafters[0].lengths", "-2"],
+        ),
         ({"prefill_tokens": -5}, "count", ["prefill_tokens", "-5"]),
         ({"prefill_attended_tokens": float("nan")}, "count", ["prefill_attended_tokens", "nan"]),
         ({"context_tokens": column(10)}, "shape", ["context_tokens", "(1,)", "2"]),
@@ -83,7 +93,11 @@ def test_views(changes, kind, words):
         ({"tested": column(-1, 0)}, "count", ["tested -1"]),
         ({"accepted": column(3, 0)}, "count", ["accepted 3", "verified 2"]),
         ({"accepted": column(-2, 0)}, "count", ["accepted -2"]),
-        ({"free_tests": (FreeTests(column(0, 0), column(1, 0), column(2, 0)),)}, "count", ["row 0", "matched 2 of 1"]),
+        (
+            {"free_tests": (FreeTests(column(0, 0), column(1, 0), column(2, 0)),)},
+            "count",
+            ["row 0", "matched 2 of 1"],
+        ),
         ({"drafted": column(9, 0)}, "length", ["9", "5"]),
         ({"tested": column(1)}, "shape", ["tested", "(1,)"]),
         ({"num_emitted": -1}, "count", ["num_emitted is -1"]),

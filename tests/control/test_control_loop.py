@@ -1,4 +1,5 @@
-"""The whole controller in a world whose ground truth is known: acceptance, times and therefore the best lengths."""
+"""The whole controller in a world whose ground truth is known: acceptance, times and therefore the
+best lengths."""
 
 from dataclasses import replace
 
@@ -19,7 +20,8 @@ HOST_SECONDS = 0.002
 
 
 class World:
-    """Rows whose j-th draft token is accepted with a fixed conditional probability, on a machine of known speed."""
+    """Rows whose j-th draft token is accepted with a fixed conditional probability, on a machine of
+    known speed."""
 
     def __init__(self, conditional, target, draft=None, noise=0.03, seed=0, weight=1.0):
         self.rng = np.random.default_rng(seed)
@@ -32,18 +34,28 @@ class World:
     def view(self):
         matched = found(np.full(self.num_rows, K), np.full(self.num_rows, 3))
         drafters = (matched if self.draft is None else lagging(self.num_rows),)
-        return factories.make_view(self.num_rows, drafters=drafters, max_draft_tokens=K, weights=self.weights)
+        return factories.make_view(
+            self.num_rows, drafters=drafters, max_draft_tokens=K, weights=self.weights
+        )
 
     def target_seconds(self, num_draft_tokens):
         return self.target.seconds(self.num_rows + num_draft_tokens, 0.0, self.num_rows)
 
     def draft_seconds(self, depth):
-        return 0.0 if self.draft is None else depth * float(self.draft.seconds(self.num_rows, 0.0, self.num_rows))
+        return (
+            0.0
+            if self.draft is None
+            else depth * float(self.draft.seconds(self.num_rows, 0.0, self.num_rows))
+        )
 
     def goodput(self, lengths):
         """True expected tokens per second of these lengths, drafting charged at full width."""
-        emitted = self.num_rows + sum(row[:k].sum() for row, k in zip(self.survival, lengths, strict=True))
-        seconds = self.target_seconds(lengths.sum()) + self.draft_seconds(lengths.max()) + HOST_SECONDS
+        emitted = self.num_rows + sum(
+            row[:k].sum() for row, k in zip(self.survival, lengths, strict=True)
+        )
+        seconds = (
+            self.target_seconds(lengths.sum()) + self.draft_seconds(lengths.max()) + HOST_SECONDS
+        )
         return emitted / float(seconds)
 
     def best_goodput(self):
@@ -65,7 +77,10 @@ class World:
         view = self.view()
         plan = controller.plan(view)
         keep = controller.cut(plan, Drafted(plan.lengths))
-        hits = np.cumprod(self.rng.random((self.num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1)
+        hits = np.cumprod(
+            self.rng.random((self.num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))),
+            axis=1,
+        )
         accepted = np.minimum(hits.sum(axis=1), keep)
         has_next = (self.draft is None) & (accepted == keep) & (keep < K)
         free = free_test(keep, np.where(has_next, hits[np.arange(self.num_rows), keep], -1))
@@ -82,10 +97,14 @@ class World:
 
 
 def run(world, latency=None, num_steps=400, measure_from=200):
-    """Lengths chosen in the last steps, by a controller that knows the machine only as well as latency does."""
+    """Lengths chosen in the last steps, by a controller that knows the machine only as well as
+    latency does."""
     latency = latency or LatencyModel(world.target, () if world.draft is None else (world.draft,))
-    policy = Goodput(settings=GoodputSettings(fairness=0.0))  # the best is counted in tokens of whichever request
-    controller = Controller(policy, K, latency, drafters=(LOOKUP if world.draft is None else MODEL,))
+    # the best is counted in tokens of whichever request
+    policy = Goodput(settings=GoodputSettings(fairness=0.0))
+    controller = Controller(
+        policy, K, latency, drafters=(LOOKUP if world.draft is None else MODEL,)
+    )
     lengths = [world.step(controller) for _ in range(num_steps)][measure_from:]
     assert controller.num_ignored.total() == 0
     return lengths
@@ -98,7 +117,9 @@ def true_goodput(world, lengths):
 def share_of_best(make_world, num_seeds=3):
     """Goodput after 200 steps as a share of the best possible: the worst of some seeds."""
     worlds = [make_world(seed) for seed in range(num_seeds)]
-    return min(true_goodput(world, run(world, num_steps=300)) / world.best_goodput() for world in worlds)
+    return min(
+        true_goodput(world, run(world, num_steps=300)) / world.best_goodput() for world in worlds
+    )
 
 
 def rates(*values):
@@ -109,7 +130,9 @@ MEMORY_BOUND = CostCurve(knots=(1.0, 8.0), slopes=(0.0005, 0.002), constant=0.03
 MIXED = (0.9, 0.8, 0.6, 0.4, 0.2, 0.1, 0.7, 0.5)
 
 
-@pytest.mark.parametrize("rows", [rates(0.8), rates(0.3), rates(*MIXED), rates(*MIXED, *MIXED, *MIXED, *MIXED)])
+@pytest.mark.parametrize(
+    "rows", [rates(0.8), rates(0.3), rates(*MIXED), rates(*MIXED, *MIXED, *MIXED, *MIXED)]
+)
 def test_lengths_converge_to_the_best_for_model_free_drafts(rows):
     assert share_of_best(lambda seed: World(rows, MEMORY_BOUND, seed=seed)) >= 0.97
 
@@ -123,9 +146,13 @@ def test_lengths_converge_to_the_best_for_a_draft_model(rows):
 def test_deep_drafts_are_found_where_later_tokens_are_surer():
     """A copied passage: the first token is a gamble, the rest is not."""
     conditional = np.tile([0.4] + [0.97] * (K - 1), (4, 1))
-    # A few first tokens rejected by chance make whole drafts look worthless, and effects of requests forget fast enough
-    # to follow a change of text: one seed may lose more by that than the mean of several.
-    shares = [share_of_best(lambda seed, n=n: World(conditional, MEMORY_BOUND, seed=n), 1) for n in range(8)]
+    # A few first tokens rejected by chance make whole drafts look worthless, and effects of
+    # requests forget fast enough to follow a change of text: one seed may lose more by that than
+    # the mean of several.
+    shares = [
+        share_of_best(lambda seed, n=n: World(conditional, MEMORY_BOUND, seed=n), 1)
+        for n in range(8)
+    ]
     assert np.mean(shares) >= 0.97 and min(shares) >= 0.92
 
 
@@ -137,14 +164,20 @@ def test_a_machine_slower_than_profiled_is_learned():
 
 @pytest.mark.parametrize("factor", [5.0, 10.0, 30.0])
 def test_a_wrong_profile_does_not_turn_drafts_off(factor):
-    """A first non-speculative step corrected the model at once, but the guard went on believing that such steps take a
-    fifth of what is predicted, and stopped drafts that gain."""
+    """A first non-speculative step corrected the model at once, but the guard went on believing
+    that such steps take a fifth of what is predicted, and stopped drafts that gain."""
     world = World(rates(0.8, 0.8, 0.8, 0.8), MEMORY_BOUND)
-    slow = CostCurve(MEMORY_BOUND.knots, tuple(factor * s for s in MEMORY_BOUND.slopes), factor * MEMORY_BOUND.constant)
+    slow = CostCurve(
+        MEMORY_BOUND.knots,
+        tuple(factor * s for s in MEMORY_BOUND.slopes),
+        factor * MEMORY_BOUND.constant,
+    )
     controller = Controller("goodput", K, LatencyModel(slow), drafters=(LOOKUP,), strict=True)
     view, nothing = world.view, np.zeros(world.num_rows, dtype=int)
     nothing[0] = 1  # or there would be nothing to decide
-    world.view = lambda: replace(view(), drafters=(found(nothing),), max_draft_tokens=np.zeros_like(nothing))
+    world.view = lambda: replace(
+        view(), drafters=(found(nothing),), max_draft_tokens=np.zeros_like(nothing)
+    )
     world.step(controller)
     world.view = view
     for _ in range(100):
@@ -159,13 +192,16 @@ def test_useless_drafts_are_left_alone():
 
 
 def test_a_useless_draft_model_is_left_alone():
-    world = World(rates(*[0.02] * 4), CostCurve.linear(0.03, 0.001), draft=CostCurve.linear(0.006, 0.0))
+    world = World(
+        rates(*[0.02] * 4), CostCurve.linear(0.03, 0.001), draft=CostCurve.linear(0.006, 0.0)
+    )
     lengths = run(world)
     assert np.mean([step.sum() == 0 for step in lengths]) > 0.97
 
 
 def test_never_slower_than_plain_decoding_by_more_than_two_percent_even_while_learning():
-    """32 rows on a compute-bound machine: drafts at 30 % lose, and the first steps may not pay much to find out."""
+    """32 rows on a compute-bound machine: drafts at 30 % lose, and the first steps may not pay much
+    to find out."""
     world = World(rates(*[0.3] * 32), CostCurve.linear(0.03, 0.003))
     off = world.goodput(np.zeros(32, dtype=int))
     assert true_goodput(world, run(world, num_steps=100, measure_from=0)) >= 0.98 * off
@@ -173,7 +209,10 @@ def test_never_slower_than_plain_decoding_by_more_than_two_percent_even_while_le
 
 @pytest.mark.parametrize("draft", [None, CostCurve.linear(0.004, 0.0001)])
 def test_weights_that_are_all_alike_change_nothing(draft):
-    """Least of all may the guard take tokens that are worth four each for plain decoding being four times as fast."""
-    ordinary, heavy = (run(World(rates(*MIXED), MEMORY_BOUND, draft, weight=w), measure_from=0) for w in (1.0, 4.0))
+    """Least of all may the guard take tokens that are worth four each for plain decoding being four
+    times as fast."""
+    ordinary, heavy = (
+        run(World(rates(*MIXED), MEMORY_BOUND, draft, weight=w), measure_from=0) for w in (1.0, 4.0)
+    )
     assert np.array_equal(ordinary, heavy)
     assert np.sum(ordinary) > 0

@@ -19,7 +19,9 @@ from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import Drafted, FreeTests, StepSeconds
 
 K = 4
-make_outcome = partial(factories.make_outcome, seconds=StepSeconds(draft=0.0, target=0.04, host=0.001))
+make_outcome = partial(
+    factories.make_outcome, seconds=StepSeconds(draft=0.0, target=0.04, host=0.001)
+)
 
 
 def make_controller(policy="goodput", **changes):
@@ -28,7 +30,9 @@ def make_controller(policy="goodput", **changes):
 
 
 def make_view(rows, **more):
-    return factories.make_view(rows, found_lengths=K, context_tokens=10 * K, max_draft_tokens=K, **more)
+    return factories.make_view(
+        rows, found_lengths=K, context_tokens=10 * K, max_draft_tokens=K, **more
+    )
 
 
 def test_bad_configuration_is_refused():
@@ -43,14 +47,18 @@ def test_bad_configuration_is_refused():
 def test_without_drafters_only_time_is_learned():
     """The policy has nothing to decide, and its time would be the host's."""
     controller, view = make_controller("fixed:3", drafters=()), factories.make_view(3)
-    controller.policy = SimpleNamespace(learn=lambda plan, outcome: None, uses_estimates=True, learn_steps=1)
+    controller.policy = SimpleNamespace(
+        learn=lambda plan, outcome: None, uses_estimates=True, learn_steps=1
+    )
     controller._acceptance = None
     for _ in range(50):
         plan = controller.plan(view)
         assert plan.lengths.tolist() == [0, 0, 0] and plan.drafter.tolist() == [-1, -1, -1]
         assert controller.cut(plan, Drafted(plan.lengths)).tolist() == [0, 0, 0]
         factories.learn(controller, make_outcome(view, plan, seconds=StepSeconds(0.0, 0.08, 0.001)))
-    assert controller.latency.off_seconds(view) + controller.latency.host_seconds == pytest.approx(0.081, rel=0.1)
+    assert controller.latency.off_seconds(view) + controller.latency.host_seconds == pytest.approx(
+        0.081, rel=0.1
+    )
 
 
 def test_verification_shrinks_to_what_was_drafted_and_never_grows():
@@ -69,7 +77,9 @@ def test_predicted_seconds_are_of_what_was_verified_and_from_before_it_was_measu
     seconds = StepSeconds(draft=0.0, target=0.5, host=0.0)
     for _ in range(LEARN_STEPS):
         assert controller.predicted_seconds is None
-        factories.learn(controller, make_outcome(view, plan, verified, drafted=plan.lengths, seconds=seconds))
+        factories.learn(
+            controller, make_outcome(view, plan, verified, drafted=plan.lengths, seconds=seconds)
+        )
     assert controller.predicted_seconds == pytest.approx(0.04 + 0.0005 * (3 + 5 + verified.sum()))
 
 
@@ -81,7 +91,10 @@ def test_every_policy_learns_and_off_learns_from_free_tests():
         assert not plan.lengths.any()
         drafted = np.full(4, K)
         factories.learn(
-            controller, make_outcome(view, plan, drafted=drafted, free_tests=(free_test(0, np.ones(4, dtype=int)),))
+            controller,
+            make_outcome(
+                view, plan, drafted=drafted, free_tests=(free_test(0, np.ones(4, dtype=int)),)
+            ),
         )
     assert controller.acceptance.table()["lookup, match 4-5"]["acceptance"][0] > before + 0.2
 
@@ -91,7 +104,10 @@ def test_with_other_weights_acceptance_is_forgotten_and_time_is_not():
     seconds = StepSeconds(draft=0.0, target=0.5, host=0.0)
     for _ in range(LEARN_STEPS):
         plan = controller.plan(view)
-        factories.learn(controller, make_outcome(view, plan, plan.lengths, drafted=plan.lengths, seconds=seconds))
+        factories.learn(
+            controller,
+            make_outcome(view, plan, plan.lengths, drafted=plan.lengths, seconds=seconds),
+        )
     slower = controller.latency.state()
     assert (controller.acceptance.survival(view) != fresh.acceptance.survival(view)).any()
     controller.forget_acceptance()
@@ -131,7 +147,9 @@ def test_strict_mode_raises_what_production_mode_counts():
     for strict in (False, True):
         controller = make_controller("fixed:2", strict=strict)
         plan = controller.plan(view)
-        outcome = make_outcome(view, plan, seconds=StepSeconds(draft=0.0, target=float("nan"), host=0.0))
+        outcome = make_outcome(
+            view, plan, seconds=StepSeconds(draft=0.0, target=float("nan"), host=0.0)
+        )
         earlier = replace(view, now=-1.0)
         if strict:
             with pytest.raises(ValueError, match="target seconds are nan"):
@@ -144,7 +162,9 @@ def test_strict_mode_raises_what_production_mode_counts():
             assert controller.num_ignored == {"seconds": 1, "clock": 1}
             controller.cut(plan, Drafted(np.zeros(2, dtype=int)))
             factories.learn(controller, make_outcome(earlier, controller.plan(earlier)))
-            assert controller.num_ignored == {"seconds": 1, "clock": 1}, "the new clock counts from then on"
+            assert controller.num_ignored == {"seconds": 1, "clock": 1}, (
+                "the new clock counts from then on"
+            )
 
 
 def test_state_explains_the_last_decisions_and_is_json():
@@ -171,7 +191,9 @@ def test_predicted_goodput_is_expected_tokens_over_predicted_time():
     plan = controller.plan(view)
     factories.learn(controller, make_outcome(view, plan))
     decision = controller.state()["decisions"][0]
-    assert decision["predicted_goodput"] == pytest.approx(3 * (1 + 0.6 + 0.6 * 0.6) / (0.04 + 0.0005 * 9))
+    assert decision["predicted_goodput"] == pytest.approx(
+        3 * (1 + 0.6 + 0.6 * 0.6) / (0.04 + 0.0005 * 9)
+    )
     assert decision["predicted_goodput_off"] == pytest.approx(3 / (0.04 + 0.0005 * 3))
 
 
@@ -184,8 +206,12 @@ def test_prefill_only_steps_teach_time():
     factories.learn(controller, make_outcome(view, plan, accepted=keep, seconds=seconds))
     assert controller.predicted_seconds is None
     for _ in range(LEARN_STEPS):
-        factories.learn(controller, make_outcome(view, controller.plan(view), accepted=keep, seconds=seconds))
-    assert controller.latency.off_seconds(view) + controller.latency.host_seconds == pytest.approx(0.201, rel=0.05)
+        factories.learn(
+            controller, make_outcome(view, controller.plan(view), accepted=keep, seconds=seconds)
+        )
+    assert controller.latency.off_seconds(view) + controller.latency.host_seconds == pytest.approx(
+        0.201, rel=0.05
+    )
     json.dumps(controller.state(), allow_nan=False)
 
 
@@ -194,7 +220,9 @@ def test_what_is_read_is_known_from_all_steps_so_far():
     controller, view = make_controller("fixed:2"), make_view(2)
     first = controller.acceptance.survival(view)[0, 0, 0]
     for num_steps in range(1, 2 * LEARN_STEPS):
-        factories.learn(controller, make_outcome(view, controller.plan(view), accepted=np.zeros(2, dtype=int)))
+        factories.learn(
+            controller, make_outcome(view, controller.plan(view), accepted=np.zeros(2, dtype=int))
+        )
         now = controller.acceptance.survival(view)[0, 0, 0]
         assert now < first, f"nothing was learned of step {num_steps}"
         first = now
@@ -207,13 +235,16 @@ def test_a_group_of_steps_is_learned_from_without_being_read():
         plan = controller.plan(view)
         factories.learn(controller, make_outcome(view, plan, accepted=np.zeros(2, dtype=int)))
         predicted.append(controller.predicted_seconds)
-    ends = [(step + 1) / LEARN_STEPS for step, seconds in enumerate(predicted) if seconds is not None]
+    ends = [
+        (step + 1) / LEARN_STEPS for step, seconds in enumerate(predicted) if seconds is not None
+    ]
     assert ends == [1, 2, 3]
     assert predicted[LEARN_STEPS - 1] != predicted[-1]
 
 
 def test_a_step_may_be_told_after_the_next_one_was_planned():
-    """A host that learns from a step while the next one runs: same records, and the policy hears of its own plan."""
+    """A host that learns from a step while the next one runs: same records, and the policy hears of
+    its own plan."""
     told = {"at once": [], "later": []}
     settings = GoodputSettings(share=0.0)  # it depends on how many steps are over
     for when, records in told.items():
@@ -223,7 +254,8 @@ def test_a_step_may_be_told_after_the_next_one_was_planned():
         for num_rows in (3, 5, 2, 4, 3, 1, 6, 2):  # fewer than are learned from together
             view = make_view(num_rows)
             plan = controller.plan(view)
-            seconds = StepSeconds(0.0, 0.04 + 0.0005 * (num_rows + plan.lengths.sum()), 0.0)  # as predicted
+            # as predicted
+            seconds = StepSeconds(0.0, 0.04 + 0.0005 * (num_rows + plan.lengths.sum()), 0.0)
             outcome = make_outcome(view, plan, accepted=plan.lengths // 2, seconds=seconds)
             if when == "at once":
                 factories.learn(controller, outcome)
@@ -232,7 +264,9 @@ def test_a_step_may_be_told_after_the_next_one_was_planned():
             waiting = outcome
         if when == "later":
             factories.learn(controller, waiting)
-    later, at_once = ([record.to_json() for record in records] for records in (told["later"], told["at once"]))
+    later, at_once = (
+        [record.to_json() for record in records] for records in (told["later"], told["at once"])
+    )
     assert later == at_once and len(later) == 8
 
 
@@ -266,13 +300,18 @@ def test_explaining_the_last_step_compares_lengths_and_changes_nothing():
     view = make_view(3)
     for controller in (first, second):
         plan = controller.plan(view)
-        factories.learn(controller, make_outcome(view, plan, verified=plan.lengths, accepted=np.array([2, 1, 0])))
+        factories.learn(
+            controller,
+            make_outcome(view, plan, verified=plan.lengths, accepted=np.array([2, 1, 0])),
+        )
     explained = json.loads(json.dumps(first.explain(), allow_nan=False))
     assert explained["verified"] == [2, 2, 2]
     what_if = explained["what_if"]
     assert len(what_if["uniform"]) == K + 1 and what_if["planned"] == what_if["uniform"][2]
     assert what_if["steps_ago"] == 0
-    assert what_if["uniform"][0] == pytest.approx(3 / first._latency.predict(view, no_drafts(3), np.zeros(3)).total)
+    assert what_if["uniform"][0] == pytest.approx(
+        3 / first._latency.predict(view, no_drafts(3), np.zeros(3)).total
+    )
     assert first.state() == second.state()
 
 
@@ -296,14 +335,18 @@ def test_without_drafts_the_last_step_that_had_some_is_compared():
 def test_estimates_that_no_policy_uses_are_learned_from_few_steps(policy, is_learned):
     controller, view = make_controller(policy), make_view(2)
     for _ in range(CHECKED_STEPS + LEARN_STEPS):
-        factories.learn(controller, make_outcome(view, controller.plan(view), accepted=np.zeros(2, dtype=int)))
+        factories.learn(
+            controller, make_outcome(view, controller.plan(view), accepted=np.zeros(2, dtype=int))
+        )
     before = controller.acceptance.survival(view)[0, 0, 0]
     for _ in range(LEARN_STEPS):
         factories.learn(
             controller,
             make_outcome(
                 view,
-                replace(controller.plan(view), lengths=np.full(2, 2), drafter=np.zeros(2, dtype=int)),
+                replace(
+                    controller.plan(view), lengths=np.full(2, 2), drafter=np.zeros(2, dtype=int)
+                ),
                 accepted=np.ones(2, dtype=int),
             ),
         )

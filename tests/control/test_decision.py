@@ -1,4 +1,5 @@
-"""Decision records survive the way to JSON and back; what is wrong with a line is said with line and field."""
+"""Decision records survive the way to JSON and back; what is wrong with a line is said with line
+and field."""
 
 import json
 from dataclasses import fields, replace
@@ -50,7 +51,9 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         request_ids=np.arange(num_rows) + 100,
         context_tokens=random.integers(1, 500, num_rows),
         max_draft_tokens=np.full(num_rows, K),
-        drafters=tuple(DrafterView(lengths, *random.integers(0, 9, (2, num_rows))) for _ in range(2)),
+        drafters=tuple(
+            DrafterView(lengths, *random.integers(0, 9, (2, num_rows))) for _ in range(2)
+        ),
         num_prefills=1,
         prefill_tokens=17,
         prefill_context_tokens=30,
@@ -89,7 +92,9 @@ def assert_same(one: object, other: object, where: str = "record") -> None:
     if hasattr(one, "__dataclass_fields__"):
         assert type(one) is type(other), where
         for field in fields(one):
-            assert_same(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
+            assert_same(
+                getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}"
+            )
     elif isinstance(one, dict):
         assert one.keys() == other.keys(), where
         for name in one:
@@ -122,14 +127,23 @@ def test_a_step_of_prefills_alone_goes_to_json_and_back():
 
 def test_defaults_take_no_space():
     data = json.loads(make_record().to_json())
-    assert not {"weights", "class_ids", "tpot_targets", "draft_token_budget", "confidence", "free_tests"} & set(data)
+    assert not {
+        "weights",
+        "class_ids",
+        "tpot_targets",
+        "draft_token_budget",
+        "confidence",
+        "free_tests",
+    } & set(data)
 
 
 def test_the_view_as_planned_is_kept():
     record = make_record()
     clamped = replace(record.view, now=99.0)
     arguments = {name: 1.0 for name in ("goodput", "off_goodput", "predicted_seconds")}
-    made = decision_record(clamped, record.outcome.plan, record.outcome, survival=record.survival, **arguments)
+    made = decision_record(
+        clamped, record.outcome.plan, record.outcome, survival=record.survival, **arguments
+    )
     assert made.view.now == 99.0
 
 
@@ -140,7 +154,11 @@ def test_prefill_is_what_ran_and_not_what_was_planned():
     most = record.view.num_rows + record.view.num_prefills + int(record.outcome.accepted.sum())
     outcome = replace(record.outcome, num_emitted=most)
     made = decision_record(planned, outcome.plan, outcome, survival=record.survival, **arguments)
-    assert DecisionRecord.from_json(made.to_json()).view.prefill_tokens == record.view.prefill_tokens == 17
+    assert (
+        DecisionRecord.from_json(made.to_json()).view.prefill_tokens
+        == record.view.prefill_tokens
+        == 17
+    )
 
 
 def test_summary_is_short_and_json_able():
@@ -187,7 +205,9 @@ def test_a_bad_field_is_named_with_its_line(name, value, words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "nonsense", '{"format": 2}', "[" * 100_000, "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "nonsense", '{"format": 2}', "[" * 100_000, "\x00"]
+)
 def test_lines_that_are_no_record(text):
     with pytest.raises(ValueError, match="line 3"):
         DecisionRecord.from_json(text, line=3)
@@ -198,7 +218,9 @@ def test_header_and_back():
         DrafterSpec("lookup", match_lengths=(0, 2, 3)),
         DrafterSpec("small-model", has_passes=True, context_limit=260),
     )
-    header = LogHeader("some-model", "goodput", K, drafters, {"format": 3, "target": {"knots": [1.0]}})
+    header = LogHeader(
+        "some-model", "goodput", K, drafters, {"format": 3, "target": {"knots": [1.0]}}
+    )
     assert LogHeader.from_json(header.to_json()) == header
     with pytest.raises(ValueError, match=r"line 1.*'header'"):
         LogHeader.from_json(make_record().to_json())

@@ -23,25 +23,35 @@ DRAFT = CostCurve.linear(0.003, 0.00005)
 
 
 class Run:
-    """A draft model with that acceptance by step (of all positions, or float [K]), beside so many prefill tokens.
+    """A draft model with that acceptance by step (of all positions, or float [K]), beside so many
+    prefill tokens.
 
-    By step: lengths, int [steps, R]; notes; relative, goodput against that of plain decoding; credit. understated: by
-    what factor the profile has the target's tokens too cheap. num_rows: by step.
+    By step: lengths, int [steps, R]; notes; relative, goodput against that of plain decoding;
+    credit. understated: by what factor the profile has the target's tokens too cheap. num_rows: by
+    step.
     """
 
     def __init__(
-        self, acceptance, num_steps, *, seed=0, policy="goodput", understated=1.0, target=TARGET, prefill=0,
-        num_rows=lambda step: ROWS, max_draft_tokens=K, budget=UNLIMITED,
+        self, acceptance, num_steps, *, seed=0, policy="goodput", understated=1.0, target=TARGET,
+        prefill=0, num_rows=lambda step: ROWS, max_draft_tokens=K, budget=UNLIMITED,
     ):  # fmt: skip
         self.rng, self.target, self.prefill = np.random.default_rng(seed), target, prefill
         self.max_draft_tokens, self.budget = np.broadcast_to(max_draft_tokens, ROWS), budget
-        profile = CostCurve(target.knots, tuple(s / understated for s in target.slopes), target.constant)
+        profile = CostCurve(
+            target.knots, tuple(s / understated for s in target.slopes), target.constant
+        )
         latency = LatencyModel(profile, (DRAFT,))
         self.controller = Controller(policy, K, latency, drafters=(MODEL,), strict=True)
-        steps = [self.step(float(step), num_rows(step), acceptance(step)) for step in range(num_steps)]
+        steps = [
+            self.step(float(step), num_rows(step), acceptance(step)) for step in range(num_steps)
+        ]
         lengths, self.notes, relative, credit = zip(*steps, strict=True)
         self.lengths = np.array([np.pad(row, (0, ROWS - len(row))) for row in lengths])
-        self.num_tokens, self.relative, self.credit = self.lengths.sum(axis=1), np.array(relative), np.array(credit)
+        self.num_tokens, self.relative, self.credit = (
+            self.lengths.sum(axis=1),
+            np.array(relative),
+            np.array(credit),
+        )
 
     def steps_of(self, *notes):
         return np.flatnonzero([note in notes for note in self.notes])
@@ -49,24 +59,36 @@ class Run:
     def step(self, now, num_rows, acceptance):
         prefill = {"num_prefills": int(self.prefill > 0), "prefill_tokens": self.prefill}
         view = factories.make_view(
-            num_rows, lag=0, context_tokens=50, max_draft_tokens=self.max_draft_tokens[:num_rows], now=now,
-            prefill_context_tokens=self.prefill, draft_token_budget=self.budget, **prefill,
+            num_rows, lag=0, context_tokens=50, max_draft_tokens=self.max_draft_tokens[:num_rows],
+            now=now, prefill_context_tokens=self.prefill, draft_token_budget=self.budget, **prefill,
         )  # fmt: skip
         plan = self.controller.plan(view)
         keep = self.controller.cut(plan, Drafted(plan.lengths))
         chain = np.cumprod(self.rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
         depth, fed = int(keep.max(initial=0)), num_rows + self.prefill
         off_seconds = float(self.target.seconds(fed))
-        seconds = np.array([depth * float(DRAFT.seconds(num_rows)), float(self.target.seconds(fed + int(keep.sum())))])
+        seconds = np.array(
+            [
+                depth * float(DRAFT.seconds(num_rows)),
+                float(self.target.seconds(fed + int(keep.sum()))),
+            ]
+        )
         survival = np.cumprod(np.broadcast_to(acceptance, K))
         expected = num_rows + float((survival * (np.arange(K) < keep[:, None])).sum())
         relative = expected / seconds.sum() * off_seconds / num_rows
         draft_seconds, target_seconds = seconds * np.exp(0.02 * self.rng.standard_normal(2))
         measured = StepSeconds(draft_seconds, target_seconds, 0.0)
         accepted = np.minimum(chain, keep)
-        outcome = factories.make_outcome(view, plan, keep, accepted, drafted=plan.lengths, seconds=measured)
+        outcome = factories.make_outcome(
+            view, plan, keep, accepted, drafted=plan.lengths, seconds=measured
+        )
         factories.learn(self.controller, outcome)
-        return plan.lengths, plan.reason, relative, self.controller.policy.state().get("seconds_for_trials", 0.0)
+        return (
+            plan.lengths,
+            plan.reason,
+            relative,
+            self.controller.policy.state().get("seconds_for_trials", 0.0),
+        )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -93,7 +115,8 @@ def test_every_batch_size_has_a_spacing_of_its_own():
 @pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.8])
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_spent_stays_under_the_share(acceptance, seed):
-    """Credit is never overdrawn; what is lost against the steps around, as it turns out, is in the order of it."""
+    """Credit is never overdrawn; what is lost against the steps around, as it turns out, is in the
+    order of it."""
     run = Run(lambda step: acceptance, 1500, seed=seed)
     assert (run.credit >= 0).all()
     explored = np.isin(np.arange(1500), run.steps_of(NON_SPECULATIVE, LONGER))
@@ -134,9 +157,15 @@ def test_where_every_step_is_mixed_drafts_that_pay_are_explored_too():
 
 @pytest.mark.parametrize("prefill", [0, 200])
 def test_requests_without_weight_are_not_drafted_for(prefill):
-    more = {"num_prefills": int(prefill > 0), "prefill_tokens": prefill, "prefill_context_tokens": prefill}
+    more = {
+        "num_prefills": int(prefill > 0),
+        "prefill_tokens": prefill,
+        "prefill_context_tokens": prefill,
+    }
     view = factories.make_view(ROWS, lag=0, max_draft_tokens=K, weights=np.zeros(ROWS), **more)
-    controller = Controller("goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True)
+    controller = Controller(
+        "goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True
+    )
     for _ in range(40):
         plan = controller.plan(view)
         assert not plan.lengths.any()
@@ -147,7 +176,12 @@ def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
     bad, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
     num_found = 0
     for seed in range(8):
-        run = Run(lambda step: bad if step < 2 * LEARN_STEPS else good, 1600, seed=seed, target=CHEAP_TOKENS)
+        run = Run(
+            lambda step: bad if step < 2 * LEARN_STEPS else good,
+            1600,
+            seed=seed,
+            target=CHEAP_TOKENS,
+        )
         later = run.num_tokens[2 * LEARN_STEPS : 3 * LEARN_STEPS]
         assert (later <= ROWS).all(), "and nothing is learned of a second token there is not"
         num_found += np.median(run.num_tokens[1500:]) >= 2 * ROWS
@@ -156,7 +190,10 @@ def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
 
 def test_drafts_made_to_learn_from_are_verified_whole():
     """Others are cut where their confidence says that nothing will be accepted."""
-    policy, view = Goodput(), factories.make_view(ROWS, lag=0, context_tokens=50, max_draft_tokens=K)
+    policy, view = (
+        Goodput(),
+        factories.make_view(ROWS, lag=0, context_tokens=50, max_draft_tokens=K),
+    )
     estimates = estimates_of(LatencyModel(CHEAP_TOKENS, (DRAFT,)), model=np.full((ROWS, K), 1e-3))
     plan = policy.plan(view, estimates)
     for _ in range(3 * MEMORY):

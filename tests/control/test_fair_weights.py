@@ -1,4 +1,5 @@
-"""With a draft model a token counts more for a request that drafts badly: each of its tokens takes longer."""
+"""With a draft model a token counts more for a request that drafts badly: each of its tokens takes
+longer."""
 
 import numpy as np
 import pytest
@@ -51,7 +52,9 @@ def test_one_model_free_draft_does_not_change_whose_tokens_count():
 
 def test_requests_that_draft_badly_get_more_than_where_tokens_count_alike():
     alike, fair = (
-        Goodput(settings=GoodputSettings(fairness=fairness)).plan(nothing_found(), OF_MODEL).lengths.reshape(2, -1)
+        Goodput(settings=GoodputSettings(fairness=fairness))
+        .plan(nothing_found(), OF_MODEL)
+        .lengths.reshape(2, -1)
         for fairness in (0.0, 1.0)
     )
     assert fair[1].sum() > alike[1].sum() and fair[0].sum() <= alike[0].sum()

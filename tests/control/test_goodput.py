@@ -1,4 +1,5 @@
-"""The goodput policy by what it plans: the best lengths, the price of time, draft prefill, several drafters."""
+"""The goodput policy by what it plans: the best lengths, the price of time, draft prefill, several
+drafters."""
 
 from dataclasses import replace
 
@@ -21,12 +22,19 @@ K = 4
 CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)
 TARGET_ONLY = LatencyModel(CURVE)
 WITH_DRAFT = LatencyModel(CURVE, (None, CostCurve.linear(0.002, 0.0002)))
-PREFILL = {"num_prefills": 1, "prefill_tokens": 400, "prefill_context_tokens": 400, "prefill_attended_tokens": 80_000.0}
+PREFILL = {
+    "num_prefills": 1,
+    "prefill_tokens": 400,
+    "prefill_context_tokens": 400,
+    "prefill_attended_tokens": 80_000.0,
+}
 PLAIN = GoodputSettings(fairness=0.0, uses_confidence=False, share=0.0)
 
 
 def make_view(num_rows, found_length=K, lag=0, **changes):
-    return factories.make_view(num_rows, found_lengths=found_length, lag=lag, max_draft_tokens=K, **changes)
+    return factories.make_view(
+        num_rows, found_lengths=found_length, lag=lag, max_draft_tokens=K, **changes
+    )
 
 
 def chains(rate, num_rows):
@@ -51,7 +59,10 @@ def plan_of(view, estimates, policy=None):
 
 def goodput_of(lengths, survival, weights, passes_seconds, latency, view):
     emitted = weights @ (1.0 + (survival * (np.arange(K) < lengths[:, None])).sum(axis=1))
-    seconds = passes_seconds[lengths.max(initial=0)] + latency.target_seconds(view, np.array([lengths.sum()]))[0]
+    seconds = (
+        passes_seconds[lengths.max(initial=0)]
+        + latency.target_seconds(view, np.array([lengths.sum()]))[0]
+    )
     return emitted / seconds
 
 
@@ -64,12 +75,15 @@ def goodput_of(lengths, survival, weights, passes_seconds, latency, view):
     has_passes=st.booleans(),
 )
 def test_the_plan_is_the_best_of_all_lengths(rates, weights, token, passing, has_passes):
-    """Against the exact planner of tests/best_lengths.py, where a token takes the same time anywhere."""
+    """Against the exact planner of tests/best_lengths.py, where a token takes the same time
+    anywhere."""
     num = len(rates)
     curve, draft = CostCurve.linear(0.02, token), CostCurve.linear(passing, 0.0)
     latency = LatencyModel(curve, (draft,) if has_passes else ())
     survival, weights = chains(np.array(rates)[:, None], num), np.array(weights[:num])
-    estimates = estimates_of(latency, **({"model": survival} if has_passes else {"lookup": survival}))
+    estimates = estimates_of(
+        latency, **({"model": survival} if has_passes else {"lookup": survival})
+    )
     drafter = lagging(num) if has_passes else found([K] * num)
     view = factories.make_view(num, drafters=(drafter,), max_draft_tokens=K, weights=weights)
     passes = passing * np.arange(K + 1) * has_passes
@@ -94,14 +108,16 @@ def test_a_budget_keeps_the_tokens_of_most_worth(seed, budget):
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
 def test_prefill_does_not_make_drafts_worth_more(rate):
-    """Per second of a long step a draft token looks like a bargain; what it saves is the same as ever."""
+    """Per second of a long step a draft token looks like a bargain; what it saves is the same as
+    ever."""
     estimates, view = found_accepted_at(rate, 16), make_view(16)
     alone, mixed = plan_of(view, estimates), plan_of(replace(view, **PREFILL), estimates)
     assert mixed.lengths.sum() <= alone.lengths.sum()
 
 
 def test_time_is_worth_more_while_many_wait_for_it():
-    """Few decode yet, but every second of theirs delays a large batch, which makes more tokens of it."""
+    """Few decode yet, but every second of theirs delays a large batch, which makes more tokens of
+    it."""
     estimates, view = found_accepted_at(0.6, 2), make_view(2, **PREFILL)
     few, many = Goodput(settings=PLAIN), Goodput(settings=PLAIN)
     few_drafts = plan_of(view, estimates, few).lengths.sum()
@@ -124,7 +140,12 @@ def test_draft_prefill_is_bought_although_no_single_step_pays_for_it():
 def test_who_has_much_to_prefill_or_is_hardly_accepted_does_not_begin():
     view = make_view(4, found_length=0, lag=np.array([0, 100, 60_000, 100]))
     rates = np.array([[0.8], [0.8], [0.8], [0.02]])
-    assert plan_of(view, drafts_accepted_at(rates, 4)).lengths.astype(bool).tolist() == [True, True, False, False]
+    assert plan_of(view, drafts_accepted_at(rates, 4)).lengths.astype(bool).tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("answer", "begins"), [(4, False), (2000, True)])
@@ -143,17 +164,21 @@ def test_what_short_answers_do_not_pay_long_ones_do(answer, begins):
 
 
 def test_drafts_that_are_off_are_no_reason_to_stay_off():
-    """What all rows together would bring pays for the passes, although no row that is up to date drafts now."""
+    """What all rows together would bring pays for the passes, although no row that is up to date
+    drafts now."""
     latency = LatencyModel(CostCurve.linear(0.03, 1e-4), (None, CostCurve.linear(0.004, 2e-5)))
     full = make_view(64, found_length=0, lag=100)
     assert plan_of(full, drafts_accepted_at(0.8, 64, latency)).lengths.any()
     few = make_view(8, found_length=0, lag=100)
-    assert not plan_of(few, drafts_accepted_at(0.1, 8, latency)).lengths.any(), "a bad drafter is no investment"
+    assert not plan_of(few, drafts_accepted_at(0.1, 8, latency)).lengths.any(), (
+        "a bad drafter is no investment"
+    )
 
 
 @pytest.mark.parametrize("policy", ["goodput", "uniform"])
 def test_a_budget_of_draft_tokens_is_kept(policy):
-    """With one length for all, each row counts with the whole of it: the host pads what is shorter."""
+    """With one length for all, each row counts with the whole of it: the host pads what is
+    shorter."""
     made = Goodput(settings=PLAIN) if policy == "goodput" else Uniform((1, 2))
     plan = plan_of(make_view(8, draft_token_budget=5), found_accepted_at(0.9, 8), made)
     assert plan.lengths.sum() == (5 if policy == "goodput" else 0)
@@ -172,13 +197,19 @@ def test_a_plan_that_is_repeated_keeps_within_what_rows_may_carry_now():
 
 def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
     """What was found is free; where nothing was, whichever model is right about the row."""
-    latency = LatencyModel(CURVE, (None, CostCurve.linear(0.001, 1e-5), CostCurve.linear(0.002, 1e-5)))
+    latency = LatencyModel(
+        CURVE, (None, CostCurve.linear(0.001, 1e-5), CostCurve.linear(0.002, 1e-5))
+    )
     rates = np.array([[0.8, 0.1, 0.1], [0.7, 0.8, 0.05], [0.7, 0.05, 0.9]])  # by drafter and row
-    estimates = Estimates((LOOKUP, MODEL, MODEL), np.cumprod(np.repeat(rates[:, :, None], K, axis=2), axis=2), latency)
+    estimates = Estimates(
+        (LOOKUP, MODEL, MODEL), np.cumprod(np.repeat(rates[:, :, None], K, axis=2), axis=2), latency
+    )
     view = replace(make_view(3), drafters=(found([K, 0, 0]), lagging(3), lagging(3)))
     assert plan_of(view, estimates).drafter.tolist() == [0, 1, 2]
     costly = CostCurve.linear(1.0, 0.0)
-    dear = replace(estimates, latency=LatencyModel(CURVE, (None, CostCurve.linear(0.001, 1e-5), costly)))
+    dear = replace(
+        estimates, latency=LatencyModel(CURVE, (None, CostCurve.linear(0.001, 1e-5), costly))
+    )
     assert plan_of(view, dear).drafter.tolist()[:2] == [0, 1]
     assert 2 not in plan_of(view, dear).drafter, "nor is it charged where it does not draft"
     both_dear = replace(estimates, latency=LatencyModel(CURVE, (None, costly, costly)))
@@ -187,8 +218,8 @@ def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
 
 @pytest.mark.parametrize("policy", ["goodput", "uniform"])
 def test_where_depth_is_free_drafts_are_longer(policy):
-    """A drafter that makes a whole block in one pass: each depth takes the same. Where each token takes a pass of its
-    own, the third would cost more than it is worth."""
+    """A drafter that makes a whole block in one pass: each depth takes the same. Where each token
+    takes a pass of its own, the third would cost more than it is worth."""
     lengths = {}
     for one_pass_depth in (0, K):
         latency = LatencyModel(CURVE, (CostCurve.linear(0.02, 0.0001),))
@@ -216,7 +247,8 @@ def test_one_length_for_all_is_the_best_of_those_allowed(rate, num_rows):
 
 
 def test_one_length_is_the_one_of_most_weighted_tokens_per_second():
-    """Two good requests of three have long drafts, unless the third, which waits for them, counts much more."""
+    """Two good requests of three have long drafts, unless the third, which waits for them, counts
+    much more."""
     survival = np.cumprod(np.repeat([[0.95], [0.95], [0.05]], K, axis=1), axis=1)
     latency = LatencyModel(CostCurve.linear(0.03, 0.0), (None, CostCurve.linear(0.008, 0.0)))
     estimates = estimates_of(latency, np.zeros((3, K)), survival)
@@ -235,5 +267,7 @@ def test_drafts_for_the_next_step_have_the_length_of_one_without_prefill(rate):
     latency.use_drafters((spec,))
     estimates = Estimates((spec,), chains(rate, 8)[None], latency)
     view = replace(make_view(8), drafters=(lagging(8),))
-    alone, mixed = (plan_of(each, estimates, Uniform((1, 2, 3))) for each in (view, replace(view, **PREFILL)))
+    alone, mixed = (
+        plan_of(each, estimates, Uniform((1, 2, 3))) for each in (view, replace(view, **PREFILL))
+    )
     assert alone.lengths.tolist() == mixed.lengths.tolist()

@@ -13,7 +13,8 @@ from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.guard import LEAST_STEPS, MEASURED_EVERY, MEMORY, Account, Guard, Queries
 
 SHARE, ROWS = GoodputSettings().share, 4
-TARGET, PLAIN, QUERIED = 0.006, 0.0001, 0.0004  # seconds of a pass, of the host without and with a query
+# seconds of a pass, of the host without and with a query
+TARGET, PLAIN, QUERIED = 0.006, 0.0001, 0.0004
 
 
 def run(queries, num_steps, saved=0.0, rows=ROWS):
@@ -62,7 +63,8 @@ def test_an_account_holds_the_time_of_a_step_and_earns_a_share():
 
 
 def play(guard, num_steps, gain, seed=0, off_every=16, off_seconds=0.05, understated=1.0):
-    """Steps that speculate (or not, now and then) with that true gain; returns how many until drafts pause.
+    """Steps that speculate (or not, now and then) with that true gain; returns how many until
+    drafts pause.
 
     understated: true time without drafts over the predicted one."""
     rng, true_off = np.random.default_rng(seed), off_seconds * understated
@@ -124,7 +126,8 @@ def test_without_a_non_speculative_step_nothing_is_known_and_nothing_distrusted(
 
 
 def test_prefill_time_is_not_held_against_drafts():
-    """A step that is long because of its prefill emits few tokens a second with or without drafts."""
+    """A step that is long because of its prefill emits few tokens a second with or without
+    drafts."""
     guard = Guard()
     for _ in range(25):
         guard.observe_plain(1.0, 1.0, True)
@@ -134,8 +137,9 @@ def test_prefill_time_is_not_held_against_drafts():
 
 
 def test_draft_prefill_is_compared_over_the_drafts_that_it_serves():
-    """Twenty requests begin at once. Each draft prefill takes two plain steps, and every step's drafts save 0.8 of
-    one: after sixty steps more is saved than was invested, but not after twenty."""
+    """Twenty requests begin at once. Each draft prefill takes two plain steps, and every step's
+    drafts save 0.8 of one: after sixty steps more is saved than was invested, but not after
+    twenty."""
     guard = Guard()
     guard.observe_plain(1.0, 1.0, False)
     for step in range(60):
@@ -155,7 +159,9 @@ def test_a_policy_without_a_budget_queries_all_drafters():
 def test_off_looks_for_no_drafts():
     queries = []
     query = lambda is_queried: queries.append(is_queried) or DrafterView(np.full(3, 2 * is_queried))  # noqa: E731
-    controller = Controller("off", 4, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True)
+    controller = Controller(
+        "off", 4, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True
+    )
     plan = controller.plan(replace(make_view(3), queries=(query,)))
     assert queries == [False] and not plan.queried and not plan.lengths.any()
 
@@ -163,15 +169,20 @@ def test_off_looks_for_no_drafts():
 @pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SHARE), (1.0, SHARE)])
 def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
     policy = Goodput(settings=GoodputSettings(share=share))
-    controller = Controller(policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True)
+    controller = Controller(
+        policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True
+    )
     queries = []
     for step in range(2 * MEASURED_EVERY):
-        query = lambda is_queried: queries.append(is_queried) or DrafterView(np.full(4, 2 * is_queried))  # noqa: E731
+        query = lambda is_queried: (  # noqa: E731
+            queries.append(is_queried) or DrafterView(np.full(4, 2 * is_queried))
+        )
         plan = controller.plan(replace(make_view(4, now=float(step)), queries=(query,)))
         verified = controller.cut(plan, Drafted(plan.lengths))
         accepted = (verified * acceptance).astype(int)
         target = 0.004 + 0.001 * (4 + int(verified.sum()))
         seconds = StepSeconds(draft=0.0, target=target, host=QUERIED if queries[-1] else PLAIN)
         learn(controller, make_outcome(plan.view, plan, verified, accepted, seconds=seconds))
-    often = np.mean(queries[MEASURED_EVERY + 2 * MEMORY : 2 * MEASURED_EVERY - 2])  # between two looks at the price
+    # between two looks at the price
+    often = np.mean(queries[MEASURED_EVERY + 2 * MEMORY : 2 * MEASURED_EVERY - 2])
     assert often == 1.0 if acceptance or not share else often < 0.15

@@ -1,10 +1,11 @@
-"""Requests stay independent under every way of ending and cutting drafts: not a chi-square test, but sums over all that
-can be drawn.
+"""Requests stay independent under every way of ending and cutting drafts: not a chi-square test,
+but sums over all that can be drawn.
 
-Two requests draft up to three tokens, of two that there are, from tables of their own. For each of the 2^6 draws a
-policy says what is drafted and what is kept of it, as in a step; what is then emitted has the distribution that the
-rule of verification gives (Leviathan et al. 2023), written down by itself. In the mean over all draws the two texts
-together must have the product of the targets' distributions.
+Two requests draft up to three tokens, of two that there are, from tables of their own. For each of
+the 2^6 draws a policy says what is drafted and what is kept of it, as in a step; what is then
+emitted has the distribution that the rule of verification gives (Leviathan et al. 2023), written
+down by itself. In the mean over all draws the two texts together must have the product of the
+targets' distributions.
 """
 
 import copy
@@ -28,13 +29,22 @@ MODELS = (MODEL, DrafterSpec("other model", has_passes=True))
 NAMES = [
     *POLICIES,
     *published_policies(),
-    *("adaserve:3", "adaserve:4", "adaserve:5", "fixed:1", "uniform:1,2", "hf:0.6", "gammatune:0.6"),
+    *(
+        "adaserve:3",
+        "adaserve:4",
+        "adaserve:5",
+        "fixed:1",
+        "uniform:1,2",
+        "hf:0.6",
+        "gammatune:0.6",
+    ),
     *("specdec++:0.5", "adaedl:0.3", "ddd:0.5"),
 ]
 
 
 class Step:
-    """Tables of a step: targets, drafts: [R, 1 + V, V], of each request what follows the text, and each token."""
+    """Tables of a step: targets, drafts: [R, 1 + V, V], of each request what follows the text, and
+    each token."""
 
     def __init__(self, random: np.random.Generator):
         self.targets, self.drafts = random.dirichlet(np.ones(V), (2, R, 1 + V))
@@ -44,7 +54,8 @@ class Step:
 
 
 def p_of_texts(target: np.ndarray, draft: np.ndarray, kept: tuple[int, ...]) -> np.ndarray:
-    """Of the next K + 1 tokens of a request when these draft tokens are verified: float [V, ..., V]."""
+    """Of the next K + 1 tokens of a request when these draft tokens are verified: float [V, ...,
+    V]."""
     found = np.zeros((V,) * (K + 1))
     for text in product(range(V), repeat=K + 1):
         last, p_text, is_draft = 0, 1.0, True
@@ -54,7 +65,9 @@ def p_of_texts(target: np.ndarray, draft: np.ndarray, kept: tuple[int, ...]) -> 
                 accepted = min(1.0, p[kept[place]] / q[kept[place]])
                 owed = np.maximum(p - q, 0.0)
                 is_draft = token == kept[place]
-                p_text *= accepted if is_draft else (1 - accepted) * owed[token] / max(owed.sum(), 1e-300)
+                p_text *= (
+                    accepted if is_draft else (1 - accepted) * owed[token] / max(owed.sum(), 1e-300)
+                )
             else:
                 p_text *= p[token]
             last = 1 + token
@@ -63,7 +76,8 @@ def p_of_texts(target: np.ndarray, draft: np.ndarray, kept: tuple[int, ...]) -> 
 
 
 def deviation(controller: Controller, view, step: Step) -> float:
-    """Of the distribution of both texts from the product of the targets', the largest difference of a probability."""
+    """Of the distribution of both texts from the product of the targets', the largest difference of
+    a probability."""
     texts, policy = [dict[tuple, np.ndarray]() for _ in range(R)], controller.policy
     joint = np.zeros((V ** (K + 1),) * 2)
     for tokens in product(range(V), repeat=R * K):
@@ -75,7 +89,9 @@ def deviation(controller: Controller, view, step: Step) -> float:
             continue
         controller.policy = copy.deepcopy(policy, {id(controller.latency): controller.latency})
         _, keep = kept(controller, view, rows)
-        each = [tuple(row[:length]) for row, length in zip(drawn.tolist(), keep.tolist(), strict=True)]
+        each = [
+            tuple(row[:length]) for row, length in zip(drawn.tolist(), keep.tolist(), strict=True)
+        ]
         for of, target, draft, its in zip(texts, step.targets, step.drafts, each, strict=True):
             if its not in of:
                 of[its] = p_of_texts(target, draft, its).ravel()
@@ -85,8 +101,8 @@ def deviation(controller: Controller, view, step: Step) -> float:
 
 
 def kept(controller: Controller, view, rows: np.ndarray) -> tuple[Plan, np.ndarray]:
-    """A plan, and how much of each draft is verified, int [R], where its tokens are drawn from rows [R, K, V]: each
-    drafter drafts in passes, as the executor has them do it."""
+    """A plan, and how much of each draft is verified, int [R], where its tokens are drawn from rows
+    [R, K, V]: each drafter drafts in passes, as the executor has them do it."""
     confidence, entropy = rows.max(axis=2), -(rows * np.log(np.maximum(rows, 1e-300))).sum(axis=2)
     plan = controller.plan(view)
     lengths = np.zeros(R, dtype=np.int64)
@@ -98,14 +114,17 @@ def kept(controller: Controller, view, rows: np.ndarray) -> tuple[Plan, np.ndarr
             lengths[active] += 1
             is_done = plan.lengths[active] == depth + 1
             if plan.stop is not None:
-                is_done |= plan.stop(depth, active, confidence[active, depth], entropy[active, depth])
+                is_done |= plan.stop(
+                    depth, active, confidence[active, depth], entropy[active, depth]
+                )
             active = active[~is_done]
     is_drafted = np.arange(K) < lengths[:, None]
     return plan, controller.cut(plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
 
 
 def learned_controller(policy, random: np.random.Generator, view) -> Controller:
-    """A controller whose pass has dear and cheap tokens, and that has learned that confidence is to be believed."""
+    """A controller whose pass has dear and cheap tokens, and that has learned that confidence is to
+    be believed."""
     slopes = random.choice([0.0, 2e-4, 2e-3, 1e-2], 6)
     target = CostCurve(knots=tuple(range(R, R + 6)), slopes=tuple(slopes.tolist()), constant=0.02)
     specs = MODELS[: len(view.drafters)]
@@ -115,21 +134,30 @@ def learned_controller(policy, random: np.random.Generator, view) -> Controller:
         rows = random.dirichlet(np.ones(V), (R, K))
         plan, keep = kept(controller, view, rows)
         confidence = rows.max(axis=2)
-        accepted = (np.cumprod(random.random((R, K)) < confidence, axis=1) * (np.arange(K) < keep[:, None])).sum(axis=1)
+        accepted = (
+            np.cumprod(random.random((R, K)) < confidence, axis=1) * (np.arange(K) < keep[:, None])
+        ).sum(axis=1)
         seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
         more = {
             "drafted": np.maximum(keep, plan.lengths),
             "extras": {"divergence": np.zeros((R, K))},
             "seconds": seconds,
         }
-        controller.learn(plan, factories.make_outcome(view, plan, keep, accepted, confidence=confidence, **more))
+        controller.learn(
+            plan, factories.make_outcome(view, plan, keep, accepted, confidence=confidence, **more)
+        )
     return controller
 
 
 def make_view(num_drafters: int, random: np.random.Generator):
     """Each row has drafts of one of the drafters."""
-    lengths = (np.where(np.arange(R) % num_drafters == number, K, 0) for number in range(num_drafters))
-    more = {"max_draft_tokens": K, "extras": {"tpot_targets": random.choice([0.005, 0.02, np.inf, np.inf], R)}}
+    lengths = (
+        np.where(np.arange(R) % num_drafters == number, K, 0) for number in range(num_drafters)
+    )
+    more = {
+        "max_draft_tokens": K,
+        "extras": {"tpot_targets": random.choice([0.005, 0.02, np.inf, np.inf], R)},
+    }
     return factories.make_view(R, drafters=tuple(map(DrafterView, lengths)), **more)
 
 
@@ -139,19 +167,24 @@ def deviations(policy, num_drafters: int, num_steps: int = 6) -> list[float]:
     for seed in range(num_steps):
         random = np.random.default_rng(seed)
         view = make_view(num_drafters, random)
-        controller = learned_controller(policy() if isinstance(policy, type) else policy, random, view)
+        controller = learned_controller(
+            policy() if isinstance(policy, type) else policy, random, view
+        )
         found.append(deviation(controller, view, Step(random)))
     return found
 
 
-@pytest.mark.parametrize(("name", "num_drafters"), [*((name, 1) for name in NAMES), ("goodput", 2), ("adaserve:4", 2)])
+@pytest.mark.parametrize(
+    ("name", "num_drafters"), [*((name, 1) for name in NAMES), ("goodput", 2), ("adaserve:4", 2)]
+)
 def test_two_texts_are_as_likely_together_as_the_product_of_their_targets_says(name, num_drafters):
     assert max(deviations(name, num_drafters)) < 1e-9
 
 
 class BothOrNeither(Policy):
-    """Keeps the drafts of both where the same confidence lies after their first tokens. Each text alone has its
-    target's distribution where the other's draft is even, as half of the drafts are kept whatever was drawn."""
+    """Keeps the drafts of both where the same confidence lies after their first tokens. Each text
+    alone has its target's distribution where the other's draft is even, as half of the drafts are
+    kept whatever was drawn."""
 
     def plan(self, view, estimates):
         return plan_of_lengths(view, estimates, K)
@@ -162,7 +195,8 @@ class BothOrNeither(Policy):
 
 
 class BestAsTheyAre(BothOrNeither):
-    """The best cut of the drafts as they turned out, so that a token is kept for the sake of those after it."""
+    """The best cut of the drafts as they turned out, so that a token is kept for the sake of those
+    after it."""
 
     def cut(self, plan, drafted, survival):
         chances = np.cumprod(drafted.confidence, axis=1)

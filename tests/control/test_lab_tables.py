@@ -1,4 +1,5 @@
-"""Published policies by name: found where Python finds lab/, and said to be in the repository where it does not."""
+"""Published policies by name: found where Python finds lab/, and said to be in the repository where
+it does not."""
 
 import os
 import subprocess
@@ -11,13 +12,25 @@ from smartspec.control.lab_tables import lab_table
 from smartspec.control.policy_names import all_policies, parse_policy, published_policies
 
 ROOT = Path(__file__).parents[2]
-SIMULATE = ("smartspec", "simulate", "--batch", "1", "--num-requests", "2", "--controller-time", "none", "--policy")
+SIMULATE = (
+    "smartspec",
+    "simulate",
+    "--batch",
+    "1",
+    "--num-requests",
+    "2",
+    "--controller-time",
+    "none",
+    "--policy",
+)
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-P", "-m", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 def test_published_policies_have_names_beside_ours():
@@ -37,18 +50,26 @@ def test_without_the_repository_a_sentence_says_where_they_are(name, status, tmp
     found = run(tmp_path, *SIMULATE, name)
     assert found.returncode == status, found.stderr
     assert "published methods" in found.stderr
-    assert "are in the repository's lab: start in the repository's folder, or name it in PYTHONPATH" in found.stderr
+    assert (
+        "are in the repository's lab: start in the repository's folder, or name it in PYTHONPATH"
+        in found.stderr
+    )
     assert ("goodput" in found.stdout) == (status == 0)
 
 
 def test_hosts_draftings_and_routes_are_named_likewise(tmp_path):
-    for options in (["--host", "papi"], ["--drafting", "parallel", "--draft-model", "llama-3.2-1b"]):
+    for options in (
+        ["--host", "papi"],
+        ["--drafting", "parallel", "--draft-model", "llama-3.2-1b"],
+    ):
         command = [*SIMULATE, "fixed:1", *options]
         assert run(ROOT, *command).returncode == 0
         missing = run(tmp_path, *command)
         assert missing.returncode == 2 and "the repository's lab" in missing.stderr
     refused = run(tmp_path, "smartspec", "serve", "--speculator", "small")
-    assert refused.returncode == 2 and "reasoning steps is in the repository's lab" in refused.stderr
+    assert (
+        refused.returncode == 2 and "reasoning steps is in the repository's lab" in refused.stderr
+    )
 
 
 def test_a_folder_of_that_name_that_is_another_is_no_lab(tmp_path):

@@ -38,7 +38,9 @@ def test_prediction_before_any_step_is_the_curve():
 
 def test_context_is_charged_per_draft_token():
     """A fed token's own key and value are read too."""
-    curve = CostCurve((0.0,), (0.001,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-5)
+    curve = CostCurve(
+        (0.0,), (0.001,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-5
+    )
     seconds = LatencyModel(curve).target_seconds(make_view(2, context=500), np.array([0, 1]))
     assert seconds[0] == pytest.approx(0.03 + 2 * 0.001 + 1002 * 1e-6 + 2 * 1e-4 + 1002 * 1e-5)
     assert seconds[1] - seconds[0] == pytest.approx(0.001 + 1e-6 + 501 * 1e-5)
@@ -47,7 +49,9 @@ def test_context_is_charged_per_draft_token():
 def test_prompt_tokens_get_no_logits():
     curve = CostCurve((0.0,), (0.001,), 0.03, per_scored_token=0.0005)
     seconds = LatencyModel(curve).target_seconds(make_view(2, prefill_tokens=100), np.array([0, 3]))
-    assert seconds == pytest.approx([0.03 + 102 * 0.001 + 2 * 0.0005, 0.03 + 105 * 0.001 + 5 * 0.0005])
+    assert seconds == pytest.approx(
+        [0.03 + 102 * 0.001 + 2 * 0.0005, 0.03 + 105 * 0.001 + 5 * 0.0005]
+    )
 
 
 def test_draft_cost_is_per_pass_with_the_draft_prefill_in_the_first():
@@ -65,7 +69,10 @@ def test_predicted_draft_time_counts_only_rows_that_take_part():
     assert predicted.draft == pytest.approx(3 * 0.005 + (2 + 1 + 1) * 0.001)
     assert predicted.target == pytest.approx(0.03 + 11 * 0.002)
     assert predicted.off == pytest.approx(0.03 + 3 * 0.002)
-    assert LatencyModel(CostCurve.linear(0.03, 0.002)).predict(make_view(3), plan, plan.lengths).draft == 0.0
+    assert (
+        LatencyModel(CostCurve.linear(0.03, 0.002)).predict(make_view(3), plan, plan.lengths).draft
+        == 0.0
+    )
 
 
 def test_a_lasting_slowdown_is_learned_for_all_sizes():
@@ -88,7 +95,8 @@ def test_an_outlier_hardly_moves_the_prediction():
 
 
 def test_one_size_that_is_slower_is_learned_without_moving_the_others():
-    """The profile missed that 64 tokens take 30 % longer: the curve gets its bend there, and stays monotone."""
+    """The profile missed that 64 tokens take 30 % longer: the curve gets its bend there, and stays
+    monotone."""
     model = LatencyModel(CostCurve.linear(0.03, 0.002))
     for _ in range(400):
         for rows, factor in ((4, 1.0), (16, 1.0), (64, 1.3)):
@@ -102,14 +110,17 @@ def test_noise_draws_no_cliff_and_curves_stay_monotone():
     model, rng = LatencyModel(CostCurve.linear(0.03, 0.0005)), np.random.default_rng(1)
     for _ in range(1000):
         rows = int(rng.integers(1, 33))
-        observe(model, make_view(rows), 0, (0.03 + 0.0005 * rows) * np.exp(0.1 * rng.standard_normal()))
+        observe(
+            model, make_view(rows), 0, (0.03 + 0.0005 * rows) * np.exp(0.1 * rng.standard_normal())
+        )
     curve = model.target_seconds(make_view(1), np.arange(100))
     assert (np.diff(curve) >= 0).all()
     assert curve == pytest.approx(0.03 + 0.0005 * np.arange(1, 101), rel=0.05)
 
 
 def test_a_small_size_that_is_slow_makes_no_dip():
-    """More tokens never cost less, whatever was measured: a dip would make drafts look better than free."""
+    """More tokens never cost less, whatever was measured: a dip would make drafts look better than
+    free."""
     model = LatencyModel(CostCurve.linear(0.03, 0.0001))
     for _ in range(300):
         observe(model, make_view(4), 0, 1.4 * 0.0304)
@@ -125,14 +136,18 @@ def test_prefill_is_corrected_on_its_own():
         observe(model, make_view(4), 0, 0.038)
         observe(model, make_view(4, prefill_tokens=12), 0, 1.4 * 0.062)
     assert off_seconds(model, make_view(4)) == pytest.approx(0.038, rel=0.06)
-    assert off_seconds(model, make_view(4, prefill_tokens=12)) == pytest.approx(1.4 * 0.062, rel=0.06)
+    assert off_seconds(model, make_view(4, prefill_tokens=12)) == pytest.approx(
+        1.4 * 0.062, rel=0.06
+    )
 
 
 def test_draft_passes_are_corrected_on_their_own():
     model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, CostCurve.linear(0.005, 0.001)))
     for _ in range(150):
         observe(model, make_view(2), 2, 0.038, draft=2 * 2 * 0.007, drafter=1)
-    assert model.draft_seconds(make_view(2), np.ones(2, int), 2)[1] == pytest.approx([0.0, 0.014, 0.028], rel=0.03)
+    assert model.draft_seconds(make_view(2), np.ones(2, int), 2)[1] == pytest.approx(
+        [0.0, 0.014, 0.028], rel=0.03
+    )
     assert model.target_seconds(make_view(2), np.array([4]))[0] == pytest.approx(0.042, rel=0.1)
 
 
@@ -162,8 +177,18 @@ def test_fit_and_round_trip_through_json():
         ({"format": 1, "target": CostCurve.linear(0.03, 0.002).to_dict()}, "format"),
         ({"format": 3}, "mapping"),
         ({"format": 3, "target": {"knots": [0]}}, "slopes"),
-        ({"format": 3, "target": CostCurve.linear(0.03, 0.002).to_dict(), "drafts": [[1]]}, "mapping"),
-        ({"format": 3, "target": CostCurve.linear(0.03, 0.002).to_dict(), "drafts": [None, {"constant": 1}]}, "knots"),
+        (
+            {"format": 3, "target": CostCurve.linear(0.03, 0.002).to_dict(), "drafts": [[1]]},
+            "mapping",
+        ),
+        (
+            {
+                "format": 3,
+                "target": CostCurve.linear(0.03, 0.002).to_dict(),
+                "drafts": [None, {"constant": 1}],
+            },
+            "knots",
+        ),
         ({"format": 3, "target": CostCurve.linear(0.03, float("nan")).to_dict()}, "slopes"),
         ({"format": 3, "target": CostCurve.linear(-0.03, 0.002).to_dict()}, "constant"),
     ],
@@ -201,7 +226,10 @@ def test_rows_that_may_not_draft_deeper_leave_the_draft_passes():
 
 
 def test_passes_of_several_drafters_add_up_and_each_is_corrected():
-    model = LatencyModel(CostCurve.linear(0.03, 0.002), (CostCurve.linear(0.005, 0.001), CostCurve.linear(0.02, 0.001)))
+    model = LatencyModel(
+        CostCurve.linear(0.03, 0.002),
+        (CostCurve.linear(0.005, 0.001), CostCurve.linear(0.02, 0.001)),
+    )
     plan = Plan(np.array([3, 1, 2]), np.array([0, 0, 1]))
     view = make_view(3)
     of_both = model.draft_seconds(view, plan.drafter, K)
@@ -225,7 +253,8 @@ def test_of_a_draft_made_in_one_pass_another_token_is_another_entry_of_it():
     model.use_drafters((LOOKUP, replace(MODEL, one_pass_depth=3)))
     view, drafter = make_view(3, lag=10), np.array([1, 1, 0])
     seconds = model.draft_seconds(view, drafter, K)[1]
-    of_pass = 0.005 + 20 * 0.001 + 2 * np.array([1, 2, 3, 3]) * 0.0015  # a fourth token would need another pass
+    # a fourth token would need another pass
+    of_pass = 0.005 + 20 * 0.001 + 2 * np.array([1, 2, 3, 3]) * 0.0015
     assert seconds == pytest.approx([0.0, *of_pass])
     plan = Plan(np.array([2, 1, 4]), drafter)
     drafting = 0.005 + 20 * 0.001 + 3 * 0.0015
@@ -244,9 +273,14 @@ def test_a_drafter_with_passes_and_no_curve_is_refused_and_the_other_way_round(d
 
 
 def test_passes_that_run_in_every_step_are_no_cost_of_drafts():
-    model, drafter = LatencyModel(CostCurve.linear(0.02, 0.001), (CostCurve.linear(0.01, 0.0),)), np.zeros(3, int)
+    model, drafter = (
+        LatencyModel(CostCurve.linear(0.02, 0.001), (CostCurve.linear(0.01, 0.0),)),
+        np.zeros(3, int),
+    )
     model.use_drafters((DrafterSpec("head", has_passes=True, kept_passes=1),))
     view = factories.make_view(3, drafters=(lagging(3),), max_draft_tokens=K)
     assert model.draft_seconds(view, drafter, 3)[0] == pytest.approx([0.0, 0.0, 0.01, 0.02])
     assert not model.predict(view, Plan(np.ones(3, int), drafter), np.ones(3, int)).drafts
-    assert model.predict(view, Plan(np.full(3, 3), drafter), np.zeros(3, int)).draft == pytest.approx(0.02)
+    assert model.predict(
+        view, Plan(np.full(3, 3), drafter), np.zeros(3, int)
+    ).draft == pytest.approx(0.02)

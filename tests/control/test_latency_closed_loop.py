@@ -1,5 +1,5 @@
-"""The cost model as the planner lives with it: it starts wrong, sees only what the planner chooses, and must end up
-choosing what one who knows the ground truth would choose."""
+"""The cost model as the planner lives with it: it starts wrong, sees only what the planner chooses,
+and must end up choosing what one who knows the ground truth would choose."""
 
 from dataclasses import replace
 
@@ -21,7 +21,8 @@ CPU = CostCurve((1.0, 8.0), (0.0005, 0.002), 0.036, per_context_token=1e-6, per_
 
 
 class Accelerator:
-    """A roofline with soft edges, which no piecewise linear curve fits exactly: an 8B model on a large accelerator."""
+    """A roofline with soft edges, which no piecewise linear curve fits exactly: an 8B model on a
+    large accelerator."""
 
     def seconds(self, fed_tokens, context_tokens, rows, attended_tokens=None):
         if attended_tokens is None:
@@ -38,7 +39,9 @@ def profile(ground_truth):
     """Best of three noisy measurements on a grid of sizes."""
     rng = np.random.default_rng(0)
     grid = [(rows, new, 256) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) for new in (1, 2, 4, 8)]
-    grid += [(rows, new, context) for rows in (1, 8, 32) for new in (1, 4) for context in (1024, 4096)]
+    grid += [
+        (rows, new, context) for rows in (1, 8, 32) for new in (1, 4) for context in (1024, 4096)
+    ]
     samples = []
     for rows, new, context in grid:
         size = (rows * new, rows * (context + new), rows)
@@ -48,7 +51,11 @@ def profile(ground_truth):
 
 
 def scaled(curve, factor):
-    scalars = {name: value * factor for name, value in vars(curve).items() if name.startswith(("per_", "constant"))}
+    scalars = {
+        name: value * factor
+        for name, value in vars(curve).items()
+        if name.startswith(("per_", "constant"))
+    }
     return replace(curve, slopes=tuple(factor * slope for slope in curve.slopes), **scalars)
 
 
@@ -67,7 +74,8 @@ WRONG = {
 
 
 class Loop:
-    """Requests come and go, each with its own acceptance and context; drafts exist already (prompt lookup)."""
+    """Requests come and go, each with its own acceptance and context; drafts exist already (prompt
+    lookup)."""
 
     def __init__(self, ground_truth, start, num_rows, seed=0):
         self.ground_truth, self.model, self.num_rows = ground_truth, LatencyModel(start), num_rows
@@ -86,7 +94,8 @@ class Loop:
         return self.ground_truth.seconds(fed, context + fed, self.num_rows, attended) / self.speed
 
     def step(self):
-        """Plan, measure and learn; returns the true goodput of the plan as a share of the best possible."""
+        """Plan, measure and learn; returns the true goodput of the plan as a share of the best
+        possible."""
         view, counts = self.view(), np.arange(self.num_rows * K + 1)
         log_odds = np.log(self.acceptance / (1 - self.acceptance))[:, None]
         noise = 0.5 * self.rng.standard_normal((self.num_rows, K))
@@ -95,7 +104,9 @@ class Loop:
         best = self.plan(survival, true_seconds)
         lengths = self.plan(survival, self.model.target_seconds(view, counts)).lengths
         self.num_draft_tokens = int(lengths.sum())
-        measured = StepSeconds(0.0, self.noisy(true_seconds[self.num_draft_tokens]), self.noisy(HOST_SECONDS))
+        measured = StepSeconds(
+            0.0, self.noisy(true_seconds[self.num_draft_tokens]), self.noisy(HOST_SECONDS)
+        )
         plan = Plan(lengths, np.zeros(self.num_rows, dtype=int))
         self.model.observe([factories.make_outcome(view, plan, seconds=measured)])
         self.go_on(lengths)
@@ -104,10 +115,20 @@ class Loop:
 
     def plan(self, survival, target_seconds):
         full = np.full(self.num_rows, K)
-        return plan_lengths(survival, full, full / K, full == 0, StepTimes(np.zeros(1), target_seconds, HOST_SECONDS))
+        return plan_lengths(
+            survival,
+            full,
+            full / K,
+            full == 0,
+            StepTimes(np.zeros(1), target_seconds, HOST_SECONDS),
+        )
 
     def noisy(self, seconds):
-        return float(seconds * np.exp(NOISE * self.rng.standard_normal()) * (5 if self.rng.random() < OUTLIERS else 1))
+        return float(
+            seconds
+            * np.exp(NOISE * self.rng.standard_normal())
+            * (5 if self.rng.random() < OUTLIERS else 1)
+        )
 
     def go_on(self, lengths):
         ends = self.rng.random(self.num_rows) < 1 / 60
@@ -121,7 +142,10 @@ class Loop:
 @pytest.mark.parametrize("ground_truth", [Accelerator(), CPU], ids=["accelerator", "cpu"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_profile_costs_at_most_three_percent_after_a_hundred_steps(ground_truth, wrong):
-    shares = {rows: Loop(ground_truth, WRONG[wrong](profile(ground_truth)), rows).run(130) for rows in BATCHES}
+    shares = {
+        rows: Loop(ground_truth, WRONG[wrong](profile(ground_truth)), rows).run(130)
+        for rows in BATCHES
+    }
     assert min(share[100:].mean() for share in shares.values()) >= 0.97, shares
 
 

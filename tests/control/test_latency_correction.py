@@ -13,7 +13,9 @@ PROFILE = CostCurve((1.0, 8.0), (0.0005, 0.002), 0.036, per_context_token=1e-6, 
 
 
 def size(fed, context=1000.0, rows=4, prefill=0):
-    return PassSize(fed, context, rows, np.asarray(fed) * context / rows, np.asarray(fed) - prefill, prefill)
+    return PassSize(
+        fed, context, rows, np.asarray(fed) * context / rows, np.asarray(fed) - prefill, prefill
+    )
 
 
 def observe(model, pass_size, seconds, is_first_use=False):
@@ -35,12 +37,22 @@ def curves():
 
     slopes = st.lists(slope, min_size=len(KNOTS), max_size=len(KNOTS))
     return st.builds(
-        build, knots, slopes, st.sampled_from([0.0, 1e-4, 0.03, 1.0]), coefficient, coefficient, coefficient
+        build,
+        knots,
+        slopes,
+        st.sampled_from([0.0, 1e-4, 0.03, 1.0]),
+        coefficient,
+        coefficient,
+        coefficient,
     )
 
 
 passes = st.tuples(
-    st.integers(1, 300), st.integers(0, 2000), st.integers(0, 3000), st.floats(1e-5, 100.0), st.booleans()
+    st.integers(1, 300),
+    st.integers(0, 2000),
+    st.integers(0, 3000),
+    st.floats(1e-5, 100.0),
+    st.booleans(),
 )
 
 
@@ -49,7 +61,11 @@ passes = st.tuples(
 def test_whatever_is_measured_times_stay_positive_finite_and_monotone(curve, history):
     model = CostCorrection(curve)
     for rows, drafts, context, measured, has_prefill in history:
-        observe(model, size(rows + drafts, context * rows, rows, prefill=drafts if has_prefill else 0), measured)
+        observe(
+            model,
+            size(rows + drafts, context * rows, rows, prefill=drafts if has_prefill else 0),
+            measured,
+        )
     for rows, context, prefill in ((1, 10.0, 0), (64, 1e5, 0), (8, 1e4, 500)):
         fed = rows + prefill + np.arange(1500)
         times = model.seconds(size(fed, context, rows, prefill))
@@ -60,7 +76,11 @@ def test_whatever_is_measured_times_stay_positive_finite_and_monotone(curve, his
     json.dumps(model.state(), allow_nan=False)
 
 
-@given(curves(), st.lists(passes, max_size=10), st.lists(st.integers(0, 2**22), min_size=1, max_size=20))
+@given(
+    curves(),
+    st.lists(passes, max_size=10),
+    st.lists(st.integers(0, 2**22), min_size=1, max_size=20),
+)
 @settings(max_examples=60, deadline=None)
 def test_one_pass_takes_as_long_as_the_same_among_many(curve, history, fed):
     model = CostCorrection(curve)
@@ -72,22 +92,31 @@ def test_one_pass_takes_as_long_as_the_same_among_many(curve, history, fed):
 
 
 def test_an_estimate_that_has_become_negative_is_put_right_by_the_next_pass():
-    """A first guess, ever larger passes: the filter's own estimate for the last kind of pass is below zero. Measured
-    against zero instead, it hardly moved, and times were predicted to be six times too short."""
+    """A first guess, ever larger passes: the filter's own estimate for the last kind of pass is
+    below zero. Measured against zero instead, it hardly moved, and times were predicted to be six
+    times too short."""
     ground_truth = CostCorrection(
-        CostCurve((1.0, 64.0, 256.0), (1e-5, 3e-5, 1e-4), 0.02, 2e-8, 1e-5, per_attended_token=1e-10)
+        CostCurve(
+            (1.0, 64.0, 256.0), (1e-5, 3e-5, 1e-4), 0.02, 2e-8, 1e-5, per_attended_token=1e-10
+        )
     )
     small, large = size(28, 4_000.0, 8), size(124, 6_400_000.0, 64)
-    prefill_small, prefill_large = size(8220, 8_000.0, 9, prefill=8192), size(8316, 6_400_000.0, 65, prefill=8192)
+    prefill_small, prefill_large = (
+        size(8220, 8_000.0, 9, prefill=8192),
+        size(8316, 6_400_000.0, 65, prefill=8192),
+    )
     model = CostCorrection(CostCurve.linear(0.04, 0.002))
     passes = [small] * 10 + [prefill_small] * 3 + [large] * 2 + [prefill_large] * 4
     for pass_size in passes:
         observe(model, pass_size, float(ground_truth.seconds(pass_size)))
-    assert float(model.seconds(prefill_large)) == pytest.approx(float(ground_truth.seconds(prefill_large)), rel=0.05)
+    assert float(model.seconds(prefill_large)) == pytest.approx(
+        float(ground_truth.seconds(prefill_large)), rel=0.05
+    )
 
 
 def test_a_covariance_that_rounding_has_spoilt_is_begun_anew():
-    """Passes of very different sizes can make a variance negative; it then was the root of a negative number."""
+    """Passes of very different sizes can make a variance negative; it then was the root of a
+    negative number."""
     model, ground_truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
     features = model.features(size(40))[0]
     model._covariance -= 2.0 * np.outer(model._theta, model._theta)
@@ -114,7 +143,9 @@ def test_one_factor_explains_a_slower_machine():
 
 
 def test_two_sizes_tell_a_wrong_slope_from_a_slower_machine():
-    model = CostCorrection(CostCurve((1.0, 8.0), (0.0005, 0.0011), 0.036, per_context_token=1e-6, per_row=1e-5))
+    model = CostCorrection(
+        CostCurve((1.0, 8.0), (0.0005, 0.0011), 0.036, per_context_token=1e-6, per_row=1e-5)
+    )
     ground_truth = CostCorrection(PROFILE)
     rng = np.random.default_rng(0)
     for step in range(60):
@@ -136,7 +167,9 @@ def test_a_context_the_profile_thought_free_is_learned():
             seconds(ground_truth, fed, context=context) * np.exp(0.03 * rng.standard_normal()),
         )
     for context in (4_000.0, 20_000.0, 40_000.0):
-        assert seconds(model, 8, context=context) == pytest.approx(seconds(ground_truth, 8, context=context), rel=0.05)
+        assert seconds(model, 8, context=context) == pytest.approx(
+            seconds(ground_truth, 8, context=context), rel=0.05
+        )
 
 
 def test_outliers_are_bounded_and_a_lasting_change_is_believed():
@@ -164,7 +197,8 @@ def test_the_first_use_of_a_size_counts_less():
 
 
 def test_doubt_stays_bounded_where_nothing_is_ever_measured():
-    """A direction without excitation must not wind up: the first innovation there would then be believed blindly."""
+    """A direction without excitation must not wind up: the first innovation there would then be
+    believed blindly."""
     model, start = CostCorrection(PROFILE), CostCorrection(PROFILE)
     direction = (model.features(size(200)) - model.features(size(12)))[0]
     for _ in range(5000):
@@ -172,7 +206,10 @@ def test_doubt_stays_bounded_where_nothing_is_ever_measured():
     assert direction @ model._covariance @ direction <= direction @ start._covariance @ direction
     std = np.sqrt(np.diag(start._covariance))
     uncertain = np.ix_(std > 0, std > 0)
-    assert np.linalg.eigvalsh(model._covariance[uncertain] / np.outer(std, std)[uncertain]).min() > -1e-9
+    assert (
+        np.linalg.eigvalsh(model._covariance[uncertain] / np.outer(std, std)[uncertain]).min()
+        > -1e-9
+    )
 
 
 def test_prefill_deviates_without_moving_decoding():
@@ -183,7 +220,9 @@ def test_prefill_deviates_without_moving_decoding():
         prefill = int(rng.integers(50, 500))
         observe(model, size(4 + prefill, prefill=prefill), 0.8 * seconds(ground_truth, 4 + prefill))
     assert seconds(model, 4) == pytest.approx(seconds(ground_truth, 4), rel=0.02)
-    assert seconds(model, 304, prefill=300) == pytest.approx(0.8 * seconds(ground_truth, 304), rel=0.05)
+    assert seconds(model, 304, prefill=300) == pytest.approx(
+        0.8 * seconds(ground_truth, 304), rel=0.05
+    )
 
 
 def test_a_running_mean_shrugs_at_outliers_and_follows_jumps():
@@ -203,7 +242,11 @@ def test_a_running_mean_shrugs_at_outliers_and_follows_jumps():
 
 def test_passes_learned_together_tell_what_a_draft_token_costs_as_well_as_one_by_one():
     """In a mixture of steps with and without drafts, their sum would only tell the mean."""
-    rng, together, alone = np.random.default_rng(0), CostCorrection(PROFILE), CostCorrection(PROFILE)
+    rng, together, alone = (
+        np.random.default_rng(0),
+        CostCorrection(PROFILE),
+        CostCorrection(PROFILE),
+    )
 
     def true_seconds(fed):
         return 0.036 + 0.0005 * 4 + 0.0008 * (fed - 4)
@@ -217,4 +260,6 @@ def test_passes_learned_together_tell_what_a_draft_token_costs_as_well_as_one_by
             observe(alone, size(n), one)
     for model in (together, alone):
         assert seconds(model, 6) - seconds(model, 4) == pytest.approx(2 * 0.0008, rel=0.25)
-    assert seconds(together, 6) - seconds(together, 4) == pytest.approx(seconds(alone, 6) - seconds(alone, 4), rel=0.05)
+    assert seconds(together, 6) - seconds(together, 4) == pytest.approx(
+        seconds(alone, 6) - seconds(alone, 4), rel=0.05
+    )

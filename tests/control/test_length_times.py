@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, found
 
-from smartspec.control import Controller, CostCurve, Drafted, DrafterSpec, DrafterView, LatencyModel, StepSeconds
+from smartspec.control import (
+    Controller,
+    CostCurve,
+    Drafted,
+    DrafterSpec,
+    DrafterView,
+    LatencyModel,
+    StepSeconds,
+)
 from smartspec.control.goodput.uniform import Uniform
 from smartspec.control.latency.measured import MeasuredSeconds
 
@@ -13,22 +21,38 @@ TARGET = CostCurve.linear(0.02, 0.001)
 AHEAD = DrafterSpec("eagle3", has_passes=True, kept_passes=1)
 
 
-def play(seconds_of, *, rows=lambda step: 16, acceptance=0.6, num_steps=1200, drafter=LOOKUP, prefill=lambda step: 0):
-    """Tokens per second of the second half, and the length of each step. seconds_of: of a step, by its decoding
-    requests, its length, the length of the step before, and its prefill tokens."""
+def play(
+    seconds_of,
+    *,
+    rows=lambda step: 16,
+    acceptance=0.6,
+    num_steps=1200,
+    drafter=LOOKUP,
+    prefill=lambda step: 0,
+):
+    """Tokens per second of the second half, and the length of each step. seconds_of: of a step, by
+    its decoding requests, its length, the length of the step before, and its prefill tokens."""
     rng = np.random.default_rng(0)
     costs = (CostCurve.linear(0.0001, 0.0),) if drafter.has_passes else ()
-    controller = Controller(Uniform((1, 4)), 4, LatencyModel(TARGET, costs), drafters=(drafter,), strict=True)
+    controller = Controller(
+        Uniform((1, 4)), 4, LatencyModel(TARGET, costs), drafters=(drafter,), strict=True
+    )
     tokens = seconds = 0.0
     lengths = [0]
     for step in range(num_steps):
         num, fed = rows(step), prefill(step)
         some = DrafterView(np.full(num, 4)) if drafter.has_passes else found([4] * num)
-        more = {"num_prefills": 1, "prefill_tokens": fed, "prefill_context_tokens": fed} if fed else {}
-        view = factories.make_view(num, drafters=(some,), now=float(step), max_draft_tokens=4, **more)
+        more = (
+            {"num_prefills": 1, "prefill_tokens": fed, "prefill_context_tokens": fed} if fed else {}
+        )
+        view = factories.make_view(
+            num, drafters=(some,), now=float(step), max_draft_tokens=4, **more
+        )
         plan = controller.plan(view)
         keep = controller.cut(plan, Drafted(plan.lengths))
-        accepted = np.minimum(np.cumprod(rng.random((num, 4)) < acceptance, axis=1).sum(axis=1), keep)
+        accepted = np.minimum(
+            np.cumprod(rng.random((num, 4)) < acceptance, axis=1).sum(axis=1), keep
+        )
         length = int(keep.max())
         took = seconds_of(num, length, lengths[-1], fed) * rng.normal(1.0, 0.05)
         outcome = factories.make_outcome(
@@ -56,7 +80,9 @@ def test_drafts_for_the_next_step_are_as_long_as_pays_beside_the_usual_prefill()
         return 0.02 + num * length * (0.0011 if fed else 0.0001) + 0.004 * bool(fed)
 
     def shortest_share(prefill):
-        _, lengths = play(took, drafter=AHEAD, prefill=prefill, rows=lambda step: 16 - bool(prefill(step)))
+        _, lengths = play(
+            took, drafter=AHEAD, prefill=prefill, rows=lambda step: 16 - bool(prefill(step))
+        )
         return sum(length < 4 for length in lengths) / len(lengths)
 
     assert shortest_share(lambda step: 0) < 0.05
@@ -77,19 +103,24 @@ def test_a_length_that_was_not_timed_takes_the_change_of_its_nearest():
     profiled = times.seconds(3, [0, 2, 4], view, 0.0)
     times.observe(3, 2, view, 1.5 * profiled[1])
     assert times.seconds(3, [0, 2, 4], view, 0.0) == pytest.approx(1.5 * profiled)
-    assert times.seconds(4, [4], view, 0.0) == pytest.approx(1.5 * profiled[2:]), "of the nearest size"
+    assert times.seconds(4, [4], view, 0.0) == pytest.approx(1.5 * profiled[2:]), (
+        "of the nearest size"
+    )
 
 
 def test_each_length_is_tried_once_where_more_requests_come_than_ever_before():
     """Larger drafts may be believed to cost little because no step was so large yet."""
     costs = {0: 0.030, 1: 0.032, 4: 0.036}
-    _, lengths = play(lambda num, length, before, fed: costs[length], rows=lambda step: 64 if step >= 600 else 4)
+    _, lengths = play(
+        lambda num, length, before, fed: costs[length], rows=lambda step: 64 if step >= 600 else 4
+    )
     assert {*lengths[:40]} == {0, 1, 4}
 
 
 @pytest.mark.parametrize("acceptance", [0.1, 0.9])
 def test_trials_cost_little(acceptance):
-    """Whatever is best, of 16 steps at most one is another length, and those that lose much are rare."""
+    """Whatever is best, of 16 steps at most one is another length, and those that lose much are
+    rare."""
     costs = {0: 0.030, 1: 0.045, 4: 0.090}
     _, lengths = play(lambda num, length, before, fed: costs[length], acceptance=acceptance)
     usual = max({*lengths}, key=lengths.count)

@@ -18,8 +18,12 @@ BY_LOOKUP, BY_MODEL = range(2)
 def make_step(lengths, accepted, ids=None, drafter=BY_LOOKUP, **more):
     """Drafts of these lengths, all by one drafter."""
     lengths = np.asarray(lengths)
-    view = factories.make_view(len(lengths) if ids is None else ids, found_lengths=K, lag=0, max_draft_tokens=K)
-    return factories.make_outcome(view, Plan(lengths, np.full(len(lengths), drafter)), accepted=accepted, **more)
+    view = factories.make_view(
+        len(lengths) if ids is None else ids, found_lengths=K, lag=0, max_draft_tokens=K
+    )
+    return factories.make_outcome(
+        view, Plan(lengths, np.full(len(lengths), drafter)), accepted=accepted, **more
+    )
 
 
 def counts_of(*steps, drafter=BY_LOOKUP):
@@ -29,7 +33,8 @@ def counts_of(*steps, drafter=BY_LOOKUP):
 
 
 def random_steps(rng, num_steps, num_rows=6):
-    """Steps in which three in four draft tokens are accepted; some requests end between two steps."""
+    """Steps in which three in four draft tokens are accepted; some requests end between two
+    steps."""
     for step in range(num_steps):
         lengths = rng.integers(0, K + 1, num_rows)
         chain = np.cumprod(rng.random((num_rows, K)) < 0.75, axis=1).sum(axis=1)
@@ -61,8 +66,12 @@ def test_several_steps_have_the_rows_of_each():
     steps = list(random_steps(np.random.default_rng(0), 5))
     joined = Observations.of(steps)
     assert joined.num_steps == 5
-    assert joined.request_ids.tolist() == [i for step in steps for i in step.view.request_ids.tolist()]
-    for one, all_together in zip(zip(*map(counts_of, steps), strict=True), counts_of(*steps), strict=True):
+    assert joined.request_ids.tolist() == [
+        i for step in steps for i in step.view.request_ids.tolist()
+    ]
+    for one, all_together in zip(
+        zip(*map(counts_of, steps), strict=True), counts_of(*steps), strict=True
+    ):
         assert [row for rows in one for row in rows] == all_together
 
 
@@ -73,7 +82,10 @@ def test_confidence_and_free_tests_may_be_missing_in_some_steps():
         make_step([1], [0]),
     )
     joined = Observations.of(steps)
-    assert joined.confidence[:2].tolist() == confidence.tolist() and np.isnan(joined.confidence[2]).all()
+    assert (
+        joined.confidence[:2].tolist() == confidence.tolist()
+        and np.isnan(joined.confidence[2]).all()
+    )
     tested, accepted = joined.tests(K)
     joined.add_free_tests(tested, accepted)
     assert tested[:, BY_LOOKUP].T.tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
@@ -86,7 +98,10 @@ def test_many_free_tests_count_as_a_few():
     observations = Observations.of([make_step([0], [0], free_tests=(tests,))])
     tested, accepted = observations.tests(K)
     observations.add_free_tests(tested, accepted)
-    assert (tested[0, BY_LOOKUP, 0], accepted[0, BY_LOOKUP, 0]) == (MAX_FREE_TESTS, MAX_FREE_TESTS / 4)
+    assert (tested[0, BY_LOOKUP, 0], accepted[0, BY_LOOKUP, 0]) == (
+        MAX_FREE_TESTS,
+        MAX_FREE_TESTS / 4,
+    )
 
 
 def test_the_first_cut_token_is_the_one_after_a_draft_that_was_accepted_as_far_as_it_was_verified():
@@ -100,7 +115,9 @@ def test_a_request_in_several_steps_of_a_group_is_learned_once_with_the_sum():
     rng, ids = np.random.default_rng(1), np.array([3, 5, 3, 3])
     information, residual = rng.uniform(0.1, 0.25, (1, 4)), rng.uniform(-0.5, 0.5, (1, 4))
     is_of_3 = ids == 3
-    sums = [np.array([[values[0, is_of_3].sum(), values[0, 1]]]) for values in (information, residual)]
+    sums = [
+        np.array([[values[0, is_of_3].sum(), values[0, 1]]]) for values in (information, residual)
+    ]
     learned = []
     for request_ids, observations in ((ids, (information, residual)), (np.array([3, 5]), sums)):
         effects = AcceptanceEffects(1, AcceptanceSettings())
@@ -125,13 +142,19 @@ def test_the_order_of_the_steps_of_a_group_does_not_count():
 def test_groups_of_steps_teach_what_the_steps_would_have_one_by_one():
     """But for the second-order difference that a Newton step from an older estimate makes."""
     steps = list(random_steps(np.random.default_rng(3), 120))
-    settings = AcceptanceSettings(change_deviations=100.0)  # many steps together show a change that one does not
+    # many steps together show a change that one does not
+    settings = AcceptanceSettings(change_deviations=100.0)
     one_by_one, in_groups = (AcceptanceEstimator(K, (LOOKUP, MODEL), settings) for _ in range(2))
     for step in steps:
         one_by_one.observe([step])
     for begin in range(0, len(steps), 4):
         in_groups.observe(steps[begin : begin + 4])
     view = steps[-1].view
-    assert in_groups.survival(view)[BY_LOOKUP] == pytest.approx(one_by_one.survival(view)[BY_LOOKUP], abs=0.02)
-    tables = [estimator.table()["lookup, match 4-5"]["observations"] for estimator in (one_by_one, in_groups)]
+    assert in_groups.survival(view)[BY_LOOKUP] == pytest.approx(
+        one_by_one.survival(view)[BY_LOOKUP], abs=0.02
+    )
+    tables = [
+        estimator.table()["lookup, match 4-5"]["observations"]
+        for estimator in (one_by_one, in_groups)
+    ]
     assert tables[1] == pytest.approx(tables[0], rel=0.03)

@@ -44,7 +44,8 @@ class Broken(Policy):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current directory, with modules that no other test has imported; not on Python's path, as for a command."""
+    """The current directory, with modules that no other test has imported; not on Python's path, as
+    for a command."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     before = set(sys.modules)
@@ -67,7 +68,10 @@ def test_a_class_of_the_current_directory_is_made_with_its_numbers(folder, name,
 
 def test_the_controller_takes_the_name(folder):
     controller = Controller(
-        "owned:Same:3", 4, LatencyModel(CostCurve.linear(0.04, 1e-6)), drafters=(DrafterSpec("lookup"),)
+        "owned:Same:3",
+        4,
+        LatencyModel(CostCurve.linear(0.04, 1e-6)),
+        drafters=(DrafterSpec("lookup"),),
     )
     plan = controller.plan(factories.make_view(2, found_lengths=[4, 2]))
     assert plan.lengths.tolist() == [3, 2]
@@ -77,15 +81,30 @@ def test_the_controller_takes_the_name(folder):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("absent:Same", "no module 'absent' in .* start in the folder of its file, or name that in PYTHONPATH"),
+        (
+            "absent:Same",
+            "no module 'absent' in .* start in the folder of its file, or name that in PYTHONPATH",
+        ),
         ("owned.deeper:Same", "no module 'owned.deeper'"),
-        ("needy:Same", "'needy' cannot be imported, ModuleNotFoundError: .*no_such_library.*needy.py, line 1"),
+        (
+            "needy:Same",
+            "'needy' cannot be imported, ModuleNotFoundError: .*no_such_library.*needy.py, line 1",
+        ),
         ("faulty:Same", "'faulty' cannot be imported, NameError: .*undefined.*faulty.py, line 2"),
-        ("unwritten:Same", r"'unwritten' cannot be imported, SyntaxError: .*\(unwritten.py, line 1\)$"),
-        ("owned:Sane", "owned.py.* has no class 'Sane'; classes there that are a policy: Same, Broken"),
+        (
+            "unwritten:Same",
+            r"'unwritten' cannot be imported, SyntaxError: .*\(unwritten.py, line 1\)$",
+        ),
+        (
+            "owned:Sane",
+            "owned.py.* has no class 'Sane'; classes there that are a policy: Same, Broken",
+        ),
         ("owned:np", "has no class 'np'"),
         ("owned:NoPlan", "is no policy: it lacks plan$"),
-        ("owned:Stranger", "is no policy: it lacks learn, end, state, the base class smartspec.control.Policy"),
+        (
+            "owned:Stranger",
+            "is no policy: it lacks learn, end, state, the base class smartspec.control.Policy",
+        ),
         ("owned:dataclass", "has no class 'dataclass'"),
         ("owned:Broken", "Broken cannot be made, RuntimeError: no weights .*owned.py, line"),
         ("owned:Same:three", "'three' is no number"),
@@ -99,7 +118,8 @@ def test_what_is_wrong_with_it_is_said(folder, name, told):
 
 
 @pytest.mark.parametrize(
-    "name", ["goodput", "fixed:3", "uniform:1,3", "batch-table:0.6", "a/b:c", "C:\\x", "repo/model:Q4_K_M"]
+    "name",
+    ["goodput", "fixed:3", "uniform:1,3", "batch-table:0.6", "a/b:c", "C:\\x", "repo/model:Q4_K_M"],
 )
 def test_other_names_are_not_taken_for_classes(name):
     assert not is_own_class(name)

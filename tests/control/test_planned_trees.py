@@ -1,4 +1,5 @@
-"""Trees before they are drafted: what they would bring, when they are planned, and what is learned from them."""
+"""Trees before they are drafted: what they would bring, when they are planned, and what is learned
+from them."""
 
 from dataclasses import replace
 
@@ -33,7 +34,9 @@ def chain(rate: float) -> np.ndarray:
 @pytest.mark.parametrize("num_ranks", [0, 1, 3])
 def test_the_expected_tree_is_the_best_static_one(num_ranks):
     rates = np.array([0.9, 0.55, 0.43])
-    survival, depths = expected_trees(np.stack([chain(rate) for rate in rates]), RANK_CHANCES[:num_ranks])
+    survival, depths = expected_trees(
+        np.stack([chain(rate) for rate in rates]), RANK_CHANCES[:num_ranks]
+    )
     for row, rate in enumerate(rates):
         ranks = np.minimum.accumulate([rate, *((1 - rate) * RANK_CHANCES[:num_ranks])])
         best = best_tree(np.tile(ranks, (K, 1)), K)
@@ -53,17 +56,21 @@ def test_slots_that_take_as_many_passes_come_for_the_price_of_one():
         "caps": np.array([3]),
         "weights": np.ones(1),
         "needs_depth": np.array([True]),
-        "times": StepTimes(draft=np.array([0.0, 0.2, 0.9, 2.0]), target=np.array([1.0, 1.05, 1.1, 1.15])),
+        "times": StepTimes(
+            draft=np.array([0.0, 0.2, 0.9, 2.0]), target=np.array([1.0, 1.05, 1.1, 1.15])
+        ),
     }
     assert plan_lengths(survival, **problem).lengths.tolist() == [1]
     plan = plan_lengths(survival, **problem, passes=np.array([[1, 1, 2]]))
     assert (plan.lengths.tolist(), plan.passes.tolist(), plan.depth) == ([2], [1], 1)
-    plan = plan_lengths(survival, **problem, passes=np.array([[1, 2, 1]]))  # the second is left out, not the third
+    # the second is left out, not the third
+    plan = plan_lengths(survival, **problem, passes=np.array([[1, 2, 1]]))
     assert (plan.lengths.tolist(), plan.passes.tolist(), plan.depth) == ([2], [1], 1)
 
 
 class Acceptance(AcceptanceEstimator):
-    """One that knows that every chain's next token is right with this chance, and what other child ranks are worth."""
+    """One that knows that every chain's next token is right with this chance, and what other child
+    ranks are worth."""
 
     def __init__(self, drafter: DrafterSpec, rate: float):
         super().__init__(K, (drafter,))
@@ -75,7 +82,12 @@ class Acceptance(AcceptanceEstimator):
 
 
 def planned(
-    num_rows: int, drafter: DrafterSpec = HEAD, rate: float = 0.5, token=0.0004, draft=(0.004, 0.0), confidence=False
+    num_rows: int,
+    drafter: DrafterSpec = HEAD,
+    rate: float = 0.5,
+    token=0.0004,
+    draft=(0.004, 0.0),
+    confidence=False,
 ):
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
@@ -112,11 +124,14 @@ def test_trees_shrink_to_chains_and_to_nothing_under_load():
 
 
 def test_chains_end_by_confidence_and_trees_are_as_planned():
-    """A rule that took the next level of a tree for the next token of a chain ended trees too early."""
+    """A rule that took the next level of a tree for the next token of a chain ended trees too
+    early."""
     tree, _ = planned(1, confidence=True)
     as_planned, _ = planned(1)
     assert tree.width > 1 and tree.stop is None and tree.is_whole
-    assert np.array_equal(tree.lengths, as_planned.lengths) and np.array_equal(tree.passes, as_planned.passes)
+    assert np.array_equal(tree.lengths, as_planned.lengths) and np.array_equal(
+        tree.passes, as_planned.passes
+    )
     chain_plan, _ = planned(1, CHAINS, confidence=True)
     assert chain_plan.stop is not None and not chain_plan.is_whole
 
@@ -141,10 +156,14 @@ def tree_feedback(random: np.random.Generator, view, top: float, later: np.ndarr
                 row[4] = 1
         elif (u := random.random()) < later[0] + later[1]:
             row[1 if u < later[0] else 2] = 1
-    plan = Plan(np.full(num_rows, 5), np.zeros(num_rows, dtype=int), depths=np.full(num_rows, 2), width=3)
+    plan = Plan(
+        np.full(num_rows, 5), np.zeros(num_rows, dtype=int), depths=np.full(num_rows, 2), width=3
+    )
     accepted = np.maximum(tests, 0).sum(axis=1)
     tested = np.where(tests[:, 3] >= 0, 2, 1)
-    return factories.make_outcome(view, plan, accepted=accepted, tested=tested, parents=parents, node_tests=tests)
+    return factories.make_outcome(
+        view, plan, accepted=accepted, tested=tested, parents=parents, node_tests=tests
+    )
 
 
 def test_what_each_child_rank_is_worth_is_learned_from_trees():
@@ -164,15 +183,20 @@ def test_a_controller_prices_the_passes_that_were_made():
     latency = LatencyModel(CostCurve.linear(0.02, 1e-4), (CostCurve.linear(0.004, 1e-4),))
     controller = Controller("goodput", K, latency, drafters=(HEAD,), strict=True)
     view = factories.make_view(1, drafters=(lagging(1),), max_draft_tokens=K)
-    shape = {"lengths": np.array([6]), "drafter": np.array([0]), "depths": np.array([5]), "width": 4}
+    shape = {
+        "lengths": np.array([6]),
+        "drafter": np.array([0]),
+        "depths": np.array([5]),
+        "width": 4,
+    }
     plan = replace(controller.plan(view), **shape)
     parents = np.array([[-1, -1, -1, 0, 1, 2, *range(5, K - 1)]])
     confidence = np.array([[0.4, 0.3, 0.2, 0.5, 0.5, 0.5, *[np.nan] * (K - 6)]])
     keep = controller.cut(plan, Drafted(plan.lengths, confidence, parents))
     tests = np.where(np.arange(K) < keep[:, None], 0, -1)
     outcome = factories.make_outcome(
-        view, plan, verified=keep, accepted=np.zeros(1, dtype=int), drafted=plan.lengths, parents=parents,
-        node_tests=tests, confidence=confidence,
+        view, plan, verified=keep, accepted=np.zeros(1, dtype=int), drafted=plan.lengths,
+        parents=parents, node_tests=tests, confidence=confidence,
     )  # fmt: skip
     of_two_passes = latency.predict(view, replace(plan, depths=np.array([2])), keep).total
     for _ in range(LEARN_STEPS):

@@ -16,7 +16,9 @@ def problems(draw):
     def array(size, elements):
         return np.array(draw(st.lists(elements, min_size=size, max_size=size)))
 
-    survival = np.cumprod(array(num_rows * num_positions, unit).reshape(num_rows, num_positions), axis=1)
+    survival = np.cumprod(
+        array(num_rows * num_positions, unit).reshape(num_rows, num_positions), axis=1
+    )
     increments = st.sampled_from([0.0, 0.0, 0.01, 0.1, 1.0]) | unit
     return {
         "survival": survival,
@@ -39,7 +41,9 @@ def goodput(problem, lengths):
 
 
 def goodput_seconds(problem, lengths):
-    depth = max((k for k, needs in zip(lengths, problem["needs_depth"], strict=True) if needs), default=0)
+    depth = max(
+        (k for k, needs in zip(lengths, problem["needs_depth"], strict=True) if needs), default=0
+    )
     return seconds_of(problem["times"], depth, sum(lengths))
 
 
@@ -51,7 +55,10 @@ def seconds_of(times, depth, num_tokens):
 @settings(max_examples=400, deadline=None)
 def test_plan_is_the_best_of_all_length_combinations(problem):
     plan = plan_lengths(**problem)
-    best = max(goodput(problem, lengths) for lengths in product(*(range(cap + 1) for cap in problem["caps"])))
+    best = max(
+        goodput(problem, lengths)
+        for lengths in product(*(range(cap + 1) for cap in problem["caps"]))
+    )
     assert (plan.lengths <= problem["caps"]).all()
     assert goodput(problem, plan.lengths) == pytest.approx(best, rel=1e-9)
     assert plan.goodput == pytest.approx(best, rel=1e-9)
@@ -78,14 +85,19 @@ def test_the_plan_for_trees_is_the_best_of_all_sets_of_nodes(problem, data):
     """Nodes share the passes down to their depth, whichever these are."""
     survival, caps, weights = problem["survival"], problem["caps"], problem["weights"]
     depth = st.integers(0, survival.shape[1])
-    passes = np.array([[data.draw(depth) for _ in row] for row in survival], dtype=int).reshape(survival.shape)
+    passes = np.array([[data.draw(depth) for _ in row] for row in survival], dtype=int).reshape(
+        survival.shape
+    )
     plan = plan_lengths(**problem, passes=passes)
     slots = [(row, j) for row, cap in enumerate(caps.tolist()) for j in range(cap)]
     best = 0.0
     for chosen in chain.from_iterable(combinations(slots, n) for n in range(len(slots) + 1)):
         deepest = max((passes[slot] for slot in chosen), default=0)
         seconds = seconds_of(problem["times"], deepest, len(chosen))
-        best = max(best, (weights.sum() + sum(weights[slot[0]] * survival[slot] for slot in chosen)) / seconds)
+        best = max(
+            best,
+            (weights.sum() + sum(weights[slot[0]] * survival[slot] for slot in chosen)) / seconds,
+        )
     assert plan.goodput == pytest.approx(best, rel=1e-9)
     assert (plan.lengths <= caps).all() and (plan.passes <= plan.depth).all()
     assert ((plan.lengths > 0) | (plan.passes == 0)).all()
@@ -113,13 +125,16 @@ def test_ties_go_to_fewer_tokens():
 
 
 def test_equal_slots_stay_prefixes_of_each_draft():
-    plan = plan_lengths(**simple_problem([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0]))
+    plan = plan_lengths(
+        **simple_problem([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0])
+    )
     assert plan.lengths.sum() == 3
     assert plan.goodput == pytest.approx(5.0)
 
 
 def test_finds_the_second_peak_after_a_fixed_cost():
-    """Row of arXiv 2406.14066's fitted 70B model where stopping at the first drop would return no drafts."""
+    """Row of arXiv 2406.14066's fitted 70B model where stopping at the first drop would return no
+    drafts."""
     survival = np.cumprod(np.full((26, 5), 0.7), axis=1)
     extra = np.arange(26 * 5 + 1)
     seconds = 25.0 + 0.064 * extra + 3.0 * (extra > 0)
@@ -132,7 +147,9 @@ def test_finds_the_second_peak_after_a_fixed_cost():
 
 def test_model_free_drafts_need_no_depth_but_draft_models_pay_for_it():
     survival, target = [[0.9, 0.8]], [1.0, 1.0, 1.0]
-    assert plan_lengths(**simple_problem(survival, target, [0.0, 2.0, 4.0], needs_depth=False)).lengths.tolist() == [2]
+    assert plan_lengths(
+        **simple_problem(survival, target, [0.0, 2.0, 4.0], needs_depth=False)
+    ).lengths.tolist() == [2]
     plan = plan_lengths(**simple_problem(survival, target, [0.0, 2.0, 4.0], needs_depth=True))
     assert (plan.lengths.tolist(), plan.depth, plan.seconds) == ([0], 0, 1.0)
     plan = plan_lengths(**simple_problem(survival, target, [0.0, 0.1, 4.0], needs_depth=True))

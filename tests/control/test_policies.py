@@ -21,7 +21,11 @@ SLOW_DRAFT = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(
 
 def make_view(found_lengths, max_draft_tokens=K):
     return factories.make_view(
-        len(found_lengths), found_lengths=found_lengths, lag=0, context_tokens=10, max_draft_tokens=max_draft_tokens
+        len(found_lengths),
+        found_lengths=found_lengths,
+        lag=0,
+        context_tokens=10,
+        max_draft_tokens=max_draft_tokens,
     )
 
 
@@ -51,7 +55,13 @@ def test_fixed_longer_than_allowed_is_refused():
 
 
 def test_off_drafts_nothing():
-    plan = decide(parse_policy("off"), make_view([4, 4]), survival(0.99, 0.99), survival(0.99, 0.99), FREE_BOTH)
+    plan = decide(
+        parse_policy("off"),
+        make_view([4, 4]),
+        survival(0.99, 0.99),
+        survival(0.99, 0.99),
+        FREE_BOTH,
+    )
     assert plan.lengths.tolist() == [0, 0]
     assert (plan.drafter < 1).all()
 
@@ -80,7 +90,11 @@ def test_goodput_gives_more_to_the_request_that_accepts_more():
 
 def test_goodput_picks_the_better_source_per_row():
     view = make_view([4, 4, 0])
-    policy, lookup, model = parse_policy("goodput"), survival(0.9, 0.2, 0.9), survival(0.5, 0.8, 0.8)
+    policy, lookup, model = (
+        parse_policy("goodput"),
+        survival(0.9, 0.2, 0.9),
+        survival(0.5, 0.8, 0.8),
+    )
     plan = decide(policy, view, lookup, model, FREE_BOTH)
     assert plan.drafter.tolist() == [0, 1, 1]
     assert plan.lengths.tolist() == [4, 4, 4]
@@ -88,7 +102,11 @@ def test_goodput_picks_the_better_source_per_row():
 
 def test_goodput_falls_back_to_free_drafts_when_the_draft_model_is_slow():
     view = make_view([4, 4, 0])
-    policy, lookup, model = parse_policy("goodput"), survival(0.7, 0.6, 0.9), survival(0.75, 0.8, 0.8)
+    policy, lookup, model = (
+        parse_policy("goodput"),
+        survival(0.7, 0.6, 0.9),
+        survival(0.75, 0.8, 0.8),
+    )
     plan = decide(policy, view, lookup, model, SLOW_DRAFT)
     assert (plan.drafter < 1).all()
     assert plan.lengths.tolist() == [4, 4, 0]
@@ -98,7 +116,9 @@ def test_rows_without_drafts_are_never_marked_for_the_model():
     """They draft with no drafter, whatever the others do."""
     view = make_view([0, 4])
     view = replace(view, max_draft_tokens=np.array([0, 4]))
-    plan = decide(parse_policy("goodput"), view, survival(0.9, 0.9), survival(0.95, 0.95), FREE_BOTH)
+    plan = decide(
+        parse_policy("goodput"), view, survival(0.9, 0.9), survival(0.95, 0.95), FREE_BOTH
+    )
     assert plan.lengths.tolist() == [0, 4]
     assert plan.drafter.tolist() == [-1, 1]
 
@@ -106,20 +126,25 @@ def test_rows_without_drafts_are_never_marked_for_the_model():
 @pytest.mark.parametrize("name", ["goodput", "off", "fixed:2"])
 def test_steps_without_decoding_requests(name):
     nothing = np.empty((0, K))
-    assert decide(parse_policy(name), make_view(np.empty(0, dtype=int)), nothing, nothing, FREE_BOTH).lengths.shape == (
-        0,
-    )
+    assert decide(
+        parse_policy(name), make_view(np.empty(0, dtype=int)), nothing, nothing, FREE_BOTH
+    ).lengths.shape == (0,)
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *published_policies(), "fixed:3", "uniform:1,3"])
 def test_a_policy_learns_from_steps_in_which_no_row_could_have_a_draft(name):
     """It was not called to plan them, not even the first."""
-    controller = Controller(name, K, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True)
+    controller = Controller(
+        name, K, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True
+    )
     for found in (0, 0, 2, 0):
         view = replace(factories.make_view(3), drafters=(DrafterView(np.full(3, found)),))
         plan = controller.plan(view)
         verified = controller.cut(plan, Drafted(plan.lengths))
         controller.learn(
-            plan, factories.make_outcome(view, plan, verified, verified, extras={"divergence": np.zeros((3, K))})
+            plan,
+            factories.make_outcome(
+                view, plan, verified, verified, extras={"divergence": np.zeros((3, K))}
+            ),
         )
     assert all(controller.end(request_id) is None for request_id in range(3))

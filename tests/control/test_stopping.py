@@ -26,7 +26,8 @@ K = 6
 GRID = np.linspace(0.0, 1.0, 1025)
 ODDS = GRID / np.maximum(1.0 - GRID, 1e-12)
 CALIBRATED = SimpleNamespace(
-    has_confidence=lambda drafter: True, odds_given_confidence=lambda drafter, history: (ODDS, np.ones(history.shape))
+    has_confidence=lambda drafter: True,
+    odds_given_confidence=lambda drafter, history: (ODDS, np.ones(history.shape)),
 )
 LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), (None, CostCurve.linear(0.002, 0.0)))
 
@@ -60,7 +61,10 @@ def drafted_length(plan, confidence):
 def test_confident_drafts_go_on_and_doubtful_ones_end():
     before, plan = planned(make_view(1), make_estimates(1, 0.6))
     assert 1 < before.lengths[0] < K and plan.lengths[0] == K
-    lengths = [drafted_length(planned(make_view(1), make_estimates(1, 0.6))[1], q) for q in (0.1, 0.6, 0.99)]
+    lengths = [
+        drafted_length(planned(make_view(1), make_estimates(1, 0.6))[1], q)
+        for q in (0.1, 0.6, 0.99)
+    ]
     assert lengths == [1, before.lengths[0], K], "as planned where it is as confident as expected"
 
 
@@ -71,8 +75,10 @@ def test_confident_drafts_go_on_and_doubtful_ones_end():
     seen=st.lists(st.booleans(), min_size=K, max_size=K),
 )
 def test_no_other_rule_for_one_row_brings_more(rate, levels, price, seen):
-    """Against dynamic programming over all rules; confidence is one of two levels, their mean is what was expected."""
-    levels = np.round(np.array(levels) * rate / np.mean(levels) * 1024) / 1024  # confidence that is not rounded
+    """Against dynamic programming over all rules; confidence is one of two levels, their mean is
+    what was expected."""
+    # confidence that is not rounded
+    levels = np.round(np.array(levels) * rate / np.mean(levels) * 1024) / 1024
     if levels.max() > 1:
         return
     rate = np.mean(levels)
@@ -107,7 +113,9 @@ def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
         rng.uniform(0, 1.0),
         rng.integers(103, 1024, num_rows) / 1024,
     )
-    rule = ConfidenceStop(estimates, np.ones(num_rows, int), weights, np.full(K, pass_price), token_price)
+    rule = ConfidenceStop(
+        estimates, np.ones(num_rows, int), weights, np.full(K, pass_price), token_price
+    )
     goes_on = np.flatnonzero(~rule(0, np.arange(num_rows), confidence, np.zeros(num_rows)))
 
     def surplus(rows):
@@ -115,13 +123,16 @@ def test_the_rows_of_another_pass_are_the_best_set_of_rows(seed, num_rows):
         cost = token_price * len(rows) + pass_price
         return float((weights * confidence * 0.7)[rows].sum() - cost) if rows else 0.0
 
-    best = max(surplus(rows) for n in range(num_rows + 1) for rows in combinations(range(num_rows), n))
+    best = max(
+        surplus(rows) for n in range(num_rows + 1) for rows in combinations(range(num_rows), n)
+    )
     assert surplus(goes_on) == pytest.approx(best)
 
 
 @pytest.mark.parametrize("price", np.linspace(0.0, 0.5, 11))
 def test_how_long_the_drafts_of_another_model_became_ends_no_draft(price):
-    """It tells what was drawn in them, and a cut that weighs both would keep or drop a token for what it is."""
+    """It tells what was drawn in them, and a cut that weighs both would keep or drop a token for
+    what it is."""
     estimates, ends = make_estimates(2, 0.6), set()
     for length_of_first in range(1, K):
         rule = ConfidenceStop(estimates, np.array([0, 1]), np.ones(2), np.full(K, 0.01), price)
@@ -135,7 +146,10 @@ def test_how_long_the_drafts_of_another_model_became_ends_no_draft(price):
 def test_room_for_longer_drafts_is_what_the_step_has():
     estimates = make_estimates(3, 0.6)
     before, plan = planned(make_view(3, draft_token_budget=10), estimates)
-    assert before.lengths.sum() <= plan.lengths.sum() <= 10 and plan.lengths.max() <= 1 + plan.lengths.min()
+    assert (
+        before.lengths.sum() <= plan.lengths.sum() <= 10
+        and plan.lengths.max() <= 1 + plan.lengths.min()
+    )
     short = replace(make_view(3), max_draft_tokens=np.array([1, 4, K]))
     assert (planned(short, estimates)[1].lengths <= short.max_draft_tokens).all()
 
@@ -148,7 +162,9 @@ def test_model_free_drafts_and_rows_without_drafts_stay_as_planned():
     assert plan.lengths[1] > before.lengths[1]
 
 
-@pytest.mark.parametrize("acceptance", [None, SimpleNamespace(has_confidence=lambda drafter: False)])
+@pytest.mark.parametrize(
+    "acceptance", [None, SimpleNamespace(has_confidence=lambda drafter: False)]
+)
 def test_who_knows_no_confidence_drafts_as_planned(acceptance):
     before, plan = planned(make_view(2), make_estimates(2, 0.6, acceptance))
     assert plan.stop is None and np.array_equal(plan.lengths, before.lengths)
@@ -161,7 +177,8 @@ def test_a_token_of_unknown_confidence_counts_as_expected():
 
 @pytest.mark.parametrize("fairness", [0.0, 1.0, 2.0])
 def test_alone_a_request_is_treated_alike_by_all_weights(fairness):
-    """What another token is worth is settled by the plan: chance within a step does not make it worth less."""
+    """What another token is worth is settled by the plan: chance within a step does not make it
+    worth less."""
     view, estimates, rows = make_view(1), make_estimates(1, 0.6), np.zeros(1, dtype=np.int64)
     drafted = Drafted(rows + K, confidence=np.full((1, K), 0.8))
     survival = np.cumprod(drafted.confidence, axis=1)
@@ -176,7 +193,10 @@ def test_alone_a_request_is_treated_alike_by_all_weights(fairness):
 @pytest.mark.parametrize("fairness", [0.0, 1.0, 2.0])
 def test_it_is_the_ratio_of_weights_that_counts(fairness):
     """Where all weighed 1e-12, a fair policy made drafts as ever and verified hardly any."""
-    estimates, drafted = make_estimates(3, 0.6), Drafted(np.full(3, K), confidence=np.full((3, K), 0.8))
+    estimates, drafted = (
+        make_estimates(3, 0.6),
+        Drafted(np.full(3, K), confidence=np.full((3, K), 0.8)),
+    )
     survival, kept = np.cumprod(drafted.confidence, axis=1), []
     for unit in (1.0, 1e-12):
         view = make_view(3, weights=unit * np.array([1.0, 2.0, 4.0]))
@@ -189,13 +209,18 @@ def goodput_relative_to_perfect_estimates(acceptance, draft_model, num_rows):
     phases = [Phase(num_steps=600, num_rows=num_rows)]
     rates = []
     for policy in ("goodput", "perfect-estimates"):
-        scenario = Scenario(policy=policy, batch=num_rows, acceptance=acceptance, draft_model=draft_model)
+        scenario = Scenario(
+            policy=policy, batch=num_rows, acceptance=acceptance, draft_model=draft_model
+        )
         rates.append(simulate_static(scenario, phases).expected_goodput(slice(100, None)))
     return rates[0] / rates[1]
 
 
 @pytest.mark.parametrize("draft_model", [None, "llama-3.2-1b"])
 def test_where_tokens_differ_doubts_are_worth_more_than_the_true_mean(draft_model):
-    """Perfect estimates know the acceptance of requests, not their drafter's doubts: 0.99 to 1.00 without stopping."""
+    """Perfect estimates know the acceptance of requests, not their drafter's doubts: 0.99 to 1.00
+    without stopping."""
     assert goodput_relative_to_perfect_estimates("0.7/8/1", draft_model, 1) > 1.03
-    assert goodput_relative_to_perfect_estimates("0.7", draft_model, 16) > 0.98, "nothing to win where all are alike"
+    assert goodput_relative_to_perfect_estimates("0.7", draft_model, 16) > 0.98, (
+        "nothing to win where all are alike"
+    )

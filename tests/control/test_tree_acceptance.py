@@ -1,4 +1,5 @@
-"""Survival of tree nodes: what a drafter believes of each, calibrated, times that of its ancestors."""
+"""Survival of tree nodes: what a drafter believes of each, calibrated, times that of its
+ancestors."""
 
 import numpy as np
 import pytest
@@ -32,8 +33,8 @@ def view_of(num_rows: int, confidence: np.ndarray, parents=PARENTS) -> BatchView
 
 
 def outcome(random: np.random.Generator, ground_truth: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """What is seen of one tree whose nodes are accepted with these chances if their parents are: node tests, tested
-    depths, accepted depths."""
+    """What is seen of one tree whose nodes are accepted with these chances if their parents are:
+    node tests, tested depths, accepted depths."""
     tests, at, depth = np.full(K, -1), -1, 0
     while len(children := np.flatnonzero(PARENTS[0] == at)):
         tests[children] = 0
@@ -49,9 +50,13 @@ def outcome(random: np.random.Generator, ground_truth: np.ndarray) -> tuple[np.n
     return tests, depth, depth
 
 
-def outcome_of(random: np.random.Generator, num_rows: int, ground_truth: np.ndarray, claimed: np.ndarray) -> Outcome:
+def outcome_of(
+    random: np.random.Generator, num_rows: int, ground_truth: np.ndarray, claimed: np.ndarray
+) -> Outcome:
     view = view_of(num_rows, claimed)
-    tests, tested, accepted = zip(*(outcome(random, ground_truth) for _ in range(num_rows)), strict=True)
+    tests, tested, accepted = zip(
+        *(outcome(random, ground_truth) for _ in range(num_rows)), strict=True
+    )
     everything = np.full(num_rows, K)
     return Outcome(
         view,
@@ -82,7 +87,8 @@ def true_survival(ground_truth: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("bias", [1.0, 0.6])
 def test_node_survival_is_learned_also_from_a_drafter_that_errs(bias):
-    """A drafter that claims too little (bias below 1) is corrected, though children of one node exclude each other."""
+    """A drafter that claims too little (bias below 1) is corrected, though children of one node
+    exclude each other."""
     estimator, random = AcceptanceEstimator(K, (DrafterSpec("trees"),)), np.random.default_rng(0)
     ground_truth = CHANCES[0]
     for _ in range(150):
@@ -99,7 +105,9 @@ def test_chains_with_and_without_parents_are_the_same():
     by_tree = estimator.survival(view_of(2, claimed, chain))
     estimator = AcceptanceEstimator(K, (DrafterSpec("chains"),))
     view = view_of(2, claimed, chain)
-    by_chain = estimator.survival_given_confidence(view, np.zeros(2, dtype=int), np.repeat(claimed, 2, axis=0))
+    by_chain = estimator.survival_given_confidence(
+        view, np.zeros(2, dtype=int), np.repeat(claimed, 2, axis=0)
+    )
     np.testing.assert_allclose(by_tree[0], by_chain)
 
 

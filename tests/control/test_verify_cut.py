@@ -18,8 +18,8 @@ from smartspec.control.records import Drafted, StepSeconds
 K, R = 5, 4
 NUM_LEARNED = LEARN_STEPS
 NONE = np.zeros(R, dtype=np.int64)
-# Of these no draft ends, and none is cut, for what happens in another row's draft: drafts are as long as planned, so
-# the confidence of other rows may be used up to their ends.
+# Of these no draft ends, and none is cut, for what happens in another row's draft: drafts are as
+# long as planned, so the confidence of other rows may be used up to their ends.
 WITHOUT_COUPLED_DRAFTS = {"adaserve", "adaserve:10"}
 NAMES = [*POLICIES, *published_policies(), "adaserve:10", "fixed:3", "uniform:1,3", "hf:0.4"]
 
@@ -42,7 +42,9 @@ def test_where_a_token_always_costs_the_same_no_cut_is_better():
 def learned_controller(name, slopes, seed):
     """A controller that has learned from some steps that confidence is to be believed."""
     rng = np.random.default_rng(seed)
-    target = CostCurve(knots=tuple(float(R + n) for n in range(len(slopes))), slopes=slopes, constant=0.02)
+    target = CostCurve(
+        knots=tuple(float(R + n) for n in range(len(slopes))), slopes=slopes, constant=0.02
+    )
     latency = LatencyModel(target, (CostCurve.linear(1e-4, 1e-5),))
     controller = Controller(name, K, latency, drafters=(MODEL,), strict=True)
     for step in range(NUM_LEARNED):
@@ -76,7 +78,8 @@ def make_view(step):
 
 
 def drafted_lengths(plan, confidence):
-    """As the draft model drafts: a pass for each position, until the plan or its stop rule ends a row."""
+    """As the draft model drafts: a pass for each position, until the plan or its stop rule ends a
+    row."""
     if isinstance(plan.stop, ConfidenceStop):
         plan.stop.survival.begin_step()  # a policy does it for each step
     lengths, active = NONE.copy(), np.flatnonzero(plan.lengths > 0)
@@ -84,17 +87,23 @@ def drafted_lengths(plan, confidence):
         lengths[active] += 1
         is_done = plan.lengths[active] == depth + 1
         if plan.stop is not None and len(active):
-            is_done |= plan.stop(depth, active, confidence[active, depth], 1.0 - confidence[active, depth])
+            is_done |= plan.stop(
+                depth, active, confidence[active, depth], 1.0 - confidence[active, depth]
+            )
         active = active[~is_done]
     return lengths
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=12)
-@given(slopes=st.tuples(*[st.sampled_from([0.0, 2e-4, 2e-3, 1e-2, 2e-2])] * 6), seed=st.integers(0, 10_000))
+@given(
+    slopes=st.tuples(*[st.sampled_from([0.0, 2e-4, 2e-3, 1e-2, 2e-2])] * 6),
+    seed=st.integers(0, 10_000),
+)
 def test_whether_a_token_is_kept_does_not_depend_on_what_comes_after_it(name, slopes, seed):
-    """All confidence after a position, and how long drafts are that reach it, is drawn again: the tokens up to there
-    stay or go as before. Also where that of other rows is, as a rule that stops drafts may look at all rows."""
+    """All confidence after a position, and how long drafts are that reach it, is drawn again: the
+    tokens up to there stay or go as before. Also where that of other rows is, as a rule that stops
+    drafts may look at all rows."""
     controller, rng = learned_controller(name, slopes, seed), np.random.default_rng(seed + 1)
     view, confidence = make_view(NUM_LEARNED), rng.uniform(0.05, 1.0, (R, K))
     plan = controller.plan(view)
@@ -106,31 +115,49 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_comes_after_it(name, sl
 
     first = kept(lengths, confidence)
     for position in np.repeat(np.arange(K), 5):
-        rows = np.arange(R) == rng.integers(R) if name in WITHOUT_COUPLED_DRAFTS else np.ones(R, dtype=bool)
+        rows = (
+            np.arange(R) == rng.integers(R)
+            if name in WITHOUT_COUPLED_DRAFTS
+            else np.ones(R, dtype=bool)
+        )
         is_after = rows[:, None] & (np.arange(K) > position)
         others = np.where(is_after, rng.choice([0.05, 0.5, 1.0], (R, K)), confidence)
         redrawn = rng.integers(np.minimum(position + 1, plan.lengths), plan.lengths + 1)
-        if isinstance(plan.stop, ConfidenceStop) and rng.integers(2):  # the rule sees what is redrawn, or it does not
+        # the rule sees what is redrawn, or it does not
+        if isinstance(plan.stop, ConfidenceStop) and rng.integers(2):
             now = kept(drafted_lengths(plan, others), others)
         else:
             now = kept(np.where(rows & (lengths > position), redrawn, lengths), others)
-        assert np.array_equal(np.minimum(now, position + 1)[rows], np.minimum(first, position + 1)[rows])
+        assert np.array_equal(
+            np.minimum(now, position + 1)[rows], np.minimum(first, position + 1)[rows]
+        )
 
 
 def test_what_the_stop_rule_has_seen_is_not_estimated_again():
-    """The same tokens are kept as where the rule has seen nothing. In later steps of the same plan, too."""
+    """The same tokens are kept as where the rule has seen nothing. In later steps of the same plan,
+    too."""
     num_cut = 0
     for seed in range(20):
-        controller, rng = learned_controller("goodput", (2e-3,) * 6, seed), np.random.default_rng(seed)
+        controller, rng = (
+            learned_controller("goodput", (2e-3,) * 6, seed),
+            np.random.default_rng(seed),
+        )
         for _ in range(3):
-            plan, confidence = controller.plan(make_view(NUM_LEARNED)), rng.uniform(0.05, 1.0, (R, K))
+            plan, confidence = (
+                controller.plan(make_view(NUM_LEARNED)),
+                rng.uniform(0.05, 1.0, (R, K)),
+            )
             if plan.stop is None:
                 continue
             lengths = drafted_lengths(plan, confidence)
-            drafted = Drafted(lengths, np.where(np.arange(K) < lengths[:, None], confidence, np.nan))
+            drafted = Drafted(
+                lengths, np.where(np.arange(K) < lengths[:, None], confidence, np.nan)
+            )
             keep = controller.cut(plan, drafted)
             assert plan.stop.survival.of(lengths) is not None
             plan.stop.survival.begin_step()
-            assert keep.tolist() == controller.cut(plan, drafted).tolist(), "as if nothing had been seen"
+            assert keep.tolist() == controller.cut(plan, drafted).tolist(), (
+                "as if nothing had been seen"
+            )
             num_cut += int((lengths - keep).sum())
     assert num_cut > 20

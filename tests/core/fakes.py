@@ -1,7 +1,9 @@
-"""A language model made of a hash, and an executor that runs it: real scheduling and step loop, no tensors.
+"""A language model made of a hash, and an executor that runs it: real scheduling and step loop, no
+tensors.
 
-The executor keeps the text each slot holds, moves it as the memory operations say, and fails loudly if the scheduler
-ever makes it continue from text that is not there: the sharpest check of slots, copies, rollback and preemption.
+The executor keeps the text each slot holds, moves it as the memory operations say, and fails loudly
+if the scheduler ever makes it continue from text that is not there: the sharpest check of slots,
+copies, rollback and preemption.
 """
 
 import numpy as np
@@ -34,8 +36,8 @@ def continuation(prompt: list[int], num_tokens: int) -> list[int]:
 class FakeExecutor:
     """accuracy: chance that a draft token is the right one. Seconds are made up: 1 per token.
 
-    failing: what raises, once: "begin_step" (before any memory operation), "draft", "verify". bad: requests by id, and
-    the length of text after which the model has no prediction for them.
+    failing: what raises, once: "begin_step" (before any memory operation), "draft", "verify". bad:
+    requests by id, and the length of text after which the model has no prediction for them.
     """
 
     def __init__(self, num_slots: int, accuracy: float = 0.7, seed: int = 0):
@@ -70,18 +72,27 @@ class FakeExecutor:
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         self._fail_in("verify")
-        decoding = [self._verify(r, 1, draft) for r, draft in zip(batch.decoding, drafts, strict=True)]
+        decoding = [
+            self._verify(r, 1, draft) for r, draft in zip(batch.decoding, drafts, strict=True)
+        ]
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         prefill = [self._verify(r, n, NO_DRAFT) for r, n in chunks]
         num_tokens = len(drafts) + sum(map(len, drafts)) + sum(batch.num_prefill_tokens)
         lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
         free = free_tests(self.drafts, lengths, decoding)
-        return StepResult(tuple(decoding), tuple(prefill), StepSeconds(0.0, float(num_tokens), 0.0), free_tests=(free,))
+        return StepResult(
+            tuple(decoding),
+            tuple(prefill),
+            StepSeconds(0.0, float(num_tokens), 0.0),
+            free_tests=(free,),
+        )
 
     def _verify(self, request: Request, num_tokens: int, draft: Draft) -> Verification | None:
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
         kv = self.slots[request.slot]
-        assert kv[:start] == request.tokens[:start].tolist(), "the slot does not hold the request's text"
+        assert kv[:start] == request.tokens[:start].tolist(), (
+            "the slot does not hold the request's text"
+        )
         kv[start:] = [*request.tokens[start:end].tolist(), *draft.token_ids.tolist()]
         if end < request.num_tokens:
             return None

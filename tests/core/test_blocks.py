@@ -1,4 +1,5 @@
-"""Block accounting: blocks always balance, and a reused prefix is really in the slot it is said to be in."""
+"""Block accounting: blocks always balance, and a reused prefix is really in the slot it is said to
+be in."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ def check_balance(blocks: BlockManager) -> None:
     assert all(held >= 0 for held in blocks._held)
     assert blocks.num_free_blocks >= 0
     assert not any(blocks._in_use[slot] for slot in blocks._cached)
-    empty = [s for s in range(blocks.num_slots) if not blocks._in_use[s] and s not in blocks._cached]
+    empty = [
+        s for s in range(blocks.num_slots) if not blocks._in_use[s] and s not in blocks._cached
+    ]
     assert all(blocks._held[slot] == 0 for slot in empty)
 
 
@@ -68,7 +71,9 @@ def test_source_of_a_copy_may_be_evicted_by_it():
     blocks.grow(slot, 6)
     blocks.release(slot, text(*range(6)))
     copied = blocks.acquire(Prefix(slot, 2, cached=True), 2)
-    assert blocks.take_memory_ops() == (PrefixCopy(slot, copied, 2), Trim(slot, 0)), "copied first, then given back"
+    assert blocks.take_memory_ops() == (PrefixCopy(slot, copied, 2), Trim(slot, 0)), (
+        "copied first, then given back"
+    )
     check_balance(blocks)
 
 
@@ -166,10 +171,14 @@ def cache(blocks: BlockManager, first: int, salt: str, num_blocks: int = 1) -> N
 
 
 def is_cached(blocks: BlockManager, first: int, salt: str) -> bool:
-    return blocks.find_cached_prefix(text(*range(first, first + blocks.block_size)), salt) is not None
+    return (
+        blocks.find_cached_prefix(text(*range(first, first + blocks.block_size)), salt) is not None
+    )
 
 
-@pytest.mark.parametrize(("num_slots", "num_blocks"), [(4, 100), (100, 8)], ids=["few slots", "few blocks"])
+@pytest.mark.parametrize(
+    ("num_slots", "num_blocks"), [(4, 100), (100, 8)], ids=["few slots", "few blocks"]
+)
 def test_a_key_that_has_more_cached_makes_room_in_its_own(num_slots, num_blocks):
     """Whatever salts it names, and however long the text of the other key is unused."""
     blocks = BlockManager(num_blocks, block_size=4, num_slots=num_slots)

@@ -1,4 +1,5 @@
-"""The real controller, strict, in the real step loop: a sound record of every step, and nothing to complain about."""
+"""The real controller, strict, in the real step loop: a sound record of every step, and nothing to
+complain about."""
 
 import numpy as np
 import pytest
@@ -26,20 +27,29 @@ def make_controller(policy: str = "goodput", strict: bool = True) -> Controller:
 
 
 def make_core(controller, num_blocks: int = 24) -> EngineCore:
-    scheduler = Scheduler(BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=64, max_draft_tokens=K)
+    scheduler = Scheduler(
+        BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=64, max_draft_tokens=K
+    )
     return EngineCore(scheduler, FakeExecutor(4), controller)
 
 
 def make_requests() -> list[Request]:
     options = [NO_OPTIONS, SpeculationOptions("code", 2, 3.0, 0.1)]
     return [
-        Request(i, [i, 1, 2, 3][: 1 + i % 4], SamplingParams(max_tokens=4 + 3 * i), seed=0, speculation=options[i % 2])
+        Request(
+            i,
+            [i, 1, 2, 3][: 1 + i % 4],
+            SamplingParams(max_tokens=4 + 3 * i),
+            seed=0,
+            speculation=options[i % 2],
+        )
         for i in range(8)
     ]
 
 
 def serve(core: EngineCore, times: list[float] | None = None) -> int:
-    """Serve all requests and check what they got; returns the number of steps. times: the clock, else 0, 1, 2, ..."""
+    """Serve all requests and check what they got; returns the number of steps. times: the clock,
+    else 0, 1, 2, ..."""
     requests = make_requests()
     for request in requests:
         core.add_request(request)
@@ -59,12 +69,18 @@ def test_every_step_yields_a_sound_record(policy):
     records = []
     controller.on_record = records.append
     assert serve(make_core(controller)) == len(records)
-    assert sum(record.outcome.num_emitted for record in records) == sum(r.params.max_tokens for r in make_requests())
+    assert sum(record.outcome.num_emitted for record in records) == sum(
+        r.params.max_tokens for r in make_requests()
+    )
     for record in records:
         again = DecisionRecord.from_json(record.to_json())
         assert again.to_json() == record.to_json()
-    assert any((record.view.weights > 1).any() and record.view.class_ids.any() for record in records)
-    assert any(np.isfinite(record.view.extras.get("tpot_targets", np.inf)).any() for record in records)
+    assert any(
+        (record.view.weights > 1).any() and record.view.class_ids.any() for record in records
+    )
+    assert any(
+        np.isfinite(record.view.extras.get("tpot_targets", np.inf)).any() for record in records
+    )
 
 
 def test_a_clock_that_goes_backwards_is_an_error_when_strict_and_counted_otherwise():

@@ -21,7 +21,12 @@ def make_record(number: int = 0) -> DecisionRecord:
     counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), zeros)
     seconds = StepSeconds(0.0, 0.01, 0.001)
     outcome = Outcome(view, no_drafts(2), **counts, num_emitted=2, seconds=seconds)
-    predicted = {"goodput": 1.0, "off_goodput": 1.0, "predicted_seconds": 0.01, "survival": np.zeros((2, 4))}
+    predicted = {
+        "goodput": 1.0,
+        "off_goodput": 1.0,
+        "predicted_seconds": 0.01,
+        "survival": np.zeros((2, 4)),
+    }
     return decision_record(view, outcome.plan, outcome, **predicted)
 
 
@@ -101,14 +106,17 @@ def test_a_disk_that_fills_up_costs_records_and_a_warning_but_no_crash(tmp_path,
             log.add(make_record(number))
     assert log.num_lost == 2 * FLUSH_RECORDS
     assert [record.message for record in caplog.records] == [
-        f"decision log {log.path}: [Errno 28] No space left on device; records will be missing from it"
+        f"decision log {log.path}: [Errno 28] No space left on device; records will be missing "
+        "from it"
     ]
     assert read_times(log.path) == [1.0], "no torn line"
     disk.room = 10**9
     log.add(make_record(1000))
     log.close()
     assert read_times(log.path) == [1.0, 1000.0], "it goes on when there is room again"
-    assert caplog.records[-1].message == f"decision log {log.path} lacks {2 * FLUSH_RECORDS} records"
+    assert (
+        caplog.records[-1].message == f"decision log {log.path} lacks {2 * FLUSH_RECORDS} records"
+    )
 
 
 def test_records_after_close_are_lost_but_harmless(tmp_path):

@@ -1,4 +1,5 @@
-"""Drafts are trees in node order: every prefix is a connected subtree, and the best one of its size."""
+"""Drafts are trees in node order: every prefix is a connected subtree, and the best one of its
+size."""
 
 from itertools import combinations
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from smartspec.core.batch import NO_DRAFT, Draft, chain, shorten
 
 # For each node, which earlier node (or -1) it follows and how likely it is accepted after that.
-trees = st.lists(st.tuples(st.integers(0, 100), st.sampled_from([1.0, 0.9, 0.5, 0.5, 0.25, 0.0])), max_size=6)
+trees = st.lists(
+    st.tuples(st.integers(0, 100), st.sampled_from([1.0, 0.9, 0.5, 0.5, 0.25, 0.0])), max_size=6
+)
 
 
 def in_node_order(shape) -> tuple[Draft, np.ndarray]:
@@ -23,7 +26,9 @@ def in_node_order(shape) -> tuple[Draft, np.ndarray]:
     order = np.argsort(-np.array(survival), kind="stable")
     place = {int(node): j for j, node in enumerate(order)} | {-1: -1}
     new_parents = np.array([place[parents[node]] for node in order], dtype=np.int32)
-    return Draft(order.astype(np.int32), new_parents, confidence=np.array(survival)[order]), np.array(survival)[order]
+    return Draft(
+        order.astype(np.int32), new_parents, confidence=np.array(survival)[order]
+    ), np.array(survival)[order]
 
 
 def is_connected(nodes, parents) -> bool:
@@ -50,7 +55,9 @@ def test_the_plan_is_the_best_choice_of_connected_subtrees(shapes, token_seconds
     survival = np.zeros((len(drafts), width))
     for row, values in enumerate(survivals):
         survival[row, : len(values)] = values
-    times = StepTimes(np.zeros(width + 1), 0.02 + token_seconds * np.arange(len(drafts) * width + 1))
+    times = StepTimes(
+        np.zeros(width + 1), 0.02 + token_seconds * np.arange(len(drafts) * width + 1)
+    )
     caps, no_depth = np.array([len(draft) for draft in drafts]), np.zeros(len(drafts), dtype=bool)
     plan = plan_lengths(survival, caps, np.ones(len(drafts)), no_depth, times)
 
@@ -62,7 +69,11 @@ def test_the_plan_is_the_best_choice_of_connected_subtrees(shapes, token_seconds
 
     choices = [(0, 0.0)]
     for draft, values in zip(drafts, survivals, strict=True):
-        choices = [(n + size, gained + gain) for n, gained in choices for size, gain in subtrees(draft, values)]
+        choices = [
+            (n + size, gained + gain)
+            for n, gained in choices
+            for size, gain in subtrees(draft, values)
+        ]
     best = max((len(drafts) + gained) / times.target[n] for n, gained in choices)
     assert plan.goodput == pytest.approx(best)
     assert (plan.lengths <= caps).all()
@@ -70,7 +81,9 @@ def test_the_plan_is_the_best_choice_of_connected_subtrees(shapes, token_seconds
 
 def test_a_chain_is_a_tree_in_which_each_node_follows_the_one_before():
     draft = chain(np.array([5, 6, 7], dtype=np.int32), match_length=2)
-    assert draft.parents.tolist() == [-1, 0, 1] and draft.is_chain and draft.parents.dtype == np.int32
+    assert (
+        draft.parents.tolist() == [-1, 0, 1] and draft.is_chain and draft.parents.dtype == np.int32
+    )
     assert shorten(draft, 2).is_chain and shorten(draft, 2).match_length == 2 and NO_DRAFT.is_chain
     assert chain(np.zeros(1000, dtype=np.int32)).parents.tolist() == list(range(-1, 999))
     assert not Draft(np.array([5, 6], dtype=np.int32), np.array([-1, -1], dtype=np.int32)).is_chain

@@ -1,4 +1,5 @@
-"""The step loop on the hash model: outputs never depend on lengths, chunks, preemptions, reuse or cancellations."""
+"""The step loop on the hash model: outputs never depend on lengths, chunks, preemptions, reuse or
+cancellations."""
 
 import numpy as np
 import pytest
@@ -13,14 +14,26 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import SCORED_CHUNK, Scheduler
 
 
-def make_core(num_blocks=40, block_size=4, num_slots=4, budget=8, max_draft_tokens=5, seed=0) -> EngineCore:
+def make_core(
+    num_blocks=40, block_size=4, num_slots=4, budget=8, max_draft_tokens=5, seed=0
+) -> EngineCore:
     blocks = BlockManager(num_blocks, block_size, num_slots)
-    scheduler = Scheduler(blocks, max_batched_tokens=budget, max_model_len=64, max_draft_tokens=max_draft_tokens)
+    scheduler = Scheduler(
+        blocks, max_batched_tokens=budget, max_model_len=64, max_draft_tokens=max_draft_tokens
+    )
     return EngineCore(scheduler, FakeExecutor(num_slots, seed=seed), RandomController(seed))
 
 
-def make_request(request_id: int, prompt: list[int], max_tokens: int = 10, stop: tuple[int, ...] = ()) -> Request:
-    return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens), seed=0, stop_token_ids=frozenset(stop))
+def make_request(
+    request_id: int, prompt: list[int], max_tokens: int = 10, stop: tuple[int, ...] = ()
+) -> Request:
+    return Request(
+        request_id,
+        prompt,
+        SamplingParams(max_tokens=max_tokens),
+        seed=0,
+        stop_token_ids=frozenset(stop),
+    )
 
 
 def run(core: EngineCore, max_steps: int = 2000) -> None:
@@ -39,19 +52,31 @@ prompts = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_siz
 
 
 @given(prompts, st.integers(8, 40), st.integers(1, 4), st.integers(4, 32), st.integers(0, 1000))
-def test_every_request_gets_exactly_the_plain_continuation(prompts, num_blocks, num_slots, budget, seed):
+def test_every_request_gets_exactly_the_plain_continuation(
+    prompts, num_blocks, num_slots, budget, seed
+):
     core = make_core(num_blocks=num_blocks, num_slots=num_slots, budget=budget, seed=seed)
-    requests = [make_request(i, prompt, max_tokens=1 + i % 4 * 7) for i, prompt in enumerate(prompts)]
-    requests = [r for r in requests if core.scheduler.blocks.blocks_for(r.max_num_tokens) <= num_blocks]
+    requests = [
+        make_request(i, prompt, max_tokens=1 + i % 4 * 7) for i, prompt in enumerate(prompts)
+    ]
+    requests = [
+        r for r in requests if core.scheduler.blocks.blocks_for(r.max_num_tokens) <= num_blocks
+    ]
     for request in requests:
         core.add_request(request)
     run(core)
     for request in requests:
-        expected = continuation(request.tokens[: request.num_prompt_tokens].tolist(), request.params.max_tokens)
+        expected = continuation(
+            request.tokens[: request.num_prompt_tokens].tolist(), request.params.max_tokens
+        )
         assert request.output_token_ids.tolist() == expected
         assert request.finish_reason == "length"
     assert core.scheduler.blocks.num_used_blocks == 0
-    assert sorted(core.executor.released) == sorted(core.controller.forgotten) == [r.request_id for r in requests]
+    assert (
+        sorted(core.executor.released)
+        == sorted(core.controller.forgotten)
+        == [r.request_id for r in requests]
+    )
 
 
 def test_preemption_happens_and_changes_nothing():
@@ -62,17 +87,24 @@ def test_preemption_happens_and_changes_nothing():
     run(core)
     assert sum(r.num_preemptions for r in requests) > 0
     for request in requests:
-        assert request.output_token_ids.tolist() == continuation([request.request_id, 1, 2, 3, 4], 20)
+        assert request.output_token_ids.tolist() == continuation(
+            [request.request_id, 1, 2, 3, 4], 20
+        )
 
 
 def test_the_first_step_is_when_a_request_leaves_the_queue():
     core = make_core(num_slots=2)
-    requests = [make_request(number, prompt, max_tokens=2) for number, prompt in enumerate(([1], [2] * 20, [3]))]
+    requests = [
+        make_request(number, prompt, max_tokens=2)
+        for number, prompt in enumerate(([1], [2] * 20, [3]))
+    ]
     for request in requests:
         core.add_request(request)
     run(core)
     first, long, third = (request.first_step for request in requests)
-    assert (first, long) == (0.0, 0.0) and third > long, "of a prompt in chunks, and of one that found no slot"
+    assert (first, long) == (0.0, 0.0) and third > long, (
+        "of a prompt in chunks, and of one that found no slot"
+    )
 
 
 def test_shared_prompt_is_computed_once():
@@ -106,7 +138,10 @@ def test_stop_token_inside_a_draft_ends_the_request_there():
 def test_abort_at_any_moment_frees_everything_and_disturbs_no_other(seed):
     random = np.random.default_rng(seed)
     core = make_core(num_blocks=16, num_slots=3, seed=seed)
-    requests = [make_request(i, random.integers(0, 3, random.integers(1, 20)).tolist(), 12) for i in range(6)]
+    requests = [
+        make_request(i, random.integers(0, 3, random.integers(1, 20)).tolist(), 12)
+        for i in range(6)
+    ]
     for request in requests:
         core.add_request(request)
     aborted = set()
@@ -128,7 +163,8 @@ def test_abort_at_any_moment_frees_everything_and_disturbs_no_other(seed):
 
 @given(st.integers(0, 500))
 def test_after_a_failed_step_everything_is_computed_anew(seed):
-    """Whatever raises, wherever the step was: no text is believed to lie in a slot that it never reached."""
+    """Whatever raises, wherever the step was: no text is believed to lie in a slot that it never
+    reached."""
     random = np.random.default_rng(seed)
     core = make_core(num_blocks=24, num_slots=3, seed=seed)
     fails_to_learn = np.zeros(1, dtype=bool)
@@ -140,12 +176,17 @@ def test_after_a_failed_step_everything_is_computed_anew(seed):
 
     core.controller.learn = learn
     prompt = list(range(12))
-    requests = [make_request(i, prompt[: random.integers(8, 13)] + [i] * random.integers(1, 6), 12) for i in range(8)]
+    requests = [
+        make_request(i, prompt[: random.integers(8, 13)] + [i] * random.integers(1, 6), 12)
+        for i in range(8)
+    ]
     waiting, aborted = list(requests), set()
     while core.has_work or waiting:
         if waiting and random.random() < 0.3:
             core.add_request(waiting.pop())
-        failing = random.choice(["begin_step", "draft", "verify", "learn", None], p=[0.04, 0.04, 0.04, 0.08, 0.8])
+        failing = random.choice(
+            ["begin_step", "draft", "verify", "learn", None], p=[0.04, 0.04, 0.04, 0.08, 0.8]
+        )
         core.executor.failing, fails_to_learn[:] = failing, failing == "learn"
         try:
             core.step(0.0)
@@ -181,7 +222,9 @@ def test_after_a_failed_step_requests_come_back_in_their_order():
         core.step(1.0)
     assert [r.request_id for r in core.scheduler.waiting] == [0, 1, 2, 3]
     run(core)
-    assert all(r.output_token_ids.tolist() == continuation([r.request_id] * 5, 10) for r in requests)
+    assert all(
+        r.output_token_ids.tolist() == continuation([r.request_id] * 5, 10) for r in requests
+    )
 
 
 @pytest.mark.parametrize("num_good", [0, 1, 4])
@@ -194,7 +237,11 @@ def test_a_request_without_a_prediction_ends_alone_and_nothing_of_it_is_cached(n
         core.add_request(request)
     run(core)
     expected = continuation(prompt, 10)
-    assert [r.output_token_ids.tolist() for r in requests] == [expected, expected[:num_good], expected]
+    assert [r.output_token_ids.tolist() for r in requests] == [
+        expected,
+        expected[:num_good],
+        expected,
+    ]
     assert [(r.finish_reason, r.error) for r in requests] == [
         ("length", None),
         ("error", "no prediction"),
@@ -231,7 +278,9 @@ def test_free_tests_are_reported_for_the_first_unverified_draft_token(accuracy, 
     core.add_request(make_request(0, [1, 2, 3]))
     run(core)
     free = [f.free_tests[0] for f in core.controller.outcomes]
-    tested, matched = (np.concatenate([getattr(f, name) for f in free]) for name in ("tested", "matched"))
+    tested, matched = (
+        np.concatenate([getattr(f, name) for f in free]) for name in ("tested", "matched")
+    )
     found = np.concatenate([f.view.draft_lengths[0] for f in core.controller.outcomes])
     assert (found > 0).any() and (tested[found > 0] == 1).all()
     assert (matched[found > 0] == match).mean() > 0.9, "a wrong guess is right by chance once in 50"
@@ -239,7 +288,9 @@ def test_free_tests_are_reported_for_the_first_unverified_draft_token(accuracy, 
 
 def test_a_request_that_can_never_run_is_refused():
     core = make_core(num_blocks=4, block_size=4)
-    with pytest.raises(ValueError, match=r"prompt \(3 tokens\) and max_tokens \(62\) exceed the context of 64"):
+    with pytest.raises(
+        ValueError, match=r"prompt \(3 tokens\) and max_tokens \(62\) exceed the context of 64"
+    ):
         core.add_request(make_request(0, [1, 2, 3], max_tokens=62))
     with pytest.raises(ValueError, match="need more KV memory than there is"):
         core.add_request(make_request(0, [1, 2, 3], max_tokens=30))
@@ -252,13 +303,18 @@ def test_prompts_whose_log_probabilities_are_wanted_share_the_rows_of_logits(mon
     seen, schedule = [], core.scheduler.schedule
     monkeypatch.setattr(core.scheduler, "schedule", lambda: seen.append(schedule()) or seen[-1])
     prompt = list(range(40)) * 3
-    wanted = [Request(i, prompt, SamplingParams(max_tokens=2, prompt_logprobs=1), seed=0) for i in range(7)]
+    wanted = [
+        Request(i, prompt, SamplingParams(max_tokens=2, prompt_logprobs=1), seed=0)
+        for i in range(7)
+    ]
     plain = make_request(7, prompt[::-1], max_tokens=2)
     for request in (*wanted, plain):
         core.add_request(request)
     run(core)
     for batch in seen:
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
-        assert sum(size for request, size in chunks if request is not plain) <= SCORED_CHUNK + len(wanted)
+        assert sum(size for request, size in chunks if request is not plain) <= SCORED_CHUNK + len(
+            wanted
+        )
     assert dict(zip(seen[0].prefill, seen[0].num_prefill_tokens, strict=True))[plain] == len(prompt)
     assert all(request.output_token_ids.tolist() == continuation(prompt, 2) for request in wanted)

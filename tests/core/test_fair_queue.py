@@ -12,9 +12,13 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 
 
-def make_request(request_id: int, client: str = "", prompt: int = 4, max_tokens: int = 8, **origin) -> Request:
+def make_request(
+    request_id: int, client: str = "", prompt: int = 4, max_tokens: int = 8, **origin
+) -> Request:
     params = SamplingParams(max_tokens=max_tokens)
-    return Request(request_id, [request_id + 1] * prompt, params, seed=0, origin=Origin(client, **origin))
+    return Request(
+        request_id, [request_id + 1] * prompt, params, seed=0, origin=Origin(client, **origin)
+    )
 
 
 def order(queue: FairQueue) -> list[int]:
@@ -39,7 +43,11 @@ def test_one_client_is_served_in_order_of_arrival():
 
 
 def test_clients_take_turns_however_many_requests_one_has():
-    queue = queue_of(*(make_request(i, "crowd") for i in range(6)), make_request(6, "one"), make_request(7, "one"))
+    queue = queue_of(
+        *(make_request(i, "crowd") for i in range(6)),
+        make_request(6, "one"),
+        make_request(7, "one"),
+    )
     assert order(queue) == [0, 6, 1, 7, 2, 3, 4, 5]
 
 
@@ -60,7 +68,9 @@ def test_a_client_that_was_away_is_owed_nothing():
 
 
 def test_priority_orders_the_requests_of_a_client_and_not_clients():
-    queue = queue_of(make_request(0, "a"), make_request(1, "b", priority=5), make_request(2, "b", priority=-5))
+    queue = queue_of(
+        make_request(0, "a"), make_request(1, "b", priority=5), make_request(2, "b", priority=-5)
+    )
     assert order(queue) == [0, 2, 1]
 
 
@@ -69,7 +79,11 @@ def test_put_back_is_next_and_remove_finds_any():
     first = queue.pop()
     queue.put_back(first)
     assert queue.peek() is first and len(queue) == 6
-    assert queue.remove(3).request_id == 3 and queue.remove(first.request_id) is first and queue.remove(99) is None
+    assert (
+        queue.remove(3).request_id == 3
+        and queue.remove(first.request_id) is first
+        and queue.remove(99) is None
+    )
     assert sorted(request.request_id for request in queue) == [1, 2, 4, 5] and len(queue) == 4
     assert sorted(order(queue)) == [1, 2, 4, 5] and not queue
 
@@ -84,7 +98,10 @@ def test_clients_that_left_are_forgotten():
 
 def make_core(num_slots: int = 4, num_blocks: int = 40) -> EngineCore:
     scheduler = Scheduler(
-        BlockManager(num_blocks, 4, num_slots), max_batched_tokens=32, max_model_len=64, max_draft_tokens=4
+        BlockManager(num_blocks, 4, num_slots),
+        max_batched_tokens=32,
+        max_model_len=64,
+        max_draft_tokens=4,
     )
     return EngineCore(scheduler, FakeExecutor(num_slots), RandomController())
 
@@ -101,7 +118,10 @@ def test_a_client_without_any_running_does_not_wait_for_one_that_has_several(lim
     for now in range(6, 10):
         core.step(float(now))
     assert newcomer.num_output_tokens > 0
-    num_preempted = sum(request.num_preemptions > 0 for request in (*core.scheduler.waiting, *core.scheduler.running))
+    num_preempted = sum(
+        request.num_preemptions > 0
+        for request in (*core.scheduler.waiting, *core.scheduler.running)
+    )
     assert num_preempted >= 1
     while core.has_work:
         core.step(0.0)

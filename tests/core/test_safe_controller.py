@@ -1,4 +1,5 @@
-"""The engine on a controller that fails: it serves on without drafts, says so once, and comes back."""
+"""The engine on a controller that fails: it serves on without drafts, says so once, and comes
+back."""
 
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
@@ -15,7 +16,8 @@ RETRY_STEPS = 5
 
 
 class FailingController(RandomController):
-    """Raises in the methods named in failing, every time they are called; calls: all that were called."""
+    """Raises in the methods named in failing, every time they are called; calls: all that were
+    called."""
 
     def __init__(self, *failing: str, text: str = "no such estimate"):
         super().__init__()
@@ -50,7 +52,9 @@ class FailingController(RandomController):
 
 
 def make_core(controller) -> EngineCore:
-    scheduler = Scheduler(BlockManager(40, 4, 4), max_batched_tokens=16, max_model_len=100, max_draft_tokens=5)
+    scheduler = Scheduler(
+        BlockManager(40, 4, 4), max_batched_tokens=16, max_model_len=100, max_draft_tokens=5
+    )
     return EngineCore(scheduler, FakeExecutor(4), controller)
 
 
@@ -58,7 +62,9 @@ def add_and_run(core: EngineCore, max_tokens: int = 30) -> list:
     """Serve three requests, check their output, and return the step outputs."""
     prompts = [[1, 2, 3], [4, 5], [6]]
     requests = [
-        Request(i, prompt, SamplingParams(max_tokens=max_tokens), seed=0, stop_token_ids=frozenset())
+        Request(
+            i, prompt, SamplingParams(max_tokens=max_tokens), seed=0, stop_token_ids=frozenset()
+        )
         for i, prompt in enumerate(prompts)
     ]
     for request in requests:
@@ -111,7 +117,9 @@ def test_it_is_called_again_after_the_pause_and_speculation_comes_back():
 
 def test_ended_requests_are_forgotten_during_a_pause():
     controller = FailingController("plan")
-    add_and_run(make_core(SafeController(controller, lambda text: None, retry_steps=1000)), max_tokens=5)
+    add_and_run(
+        make_core(SafeController(controller, lambda text: None, retry_steps=1000)), max_tokens=5
+    )
     assert sorted(controller.forgotten) == [0, 1, 2]
 
 

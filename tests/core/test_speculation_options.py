@@ -52,7 +52,9 @@ def serve(core: EngineCore, *options: SpeculationOptions, max_tokens: int = 12) 
         core.step(now)
         now += 1.0
     for request in requests:
-        assert request.output_token_ids.tolist() == continuation([request.request_id + 1, 2], max_tokens)
+        assert request.output_token_ids.tolist() == continuation(
+            [request.request_id + 1, 2], max_tokens
+        )
     return [view for view in core.controller.views if view.num_rows == len(options)]
 
 
@@ -63,8 +65,12 @@ def test_without_options_requests_are_equal():
 
 
 def test_wishes_reach_the_view_row_by_row():
-    wanted = SpeculationOptions(workload_class="code", max_draft_tokens=2, weight=2.5, tpot_target_seconds=0.05)
-    views = serve(make_core(), NO_OPTIONS, wanted, SpeculationOptions("chat"), SpeculationOptions("code"))
+    wanted = SpeculationOptions(
+        workload_class="code", max_draft_tokens=2, weight=2.5, tpot_target_seconds=0.05
+    )
+    views = serve(
+        make_core(), NO_OPTIONS, wanted, SpeculationOptions("chat"), SpeculationOptions("code")
+    )
     assert views
     for view in views:
         rows = dict(zip(view.request_ids.tolist(), range(4), strict=True))
@@ -93,7 +99,9 @@ def test_free_kv_bounds_drafts_when_it_is_scarce():
     assert len(views) > len(scarce) > 0
     for view in scarce:
         assert view.draft_token_budget == 8 * 4 - (view.context_tokens + 1).sum()
-        assert (view.max_draft_tokens >= 0).all() and (view.max_draft_tokens <= view.draft_token_budget).all()
+        assert (view.max_draft_tokens >= 0).all() and (
+            view.max_draft_tokens <= view.draft_token_budget
+        ).all()
     assert min(view.draft_token_budget for view in scarce) < 2 * K
 
 
@@ -118,7 +126,9 @@ def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_lea
     assert next_full.prefill_tokens == 57 - 31 and next_full.draft_token_budget == 32 - 27
     core.add_request(Request(2, list(range(100, 150)), SamplingParams(max_tokens=2), seed=0))
     core.step(3.0)
-    assert core.controller.views[-1].ordinary_tokens == 32 - 1, "one draft token in the mixed step before"
+    assert core.controller.views[-1].ordinary_tokens == 32 - 1, (
+        "one draft token in the mixed step before"
+    )
 
 
 def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():
@@ -130,7 +140,10 @@ def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():
     for request_id in (1, 2):
         core.add_request(
             Request(
-                request_id, list(range(100 * request_id, 100 * request_id + 60)), SamplingParams(max_tokens=2), seed=0
+                request_id,
+                list(range(100 * request_id, 100 * request_id + 60)),
+                SamplingParams(max_tokens=2),
+                seed=0,
             )
         )
     for now in range(1, 3):
@@ -168,7 +181,9 @@ def test_what_is_learned_of_the_last_class_is_not_said_of_requests_without_one()
     for step in range(40):
         taught, accepted = (view(step, last), none) if step % 2 else (view(step, 0), none + 2)
         acceptance.observe([make_outcome(taught, Plan(none + 2, none), accepted=accepted)])
-    of_class, of_none = (acceptance.survival(view(100, class_id))[0, 0, 0] for class_id in (last, 0))
+    of_class, of_none = (
+        acceptance.survival(view(100, class_id))[0, 0, 0] for class_id in (last, 0)
+    )
     assert of_class < 0.95 * of_none
 
 

@@ -14,10 +14,14 @@ TOKENS = st.lists(st.integers(0, 2), max_size=7)
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=6), TOKENS)
 def test_what_completes_a_bad_word(words, text):
-    completing = {token for token in range(3) if any([*text, token][-len(word) :] == word for word in words)}
+    completing = {
+        token for token in range(3) if any([*text, token][-len(word) :] == word for word in words)
+    }
     rules = token_rules((), (), words)
     assert set(rules.completing(tuple(text))) == completing
-    assert set(rules.completing(tuple(text[max(0, len(text) - rules.longest) :]))) == completing, "no more is needed"
+    assert set(rules.completing(tuple(text[max(0, len(text) - rules.longest) :]))) == completing, (
+        "no more is needed"
+    )
 
 
 def test_lists_hold_each_token_once():
@@ -32,4 +36,6 @@ def test_they_are_made_once_for_all_steps():
     params = SamplingParams(allowed_token_ids=(1,) * 1000)
     assert params.token_rules is params.token_rules
     assert replace(params, logprobs=1).token_rules is not params.token_rules
-    assert replace(params, logprobs=1) != params and hash(params) == hash(SamplingParams(allowed_token_ids=(1,) * 1000))
+    assert replace(params, logprobs=1) != params and hash(params) == hash(
+        SamplingParams(allowed_token_ids=(1,) * 1000)
+    )

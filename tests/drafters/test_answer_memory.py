@@ -54,7 +54,12 @@ def files(folder, tokenizer="digest") -> AnswerFiles:
 
 
 def drafted(memory: AnswerMemory, salt="", drafter=DatastoreDrafter, text=PROMPT) -> list[int]:
-    return drafter(max_draft_tokens=8, memory=memory).of_salt(salt).propose(as_text(text)).token_ids.tolist()
+    return (
+        drafter(max_draft_tokens=8, memory=memory)
+        .of_salt(salt)
+        .propose(as_text(text))
+        .token_ids.tolist()
+    )
 
 
 @pytest.fixture
@@ -66,8 +71,13 @@ def test_a_repeated_prompt_is_drafted_from_its_first_token(drafter):
     memory = AnswerMemory()
     finish(memory)
     for written in range(0, 32, 8):
-        assert drafted(memory, drafter=drafter, text=PROMPT + ANSWER[:written]) == ANSWER[written : written + 8]
-    assert drafted(memory, drafter=drafter, text=PROMPT + ANSWER[:36]) == ANSWER[36:], "an answer ends"
+        assert (
+            drafted(memory, drafter=drafter, text=PROMPT + ANSWER[:written])
+            == ANSWER[written : written + 8]
+        )
+    assert drafted(memory, drafter=drafter, text=PROMPT + ANSWER[:36]) == ANSWER[36:], (
+        "an answer ends"
+    )
 
 
 @pytest.mark.parametrize("salt", ["", "a"])
@@ -98,7 +108,11 @@ def test_salts_are_forgotten_beyond_a_number(tmp_path):
         finish(memory, salt=f"salt {number}", request_id=number)
         memory.of_salt("salt 0")
     assert len(list((tmp_path / "kept").glob("*.tokens"))) == MAX_SALTS
-    assert [len(drafted(memory, f"salt {number}")) > 0 for number in (0, MAX_SALTS, 1)] == [True, True, False]
+    assert [len(drafted(memory, f"salt {number}")) > 0 for number in (0, MAX_SALTS, 1)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("key", ["", "key"])
@@ -110,7 +124,10 @@ def test_thousands_of_salts_take_the_memory_of_those_that_are_kept(key):
         memory.follow(Batch(decoding=tuple(begun)))
         for running in begun:
             end(running)
-        begun = [request(PROMPT, ANSWER[:1], f"{key} {step} {number}", 16 * step + number) for number in range(16)]
+        begun = [
+            request(PROMPT, ANSWER[:1], f"{key} {step} {number}", 16 * step + number)
+            for number in range(16)
+        ]
     memory.follow(Batch())
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -131,7 +148,9 @@ def test_salts_of_one_key_displace_nothing_of_another(tmp_path, kept):
     oldest = tmp_path / "kept" / f"{answer_files._name(kept)}.tokens"
     os.utime(oldest, (0, 0))
     for number in range(8):
-        (tmp_path / "kept" / f"{answer_files._name(f'{other} more {number}')}.tokens").write_bytes(b"")
+        (tmp_path / "kept" / f"{answer_files._name(f'{other} more {number}')}.tokens").write_bytes(
+            b""
+        )
     again = AnswerMemory(files(tmp_path / "kept"))
     assert drafted(again, kept) == ANSWER[:8]
     assert len(list((tmp_path / "kept").glob("*.tokens"))) == MAX_SALTS + 2
@@ -155,7 +174,9 @@ def test_however_many_salts_have_answers_as_many_tokens_are_taken_in_before_a_st
     """And a key that has many does not keep those of another from their turn."""
     taken = []
     append = FinishedAnswers._append
-    monkeypatch.setattr(FinishedAnswers, "_append", lambda self, token: (taken.append(token), append(self, token)))
+    monkeypatch.setattr(
+        FinishedAnswers, "_append", lambda self, token: (taken.append(token), append(self, token))
+    )
     memory, steps = AnswerMemory(), []
     many = [request(PROMPT, [*range(100, 400)], f"a {number}", number) for number in range(20)]
     one = request(PROMPT, ANSWER, "b", 99)
@@ -212,7 +233,9 @@ def test_a_torn_file_loses_its_end_alone(tmp_path):
     assert drafted(memory) == ANSWER[:8]
     finish(memory, [7, 8, 9], [*range(100, 120)], request_id=1)
     memory.close()
-    assert drafted(AnswerMemory(files(tmp_path / "kept")), text=[7, 8, 9, 100, 101, 102]) == [*range(103, 111)]
+    assert drafted(AnswerMemory(files(tmp_path / "kept")), text=[7, 8, 9, 100, 101, 102]) == [
+        *range(103, 111)
+    ]
 
 
 def test_files_are_cut_to_what_is_remembered(tmp_path, monkeypatch):
@@ -224,7 +247,9 @@ def test_files_are_cut_to_what_is_remembered(tmp_path, monkeypatch):
     path = next((tmp_path / "kept").glob("*.tokens"))
     assert path.stat().st_size <= 4 * 4 * 200 and stat.S_IMODE(path.stat().st_mode) == 0o600
     memory.close()
-    assert drafted(AnswerMemory(files(tmp_path / "kept")), text=[*range(40, 50)]) == [*range(50, 58)]
+    assert drafted(AnswerMemory(files(tmp_path / "kept")), text=[*range(40, 50)]) == [
+        *range(50, 58)
+    ]
 
 
 def damage(path):
@@ -234,9 +259,15 @@ def damage(path):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda path: path.parent.chmod(0o755), r"can be used by others \(mode 755\): .* chmod 700"),
+        (
+            lambda path: path.parent.chmod(0o755),
+            r"can be used by others \(mode 755\): .* chmod 700",
+        ),
         (damage, "is damaged, it holds numbers that are no tokens: delete it"),
-        (lambda path: (path.parent / "answers.json").write_text("{"), "missing or damaged.: name an empty"),
+        (
+            lambda path: (path.parent / "answers.json").write_text("{"),
+            "missing or damaged.: name an empty",
+        ),
         (
             lambda path: (path.parent / "answers.json").write_text('{"format": 2}'),
             "another tokenizer or of another version",

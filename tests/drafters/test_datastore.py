@@ -19,7 +19,9 @@ from smartspec.drafters.datastore_drafter import STRENGTHS, DatastoreDrafter
 from smartspec.drafters.recycling import MAX_CONTEXT, pack
 
 ABOUT = {"model": "tiny", "tokenizer": "digest", "vocab_size": 100}
-texts = st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 4)), max_size=6)
+texts = st.lists(
+    st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 4)), max_size=6
+)
 
 
 def as_text(token_ids) -> np.ndarray:
@@ -39,17 +41,22 @@ def store_of(folder: Path, *token_ids, **options) -> Datastore:
 
 
 def brute(some, least_count: int) -> dict[tuple[int, ...], tuple[list[tuple[int, int]], int]]:
-    """By context: its frequent next tokens with counts, and how often it was followed by anything."""
+    """By context: its frequent next tokens with counts, and how often it was followed by
+    anything."""
     found: dict[tuple[int, ...], Counter] = defaultdict(Counter)
     for token_ids, start in some:
         for place in range(min(start, len(token_ids)), len(token_ids)):
             for length in range(1, min(MAX_CONTEXT, place) + 1):
                 found[tuple(token_ids[place - length : place])][token_ids[place]] += 1
     frequent = {
-        context: sorted([(-n, token) for token, n in following.items() if n >= least_count])[:MOST_NEXT]
+        context: sorted([(-n, token) for token, n in following.items() if n >= least_count])[
+            :MOST_NEXT
+        ]
         for context, following in found.items()
     }
-    return {context: (pairs, found[context].total()) for context, pairs in frequent.items() if pairs}
+    return {
+        context: (pairs, found[context].total()) for context, pairs in frequent.items() if pairs
+    }
 
 
 @given(some=texts, least_count=st.integers(1, 3), chunk=st.sampled_from([5, 1 << 20]))
@@ -82,7 +89,9 @@ def test_tokens_take_as_many_bytes_as_they_need(tmp_path, vocab_size, width):
     store = store_of(tmp_path / "store", [5, vocab_size - 1] * 9, vocab_size=vocab_size)
     assert store.lookup(pack(as_text([5]))).tokens == [vocab_size - 1]
     header = store.header
-    others = 8 * header.num_contexts + 4 * (header.num_buckets + 2 * header.num_contexts + header.num_pairs + 2)
+    others = 8 * header.num_contexts + 4 * (
+        header.num_buckets + 2 * header.num_contexts + header.num_pairs + 2
+    )
     assert (tmp_path / "store" / NGRAMS).stat().st_size == others + width * header.num_pairs
 
 
@@ -107,11 +116,20 @@ def test_a_look_up_reads_few_contexts_however_many_share_a_bucket(tmp_path):
     first = np.asarray(store._first).astype(np.int64)
     pairs = np.concatenate([np.arange(first[place], first[place + 1]) for place in order])
     sizes = np.diff(first)[order]
-    memory = {name: np.asarray(getattr(store, f"_{name}")) for name in ("keys", "totals", "counts", "tokens")}
+    memory = {
+        name: np.asarray(getattr(store, f"_{name}"))
+        for name in ("keys", "totals", "counts", "tokens")
+    }
     # The same contexts in one bucket.
     store._keys = CountedReads(memoryview(memory["keys"][order]))
-    store._totals, store._first = memoryview(memory["totals"][order]), memoryview(np.append(0, np.cumsum(sizes)))
-    store._counts, store._tokens = memoryview(memory["counts"][pairs]), memoryview(memory["tokens"][pairs])
+    store._totals, store._first = (
+        memoryview(memory["totals"][order]),
+        memoryview(np.append(0, np.cumsum(sizes))),
+    )
+    store._counts, store._tokens = (
+        memoryview(memory["counts"][pairs]),
+        memoryview(memory["tokens"][pairs]),
+    )
     store._buckets, store._num_buckets = memoryview(np.array([0, len(order)])), 1
     for last, found in everything.items():
         store._keys.num_reads = 0
@@ -141,15 +159,39 @@ def damaged(folder: Path, change) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda f: (f / HEADER).unlink(), "is no datastore, there is no datastore.json: `smartspec datastore build`"),
+        (
+            lambda f: (f / HEADER).unlink(),
+            "is no datastore, there is no datastore.json: `smartspec datastore build`",
+        ),
         (lambda f: (f / HEADER).write_text("{"), "datastore.json is damaged: build it again"),
-        (lambda f: (f / HEADER).write_text("[]"), "datastore.json is damaged, its names .* build it again"),
-        (lambda f: damaged(f, lambda said: said.update(format=2)), "has format 2, this version of smartspec reads 1"),
-        (lambda f: damaged(f, lambda said: said.pop("model")), "datastore.json is damaged, its names"),
-        (lambda f: damaged(f, lambda said: said.update(num_pairs=-1)), r"is damaged \(num_pairs is -1\)"),
-        (lambda f: damaged(f, lambda said: said.update(num_pairs="9")), r"is damaged \(num_pairs is '9'\)"),
-        (lambda f: damaged(f, lambda said: said.update(num_pairs=10**6)), "bytes instead of .* cut short or changed"),
-        (lambda f: os.truncate(f / NGRAMS, 10), "ngrams.bin has 10 bytes instead of .* cut short or changed: build it"),
+        (
+            lambda f: (f / HEADER).write_text("[]"),
+            "datastore.json is damaged, its names .* build it again",
+        ),
+        (
+            lambda f: damaged(f, lambda said: said.update(format=2)),
+            "has format 2, this version of smartspec reads 1",
+        ),
+        (
+            lambda f: damaged(f, lambda said: said.pop("model")),
+            "datastore.json is damaged, its names",
+        ),
+        (
+            lambda f: damaged(f, lambda said: said.update(num_pairs=-1)),
+            r"is damaged \(num_pairs is -1\)",
+        ),
+        (
+            lambda f: damaged(f, lambda said: said.update(num_pairs="9")),
+            r"is damaged \(num_pairs is '9'\)",
+        ),
+        (
+            lambda f: damaged(f, lambda said: said.update(num_pairs=10**6)),
+            "bytes instead of .* cut short or changed",
+        ),
+        (
+            lambda f: os.truncate(f / NGRAMS, 10),
+            "ngrams.bin has 10 bytes instead of .* cut short or changed: build it",
+        ),
         (lambda f: os.truncate(f / NGRAMS, 0), "ngrams.bin has 0 bytes instead"),
         (lambda f: (f / NGRAMS).unlink(), "there is no .*ngrams.bin: build it again"),
     ],
@@ -163,7 +205,8 @@ def test_what_is_no_whole_store_is_refused_with_the_remedy(tmp_path, harm, messa
 
 @pytest.mark.parametrize("array", ["buckets", "first", "totals", "tokens"])
 def test_a_store_of_impossible_numbers_is_refused(tmp_path, array):
-    """Places that point outside would make look-ups fail, tokens beyond the vocabulary the target's pass."""
+    """Places that point outside would make look-ups fail, tokens beyond the vocabulary the target's
+    pass."""
     store_of(tmp_path / "store", [1, 2] * 9)
     content = bytearray((tmp_path / "store" / NGRAMS).read_bytes())
     header = Datastore(tmp_path / "store").header
@@ -187,7 +230,9 @@ def test_a_store_that_cannot_be_read_is_named(tmp_path):
 def test_a_store_for_another_tokenizer_is_refused(tmp_path, tokenizer, vocab_size):
     store = store_of(tmp_path / "store", [1, 2] * 9)
     store.check_for("digest", 100, "tiny")
-    with pytest.raises(ValueError, match=r"built for the tokenizer of 'tiny' .* that of 'big' .* --model big"):
+    with pytest.raises(
+        ValueError, match=r"built for the tokenizer of 'tiny' .* that of 'big' .* --model big"
+    ):
         store.check_for(tokenizer, vocab_size, "big")
 
 
@@ -196,7 +241,10 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"cannot write .*store \(No space left on device\): make room or name another"):
+    with pytest.raises(
+        OSError,
+        match=r"cannot write .*store \(No space left on device\): make room or name another",
+    ):
         store_of(tmp_path / "store", [1, 2] * 9)
     assert not list(tmp_path.iterdir())
 

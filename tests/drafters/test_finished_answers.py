@@ -30,7 +30,9 @@ def brute(some, size: int, text: list[int], num_tokens: int) -> set[tuple[int, t
     found = set()
     for place in range(1, len(lie)):
         match = 0
-        while match < min(place, len(text), MAX_MATCH) and text[-1 - match] == lie[place - 1 - match]:
+        while (
+            match < min(place, len(text), MAX_MATCH) and text[-1 - match] == lie[place - 1 - match]
+        ):
             match += 1
         if match >= MIN_MATCH:
             rest = lie[place : place + num_tokens]
@@ -38,7 +40,11 @@ def brute(some, size: int, text: list[int], num_tokens: int) -> set[tuple[int, t
     return found
 
 
-@given(some=answers, text=st.lists(st.integers(0, 2), min_size=3, max_size=40), size=st.integers(5, 200))
+@given(
+    some=answers,
+    text=st.lists(st.integers(0, 2), min_size=3, max_size=40),
+    size=st.integers(5, 200),
+)
 def test_agrees_with_a_search_of_all_places(some, text, size):
     expected = brute(some, size, text, 4)
     for memory in (
@@ -49,20 +55,28 @@ def test_agrees_with_a_search_of_all_places(some, text, size):
             patch.setattr(finished_answers, "MAX_TRIED", 10**6)
             found = memory.matches(as_text(text), pack(as_text(text)), 4)
         assert {(each.match, tuple(each.tokens)) for each in found} == expected
-        assert [each.match for each in found] == sorted((each.match for each in found), reverse=True)
+        assert [each.match for each in found] == sorted(
+            (each.match for each in found), reverse=True
+        )
 
 
 def test_few_places_are_tried_the_most_recent_first():
     memory = filled([[1, 2, 3, number] for number in range(50)])
     found = memory.matches(as_text([1, 2, 3]), pack(as_text([1, 2, 3])), 1)
-    assert [list(each.tokens) for each in found] == [[49 - number] for number in range(finished_answers.MAX_TRIED)]
+    assert [list(each.tokens) for each in found] == [
+        [49 - number] for number in range(finished_answers.MAX_TRIED)
+    ]
 
 
 def test_what_is_added_is_taken_in_bit_by_bit():
     memory = FinishedAnswers()
     memory.add(range(100))
     memory.index(50)
-    text = lambda last: (as_text(range(last - 5, last + 1)), pack(as_text(range(last - 5, last + 1))), 2)  # noqa: E731
+    text = lambda last: (  # noqa: E731
+        as_text(range(last - 5, last + 1)),
+        pack(as_text(range(last - 5, last + 1))),
+        2,
+    )
     assert memory.matches(*text(30))[0].tokens == [31, 32] and not memory.matches(*text(70))
     memory.index(60)
     assert memory.matches(*text(70))[0].tokens == [71, 72]
@@ -74,7 +88,9 @@ def test_what_waits_is_bounded_and_the_newest_is_kept():
     for number in range(300):
         memory.add(range(number, number + 20))
         memory.index(1)
-        assert memory.num_unread == sum(map(len, memory._unread)) - memory._num_read <= 1000 + 2 * 21
+        assert (
+            memory.num_unread == sum(map(len, memory._unread)) - memory._num_read <= 1000 + 2 * 21
+        )
     memory.index(10**6)
     assert not memory.num_unread
     assert memory.matches(as_text(range(300, 310)), pack(as_text(range(300, 310))), 2)
@@ -86,5 +102,7 @@ def test_memory_is_bounded():
         memory.add(range(number, number + 20))
     memory.index(10**6)
     assert len(memory._tokens) == len(memory._before) == 1000
-    assert not memory.matches(as_text(range(10)), pack(as_text(range(10))), 2), "the oldest are forgotten"
+    assert not memory.matches(as_text(range(10)), pack(as_text(range(10))), 2), (
+        "the oldest are forgotten"
+    )
     assert memory.matches(as_text(range(300, 310)), pack(as_text(range(300, 310))), 2)

@@ -36,7 +36,9 @@ def test_a_step_that_does_not_query_drafters_has_no_drafts_but_the_drafter_goes_
 
 def test_what_is_learned_late_is_what_would_have_been_learned_at_once():
     rng = np.random.default_rng(0)
-    requests = [Request(number, [1, 2, 3], SamplingParams(max_tokens=500), seed=0) for number in range(3)]
+    requests = [
+        Request(number, [1, 2, 3], SamplingParams(max_tokens=500), seed=0) for number in range(3)
+    ]
     batch = Batch(decoding=tuple(requests))
     often, seldom = (
         RecyclingDrafter(max_draft_tokens=4),
@@ -44,14 +46,19 @@ def test_what_is_learned_late_is_what_would_have_been_learned_at_once():
     )
     for step in range(200):
         # Of other words: which of two requests wrote last does not count.
-        said = [rng.integers(10 * number, 10 * number + 6, rng.integers(1, 4)).tolist() for number in range(3)]
+        said = [
+            rng.integers(10 * number, 10 * number + 6, rng.integers(1, 4)).tolist()
+            for number in range(3)
+        ]
         emitted = [Verification(tuple(tokens), 0) for tokens in said]
         is_compared = step % 37 == 0
         found = []
         for drafter in (often, seldom):
             drafter.begin_step(batch)
             drafter.view(batch, is_queried=drafter is often or is_compared)
-            found.append([draft.token_ids.tolist() for draft in drafter.draft(batch, np.full(3, 4), None)])
+            found.append(
+                [draft.token_ids.tolist() for draft in drafter.draft(batch, np.full(3, 4), None)]
+            )
             drafter.observe(batch, np.zeros(3, dtype=int), emitted, [])
         if is_compared:
             assert found[0] == found[1]

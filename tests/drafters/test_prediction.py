@@ -27,7 +27,9 @@ def chain_of(*tokens: int) -> list[tuple[int, ...]]:
 
 def request_of(guess, answer=(), request_id=0) -> Request:
     options = SpeculationOptions(predicted_token_ids=tuple(guess))
-    request = Request(request_id, [1, 2], SamplingParams(max_tokens=200), seed=0, speculation=options)
+    request = Request(
+        request_id, [1, 2], SamplingParams(max_tokens=200), seed=0, speculation=options
+    )
     request.append(tuple(answer))
     return request
 
@@ -55,7 +57,8 @@ def test_after_a_replaced_token_it_goes_on_behind_it_or_at_it():
 def test_it_finds_the_place_again_after_insertions_and_deletions():
     assert drafted(GUESS, [*GUESS[:10], 7, 8, 9, *GUESS[10:13]]) == chain_of(113, 114, 115, 116)
     assert drafted(GUESS, [*GUESS[:10], *GUESS[20:23]]) == chain_of(123, 124, 125, 126)
-    assert drafted(GUESS, [7, 8, 9, *GUESS[:3]]) == chain_of(103, 104, 105, 106)  # words before the answer
+    # words before the answer
+    assert drafted(GUESS, [7, 8, 9, *GUESS[:3]]) == chain_of(103, 104, 105, 106)
 
 
 def test_a_longer_match_goes_before_a_nearer_one():
@@ -88,7 +91,9 @@ def test_a_tree_is_in_order_and_no_longer_than_wanted(num_tokens):
         if not draft.is_chain:
             num_trees += 1
             chances = np.ones(len(draft) + 1)
-            for node, (parent, confidence) in enumerate(zip(draft.parents, draft.confidence, strict=True)):
+            for node, (parent, confidence) in enumerate(
+                zip(draft.parents, draft.confidence, strict=True)
+            ):
                 chances[node] = chances[parent] * confidence
             assert (np.diff(chances[:-1]) <= 1e-12).all()
     assert num_trees > 5 or num_tokens == 1
@@ -96,7 +101,10 @@ def test_a_tree_is_in_order_and_no_longer_than_wanted(num_tokens):
 
 def test_reading_step_by_step_is_reading_at_once():
     random = np.random.default_rng(4)
-    guess, answer = random.integers(0, 8, 60).astype(np.int32), random.integers(0, 8, 50).astype(np.int32)
+    guess, answer = (
+        random.integers(0, 8, 60).astype(np.int32),
+        random.integers(0, 8, 50).astype(np.int32),
+    )
     alignment = Alignment(guess)
     for length in range(0, 50, 7):
         alignment.follow(answer[:length])
@@ -105,7 +113,11 @@ def test_reading_step_by_step_is_reading_at_once():
 
 def test_requests_are_isolated_and_those_without_a_guess_get_nothing():
     drafter = PredictionDrafter(max_draft_tokens=3)
-    requests = request_of([5, 6, 7, 8], [5]), request_of([9, 10, 11], request_id=1), request_of([], request_id=2)
+    requests = (
+        request_of([5, 6, 7, 8], [5]),
+        request_of([9, 10, 11], request_id=1),
+        request_of([], request_id=2),
+    )
     batch = Batch(decoding=requests)
     drafter.begin_step(batch)
     assert drafter.view(batch).lengths.tolist() == [3, 3, 0]
@@ -134,7 +146,8 @@ def test_what_is_known_of_a_request_goes_with_it():
 
 
 def by_distance(guess, token, certain) -> list[int]:
-    """Places after that token: those not before the last certain one, the nearest first, then those before it."""
+    """Places after that token: those not before the last certain one, the nearest first, then those
+    before it."""
     places = [at + 1 for at, each in enumerate(guess) if each == token]
     return sorted(places, key=lambda place: (place <= certain, abs(place - certain)))
 
@@ -146,7 +159,9 @@ def test_of_many_places_the_nearest_are_compared_and_nothing_is_sorted(certain, 
     alignment._certain = certain
     lengths = alignment._match_lengths
     monkeypatch.setattr(
-        alignment, "_match_lengths", lambda ends, answer: (compared.append(ends), lengths(ends, answer))[1]
+        alignment,
+        "_match_lengths",
+        lambda ends, answer: (compared.append(ends), lengths(ends, answer))[1],
     )
     monkeypatch.setattr(np, "argsort", None)
     alignment._found_again(np.array([9, 5], dtype=np.int32))

@@ -9,8 +9,11 @@ from smartspec.drafters import prompt_lookup
 from smartspec.drafters.prompt_lookup import MOST_BYTES, PromptLookupDrafter
 
 
-def naive_lookup(text: list[int], num_draft: int, min_match: int, max_match: int) -> tuple[list[int], int]:
-    """Longest match first, most recent first; past the end of the text the draft reads what it has written."""
+def naive_lookup(
+    text: list[int], num_draft: int, min_match: int, max_match: int
+) -> tuple[list[int], int]:
+    """Longest match first, most recent first; past the end of the text the draft reads what it has
+    written."""
     for num_matched in range(max_match, min_match - 1, -1):
         for source in range(len(text) - 1, num_matched - 1, -1):
             if text[source - num_matched : source] == text[len(text) - num_matched :]:
@@ -22,7 +25,9 @@ def naive_lookup(text: list[int], num_draft: int, min_match: int, max_match: int
 
 
 def propose(text: list[int], **options) -> tuple[list[int], int]:
-    draft = PromptLookupDrafter(**{"max_draft_tokens": 4, **options}).propose(np.array(text, dtype=np.int32))
+    draft = PromptLookupDrafter(**{"max_draft_tokens": 4, **options}).propose(
+        np.array(text, dtype=np.int32)
+    )
     assert draft.token_ids.dtype == np.int32 and draft.probs is None
     return draft.token_ids.tolist(), draft.match_length
 
@@ -35,12 +40,20 @@ def propose(text: list[int], **options) -> tuple[list[int], int]:
 )
 def test_agrees_with_the_naive_search(text, num_draft, min_match, more):
     expected = naive_lookup(text, num_draft, min_match, min_match + more)
-    assert propose(text, max_draft_tokens=num_draft, min_match=min_match, max_match=min_match + more) == expected
+    assert (
+        propose(text, max_draft_tokens=num_draft, min_match=min_match, max_match=min_match + more)
+        == expected
+    )
 
 
 @pytest.mark.parametrize("most_bytes", [1, 5, 60])
-@given(text=st.lists(st.sampled_from([0, 1, 256, 257, 1 << 16]), min_size=1, max_size=60), max_match=st.integers(1, 9))
-def test_agrees_with_it_where_bytes_match_between_tokens_and_a_match_is_far_away(most_bytes, text, max_match):
+@given(
+    text=st.lists(st.sampled_from([0, 1, 256, 257, 1 << 16]), min_size=1, max_size=60),
+    max_match=st.integers(1, 9),
+)
+def test_agrees_with_it_where_bytes_match_between_tokens_and_a_match_is_far_away(
+    most_bytes, text, max_match
+):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prompt_lookup, "MOST_BYTES", most_bytes)
         assert propose(text, max_match=max_match) == naive_lookup(text, 4, 1, max_match)
@@ -57,7 +70,8 @@ class CountedBytes(bytes):
 
 
 class CountedText(np.ndarray):
-    """Tokens, or truth values of them, that note what is searched and how often they are compared."""
+    """Tokens, or truth values of them, that note what is searched and how often they are
+    compared."""
 
     compared: ClassVar[list[int]] = []
 
@@ -73,7 +87,9 @@ LENGTH = 2 * MOST_BYTES
 HOSTILE = {
     "bytes match between all tokens": [1] * LENGTH + [256],
     "zeros": [0] * LENGTH + [0],
-    "seven tokens match everywhere, and the first byte of the eighth": [300] * LENGTH + [300 + 1024] + [300] * 7,
+    "seven tokens match everywhere, and the first byte of the eighth": [300] * LENGTH
+    + [300 + 1024]
+    + [300] * 7,
     "one token": [7] * LENGTH,
     "a period": [1, 256] * (LENGTH // 2) + [1],
     "nothing": list(range(LENGTH)),
@@ -82,11 +98,16 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_no_text_makes_it_search_more_often(text, monkeypatch):
-    """Bytes of the last tokens once a token of the match, then the whole text once a token of the match."""
+    """Bytes of the last tokens once a token of the match, then the whole text once a token of the
+    match."""
     monkeypatch.setattr(CountedBytes, "searched", [])
     monkeypatch.setattr(CountedText, "compared", [])
-    PromptLookupDrafter(max_draft_tokens=4, max_match=8).propose(np.array(text, dtype=np.int32).view(CountedText))
-    assert len(CountedBytes.searched) <= 9 and max(CountedBytes.searched) <= max(4 * MOST_BYTES, len(text))
+    PromptLookupDrafter(max_draft_tokens=4, max_match=8).propose(
+        np.array(text, dtype=np.int32).view(CountedText)
+    )
+    assert len(CountedBytes.searched) <= 9 and max(CountedBytes.searched) <= max(
+        4 * MOST_BYTES, len(text)
+    )
     assert len(CountedText.compared) <= 8
 
 
@@ -113,7 +134,9 @@ def test_nothing_is_proposed_without_a_match_of_the_least_length():
     assert propose([1, 2, 9, 2], min_match=2) == ([], 0)
 
 
-@pytest.mark.parametrize("options", [{"max_draft_tokens": 0}, {"min_match": 0}, {"min_match": 3, "max_match": 2}])
+@pytest.mark.parametrize(
+    "options", [{"max_draft_tokens": 0}, {"min_match": 0}, {"min_match": 3, "max_match": 2}]
+)
 def test_impossible_lengths_are_refused(options):
     with pytest.raises(ValueError, match="got"):
         propose([1, 1], **options)

@@ -15,8 +15,8 @@ Texts = list[tuple[list[int], tuple[int, ...]]]
 
 
 def naive_draft(texts: Texts, text: list[int], num_draft: int) -> tuple[list[int], int]:
-    """The draft, and the length of the context that began it; from every (context, next token) in the order it was
-    learned: the longest known context speaks, the newest entry."""
+    """The draft, and the length of the context that began it; from every (context, next token) in
+    the order it was learned: the longest known context speaks, the newest entry."""
     pairs = []
     for known, emitted in texts:
         for token in emitted:
@@ -69,7 +69,12 @@ def test_another_request_gets_what_was_emitted():
 
 
 def test_the_longest_known_context_wins_over_a_more_recent_one():
-    assert taught([([1, 2, 3], (4,)), ([8, 8, 3], (5,))]).propose(as_text([1, 2, 3])).token_ids.tolist()[0] == 4
+    assert (
+        taught([([1, 2, 3], (4,)), ([8, 8, 3], (5,))])
+        .propose(as_text([1, 2, 3]))
+        .token_ids.tolist()[0]
+        == 4
+    )
 
 
 def test_the_prompt_is_not_learned():
@@ -79,7 +84,12 @@ def test_the_prompt_is_not_learned():
 @pytest.mark.parametrize("largest_id", [2**18, 2**20 - 2])
 def test_large_token_ids_and_texts_shorter_than_a_context(largest_id):
     drafter = taught([([largest_id], (0, largest_id))])
-    assert drafter.propose(as_text([largest_id])).token_ids.tolist() == [0, largest_id, 0, largest_id]
+    assert drafter.propose(as_text([largest_id])).token_ids.tolist() == [
+        0,
+        largest_id,
+        0,
+        largest_id,
+    ]
     assert drafter.propose(as_text([0])).token_ids.tolist()[0] == largest_id
 
 
@@ -101,7 +111,10 @@ def test_what_one_salt_taught_is_not_proposed_to_another():
     drafter = taught([([1, 2, 3], (4, 5))])
     assert drafter.of_salt("") is drafter and drafter.of_salt("a") is drafter.of_salt("a")
     drafter.of_salt("a").learn(as_text([1, 2, 3]), (6,))
-    drafts = {salt: drafter.of_salt(salt).propose(as_text([1, 2, 3])).token_ids.tolist() for salt in ("", "a", "b")}
+    drafts = {
+        salt: drafter.of_salt(salt).propose(as_text([1, 2, 3])).token_ids.tolist()
+        for salt in ("", "a", "b")
+    }
     assert drafts == {"": [4, 5], "a": [6], "b": []}
 
 
@@ -110,7 +123,10 @@ def test_salts_are_forgotten_beyond_a_number():
     for number in range(MAX_SALTS + 1):
         drafter.of_salt(f"salt {number}").learn(as_text([1]), (2,))
         drafter.of_salt("salt 0")
-    known = [len(drafter.of_salt(f"salt {number}").propose(as_text([1]))) > 0 for number in (0, MAX_SALTS, 1)]
+    known = [
+        len(drafter.of_salt(f"salt {number}").propose(as_text([1]))) > 0
+        for number in (0, MAX_SALTS, 1)
+    ]
     assert known == [True, True, False]
 
 
@@ -155,7 +171,9 @@ def test_many_salts_at_once_do_not_make_tables_in_every_step(kind, monkeypatch):
     batch = requests(["b", *(f"a {number}" for number in range(3 * MAX_SALTS))])
     for _ in range(10):
         step(drafter, batch)
-    assert len(made) <= 2 + MAX_SALTS + 1, "ours, an empty one, and one for each salt that is learned from"
+    assert len(made) <= 2 + MAX_SALTS + 1, (
+        "ours, an empty one, and one for each salt that is learned from"
+    )
     known = [drafter._known(request.origin.cache_salt) is not None for request in batch.decoding]
     assert known[0] and known.count(True) == MAX_SALTS + 1
 

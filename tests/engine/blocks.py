@@ -8,7 +8,9 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 _SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
 
 
-def random_blocks(outputs: int, inputs: int, block_type: GGMLQuantizationType, seed: int = 0) -> torch.Tensor:
+def random_blocks(
+    outputs: int, inputs: int, block_type: GGMLQuantizationType, seed: int = 0
+) -> torch.Tensor:
     """uint8 [outputs, row_bytes]: any bits, scales of moderate size."""
     random = np.random.default_rng(seed)
     block_size, block_bytes = GGML_QUANT_SIZES[block_type]
@@ -17,7 +19,11 @@ def random_blocks(outputs: int, inputs: int, block_type: GGMLQuantizationType, s
         values = random.standard_normal((outputs, inputs)).astype(np.float32)
         if block_type.name == "F32":
             return torch.from_numpy(values.view(np.uint8))
-        bits = values.view(np.uint32) >> 16 if block_type.name == "BF16" else values.astype(np.float16).view(np.uint16)
+        bits = (
+            values.view(np.uint32) >> 16
+            if block_type.name == "BF16"
+            else values.astype(np.float16).view(np.uint16)
+        )
         return torch.from_numpy(bits.astype(np.uint16).view(np.uint8))
     blocks = random.integers(0, 256, (outputs, inputs // block_size, block_bytes), dtype=np.uint8)
     for place in _SCALES.get(block_type.name, (0,)):

@@ -6,7 +6,8 @@ from smartspec.engine.kernels.cpu.native import KernelsUnavailable, compiler_com
 
 
 def need_kernels(*names: str) -> None:
-    """Skip where there is no C compiler and nothing compiled before; where there is one, missing kernels fail."""
+    """Skip where there is no C compiler and nothing compiled before; where there is one, missing
+    kernels fail."""
     missing = [name for name in names if load_kernels(name).library is None]
     if not missing:
         return

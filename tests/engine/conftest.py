@@ -1,4 +1,5 @@
-"""What tests of the engine share: a real model that is loaded once, and threads for tests of kernels."""
+"""What tests of the engine share: a real model that is loaded once, and threads for tests of
+kernels."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,14 @@ __all__ = ["loaded_once"]
 sys.path.append(str(Path(__file__).parent / "drafting"))  # whose heads tests of kernels use
 # Kernels share their work between threads; with one, a barrier that is missing would go unseen.
 OF_KERNELS = (
-    *("decoder_layer", "elementwise", "fused_pass", "head_drafter", "head_reference", "panel_linear"),
+    *(
+        "decoder_layer",
+        "elementwise",
+        "fused_pass",
+        "head_drafter",
+        "head_reference",
+        "panel_linear",
+    ),
     *("quantized_linear", "ragged_attention", "row_bits", "sparse_window", "tree_attention"),
 )
 

@@ -29,7 +29,14 @@ CONFIG = {
     "transformer_layer_config": LAYER,
 }
 OF_HEAD = (
-    *("draft_vocab_size", "target_hidden_size", "norm_before_residual", "norm_before_fc", "fc_norm", "logit_scale"),
+    *(
+        "draft_vocab_size",
+        "target_hidden_size",
+        "norm_before_residual",
+        "norm_before_fc",
+        "fc_norm",
+        "logit_scale",
+    ),
     "eagle_config",
 )
 
@@ -38,7 +45,9 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * 0.3
 
 
-def tensors(taps: int = 2, prefix: str = "layers.0.", drafts: int = DRAFTS, layer: dict = LAYER) -> dict:
+def tensors(
+    taps: int = 2, prefix: str = "layers.0.", drafts: int = DRAFTS, layer: dict = LAYER
+) -> dict:
     """Weights of a head whose layer has this shape."""
     size, wide, head_dim = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
     queries, keys = layer["num_attention_heads"] * head_dim, layer["num_key_value_heads"] * head_dim
@@ -57,7 +66,9 @@ def tensors(taps: int = 2, prefix: str = "layers.0.", drafts: int = DRAFTS, laye
         f"{prefix}mlp.up_proj": (wide, size),
         f"{prefix}mlp.down_proj": (size, wide),
     }
-    found = {f"{name}.weight": random(*shape, seed=n) for n, (name, shape) in enumerate(shapes.items())}
+    found = {
+        f"{name}.weight": random(*shape, seed=n) for n, (name, shape) in enumerate(shapes.items())
+    }
     ids = torch.arange(drafts) + (torch.arange(drafts) >= 20) * (VOCABULARY - drafts)
     t2d = torch.zeros(VOCABULARY, dtype=torch.bool)
     t2d[ids] = True
@@ -71,7 +82,9 @@ def without(found: dict, *names: str) -> dict:
 def write(folder: Path, config: dict, found: dict) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: tensor.contiguous() for name, tensor in found.items()}, folder / "model.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in found.items()}, folder / "model.safetensors"
+    )
     return folder
 
 
@@ -83,5 +96,11 @@ def target_of(num_layers: int) -> SimpleNamespace:
 
 def original(**more: object) -> dict:
     return (
-        LAYER | {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": DRAFTS} | more
+        LAYER
+        | {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "draft_vocab_size": DRAFTS,
+        }
+        | more
     )

@@ -34,7 +34,8 @@ SIZES = {
 }
 FULL, SLIDING = "full_attention", "sliding_attention"
 ROPE = {"rope_type": "default", "rope_theta": 777.0}
-# Every form of a layer that our kernel computes besides Llama's: (model type, changes), by what is new in it.
+# Every form of a layer that our kernel computes besides Llama's: (model type, changes), by what is
+# new in it.
 FORMS: dict[str, tuple[str, dict[str, object]]] = {
     "norms that count from 1, GELU by tanh": ("gemma", {}),
     "norms after attention and MLP, two bases": (
@@ -46,7 +47,10 @@ FORMS: dict[str, tuple[str, dict[str, object]]] = {
         },
     ),
     "norms after only, of all heads at once": ("olmo2", {}),
-    "norms after only, of each head, layers without positions": ("exaone4", {"layer_types": [SLIDING, FULL]}),
+    "norms after only, of each head, layers without positions": (
+        "exaone4",
+        {"layer_types": [SLIDING, FULL]},
+    ),
     "joined linears": ("phi3", {"hidden_size": 32}),
     "half of a head turned": (
         "phi3",
@@ -66,7 +70,11 @@ def stock_model(model_type: str, **changes: object) -> nn.Module:
     register_attention()
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **SIZES | changes)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME).eval().requires_grad_(False)
+    model = (
+        AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
+        .eval()
+        .requires_grad_(False)
+    )
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:  # all ones or zeros as made
             parameter.normal_(0.5, 0.5)
@@ -83,11 +91,15 @@ def fused_model(model_type: str, **changes: object) -> nn.Module:
     return prepare(stock_model(model_type, **changes))
 
 
-def runner_of(model: nn.Module, fused_pass: FusedPass | None = None, **options: object) -> ModelRunner:
+def runner_of(
+    model: nn.Module, fused_pass: FusedPass | None = None, **options: object
+) -> ModelRunner:
     """options: of ModelRunner."""
     calls = probe(model)[1]
     shape = {"head_dim": calls[0].key.shape[3], "num_heads": calls[0].query.shape[1]}
-    loaded = replace(as_loaded(model), **shape, num_kv_heads=calls[0].key.shape[1], windows=layer_windows(calls))
+    loaded = replace(
+        as_loaded(model), **shape, num_kv_heads=calls[0].key.shape[1], windows=layer_windows(calls)
+    )
     return ModelRunner(replace(loaded, fused_pass=fused_pass), num_slots=4, max_len=64, **options)
 
 
@@ -101,6 +113,8 @@ def random_passes(seed: int = 0) -> Iterator[list[Segment]]:
             tokens = random.integers(0, VOCABULARY, random.choice([1, 2, 5, 9])).astype(np.int32)
             parents = np.array([int(random.integers(-1, token)) for token in range(len(tokens))])
             tree = tree_mask(parents, starts[slot]) if random.random() < 0.5 else None
-            segments.append(Segment(slot, starts[slot], tokens, int(random.integers(0, len(tokens) + 1)), tree))
+            segments.append(
+                Segment(slot, starts[slot], tokens, int(random.integers(0, len(tokens) + 1)), tree)
+            )
             starts[slot] += int(random.integers(1, len(tokens) + 1))
         yield segments

@@ -18,8 +18,8 @@ Value = int | float | bool | str | list
 
 @dataclass(frozen=True)
 class GGUFSpec:
-    """shapes: of tensors, outermost dimension first, by name; keys: values by name, which are under the architecture's
-    name unless they begin with "general."; tensors: those with given numbers."""
+    """shapes: of tensors, outermost dimension first, by name; keys: values by name, which are under
+    the architecture's name unless they begin with "general."; tensors: those with given numbers."""
 
     architecture: str
     shapes: Shapes
@@ -32,14 +32,23 @@ class GGUFSpec:
 
     def with_keys(self, keys: dict[str, Value | None]) -> "GGUFSpec":
         merged = self.keys | keys
-        return replace(self, keys={name: value for name, value in merged.items() if value is not None})
+        return replace(
+            self, keys={name: value for name, value in merged.items() if value is not None}
+        )
 
     def with_tensors(self, **tensors: np.ndarray) -> "GGUFSpec":
-        return replace(self, tensors=self.tensors | {f"{name}.weight": numbers for name, numbers in tensors.items()})
+        return replace(
+            self,
+            tensors=self.tensors | {f"{name}.weight": numbers for name, numbers in tensors.items()},
+        )
 
     def without(self, *parts: str) -> "GGUFSpec":
         """Without the tensors in whose names one of the parts is."""
-        kept = {name: shape for name, shape in self.shapes.items() if not any(part in name for part in parts)}
+        kept = {
+            name: shape
+            for name, shape in self.shapes.items()
+            if not any(part in name for part in parts)
+        }
         return replace(self, shapes=kept)
 
     def plus(self, shapes: Shapes) -> "GGUFSpec":
@@ -72,7 +81,12 @@ def write_gguf(path: Path, spec: GGUFSpec, seed: int = 0, **splitting: int) -> P
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Value) -> None:
-    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    kinds = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+    }
     kinds.get(type(value), writer.add_array)(key, value)
 
 
@@ -94,10 +108,14 @@ def _outer(tied: bool = False, bias: bool = False) -> Shapes:
 
 
 def _layers(shapes: Shapes, count: int = LAYERS) -> Shapes:
-    return {f"blk.{layer}.{name}": shape for layer in range(count) for name, shape in shapes.items()}
+    return {
+        f"blk.{layer}.{name}": shape for layer in range(count) for name, shape in shapes.items()
+    }
 
 
-def _attention(head: int, *, biases: tuple[str, ...] = (), heads: int = HEADS, kv: int = KV_HEADS) -> Shapes:
+def _attention(
+    head: int, *, biases: tuple[str, ...] = (), heads: int = HEADS, kv: int = KV_HEADS
+) -> Shapes:
     shapes: Shapes = {
         "attn_norm.weight": (HIDDEN,),
         "attn_q.weight": (heads * head, HIDDEN),
@@ -148,13 +166,21 @@ QK_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
 
 def llama() -> GGUFSpec:
     """Heads wider than their share of the hidden size, biases everywhere."""
-    biases = _attention(24, biases=("q", "k", "v", "output")) | _gated(biases=("gate", "up", "down"))
-    wide: dict[str, Value] = {"attention.key_length": 24, "attention.value_length": 24, "rope.dimension_count": 24}
+    biases = _attention(24, biases=("q", "k", "v", "output")) | _gated(
+        biases=("gate", "up", "down")
+    )
+    wide: dict[str, Value] = {
+        "attention.key_length": 24,
+        "attention.value_length": 24,
+        "rope.dimension_count": 24,
+    }
     return GGUFSpec("llama", _outer() | _layers(biases), _keys(RMS) | wide)
 
 
 def qwen2() -> GGUFSpec:
-    return GGUFSpec("qwen2", _outer() | _layers(_attention(16, biases=("q", "k", "v")) | _gated()), _keys(RMS))
+    return GGUFSpec(
+        "qwen2", _outer() | _layers(_attention(16, biases=("q", "k", "v")) | _gated()), _keys(RMS)
+    )
 
 
 def qwen3() -> GGUFSpec:
@@ -164,9 +190,18 @@ def qwen3() -> GGUFSpec:
 
 
 def qwen2moe() -> GGUFSpec:
-    shared = {f"ffn_{name.removeprefix('ffn_')}": shape for name, shape in _gated(56).items() if "norm" not in name}
+    shared = {
+        f"ffn_{name.removeprefix('ffn_')}": shape
+        for name, shape in _gated(56).items()
+        if "norm" not in name
+    }
     shexp = {name.replace(".weight", "_shexp.weight"): shape for name, shape in shared.items()}
-    shapes = _attention(16, biases=("q", "k", "v")) | _experts(40) | shexp | {"ffn_gate_inp_shexp.weight": (HIDDEN,)}
+    shapes = (
+        _attention(16, biases=("q", "k", "v"))
+        | _experts(40)
+        | shexp
+        | {"ffn_gate_inp_shexp.weight": (HIDDEN,)}
+    )
     keys: dict[str, Value] = {
         "expert_count": EXPERTS,
         "expert_used_count": 2,
@@ -236,7 +271,11 @@ def gpt2() -> GGUFSpec:
     keys = _keys(NORM)
     del keys["rope.freq_base"], keys["attention.head_count_kv"]
     return GGUFSpec(
-        "gpt2", _outer(tied=True, bias=True) | {"position_embd.weight": (CONTEXT, HIDDEN)} | _layers(shapes), keys
+        "gpt2",
+        _outer(tied=True, bias=True)
+        | {"position_embd.weight": (CONTEXT, HIDDEN)}
+        | _layers(shapes),
+        keys,
     )
 
 

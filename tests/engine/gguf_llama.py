@@ -39,8 +39,8 @@ def write_llama(
     tied: bool = True,
     tensors: dict[str, np.ndarray] | None = None,
 ) -> Path:
-    """types: block types by the part of a tensor's name after its layer, such as {"attn_v": "Q6_K"}; tensors: others,
-    in fp32."""
+    """types: block types by the part of a tensor's name after its layer, such as {"attn_v":
+    "Q6_K"}; tensors: others, in fp32."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(CONFIG.num_hidden_layers)
     writer.add_context_length(CONFIG.max_position_embeddings)
@@ -60,7 +60,9 @@ def write_llama(
             writer.add_tensor(f"{name}.weight", norm)
         else:
             kind = gguf.GGMLQuantizationType[types.get(name.split(".")[-1], default)]
-            writer.add_tensor(f"{name}.weight", random_blocks(outputs, inputs, kind, seed).numpy(), raw_dtype=kind)
+            writer.add_tensor(
+                f"{name}.weight", random_blocks(outputs, inputs, kind, seed).numpy(), raw_dtype=kind
+            )
     for name, numbers in (tensors or {}).items():
         writer.add_tensor(name, numbers.astype(np.float32))
     writer.write_header_to_file()

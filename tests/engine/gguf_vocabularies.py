@@ -15,7 +15,8 @@ SPACE = "\u2581"
 
 @dataclass(frozen=True)
 class Described:
-    """What a file says of its tokenizer; values: further keys of tokenizer.ggml, or whole ones with a dot."""
+    """What a file says of its tokenizer; values: further keys of tokenizer.ggml, or whole ones with
+    a dot."""
 
     model: str
     tokens: tuple[str, ...]
@@ -39,7 +40,9 @@ class Described:
         return self.tokens.index(token)
 
 
-def write(path: Path, described: Described, name: str = "tiny", template: str | None = None) -> Path:
+def write(
+    path: Path, described: Described, name: str = "tiny", template: str | None = None
+) -> Path:
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)
     writer.add_block_count(1)
@@ -73,7 +76,9 @@ def byte_level(size: int = 6000) -> Described:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokens, merges = _train(tokenizer, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet))
+    tokens, merges = _train(
+        tokenizer, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet)
+    )
     described = Described("gpt2", tokens, (int(TokenType.NORMAL),) * len(tokens), merges)
     described = described.plus(["[bos]", "[end]"], TokenType.CONTROL)
     return described.having(bos_token_id=described.id("[bos]"), eos_token_id=described.id("[end]"))
@@ -81,7 +86,8 @@ def byte_level(size: int = 6000) -> Described:
 
 @cache
 def sentencepiece(size: int = 3000) -> Described:
-    """Scores are minus the rank, as sentencepiece's BPE writes them; user-defined tokens are spelt with spaces."""
+    """Scores are minus the rank, as sentencepiece's BPE writes them; user-defined tokens are spelt
+    with spaces."""
     spaces = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     return _plain_text("llama", spaces, size)
 
@@ -103,13 +109,19 @@ def _plain_text(model: str, normalizer: normalizers.Normalizer, size: int) -> De
         (*start, *tokens),
         (*map(int, kinds), *[int(TokenType.NORMAL)] * len(tokens)),
         merges if model == "gemma4" else (),
-        () if model == "gemma4" else (*[0.0] * len(start), *[-float(rank) for rank in range(len(tokens))]),
+        ()
+        if model == "gemma4"
+        else (*[0.0] * len(start), *[-float(rank) for rank in range(len(tokens))]),
     )
     return described.having(bos_token_id=1, eos_token_id=2, unknown_token_id=0)
 
 
-def _train(tokenizer: Tokenizer, trainer: trainers.BpeTrainer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _train(
+    tokenizer: Tokenizer, trainer: trainers.BpeTrainer
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     trainer.show_progress = False
     tokenizer.train_from_iterator(lines(seed=1, count=3000, special=False), trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    return tuple(sorted(model["vocab"], key=model["vocab"].get)), tuple(" ".join(pair) for pair in model["merges"])
+    return tuple(sorted(model["vocab"], key=model["vocab"].get)), tuple(
+        " ".join(pair) for pair in model["merges"]
+    )

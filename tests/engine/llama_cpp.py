@@ -1,7 +1,7 @@
 """llama.cpp's logits of a text, through the C functions in xllamacpp's library.
 
-Its two structs of parameters are passed by value and grow from release to release; here they are bytes, more than they
-have, of which a few whose places are found in the defaults are changed.
+Its two structs of parameters are passed by value and grow from release to release; here they are
+bytes, more than they have, of which a few whose places are found in the defaults are changed.
 """
 
 import ctypes
@@ -39,7 +39,8 @@ def is_installed() -> bool:
 
 
 class LlamaCpp:
-    """llama.cpp in a process of its own, as it ends its process where one of its assertions does not hold."""
+    """llama.cpp in a process of its own, as it ends its process where one of its assertions does
+    not hold."""
 
     def __init__(self) -> None:
         os.environ["GGML_NO_BACKTRACE"] = "1"
@@ -50,7 +51,8 @@ class LlamaCpp:
         self._process = ProcessPoolExecutor(1, mp_context=context, initializer=_load_library)
 
     def logits(self, path: Path, token_ids: np.ndarray, vocab_size: int) -> np.ndarray | str:
-        """fp32 [n, vocab_size] of a text of up to 500 tokens, or why llama.cpp does not compute them."""
+        """fp32 [n, vocab_size] of a text of up to 500 tokens, or why llama.cpp does not compute
+        them."""
         try:
             return self._process.submit(_logits, path, token_ids, vocab_size).result()
         except BrokenProcessPool:
@@ -89,13 +91,17 @@ class _Library:
             getattr(library, name).argtypes = [ctypes.c_void_p]
         log_type = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
         self.lines: list[str] = []
-        self._log = log_type(lambda level, text, data: self.lines.append((text or b"").decode(errors="replace")))
+        self._log = log_type(
+            lambda level, text, data: self.lines.append((text or b"").decode(errors="replace"))
+        )
         library.llama_log_set(self._log, None)
         library.llama_backend_init()
 
     def logits(self, path: Path, token_ids: np.ndarray, vocab_size: int) -> np.ndarray | str:
         self.lines.clear()
-        model = self._library.llama_model_load_from_file(str(path).encode(), self._library.llama_model_default_params())
+        model = self._library.llama_model_load_from_file(
+            str(path).encode(), self._library.llama_model_default_params()
+        )
         if not model:
             return self._reason()
         try:
@@ -116,11 +122,14 @@ class _Library:
         """The defaults, without flash attention and with keys and values cached in fp32."""
         parameters = self._library.llama_context_default_params()
         words = parameters.words
-        # Types of rope scaling, pooling, attention and flash attention are -1 each, for "as the model says".
+        # Types of rope scaling, pooling, attention and flash attention are -1 each, for "as the
+        # model says".
         types = next(i for i in range(40) if all(word == 0xFFFFFFFF for word in words[i : i + 4]))
         words[types + 3] = 0
         # The types of keys and of values stand after two empty pointers.
-        cache = next(i for i in range(types, 60) if words[i - 4 : i + 2] == [0, 0, 0, 0, _F16, _F16])
+        cache = next(
+            i for i in range(types, 60) if words[i - 4 : i + 2] == [0, 0, 0, 0, _F16, _F16]
+        )
         words[cache] = words[cache + 1] = _F32
         return parameters
 

@@ -1,7 +1,8 @@
-"""llama.cpp's own reading of a GGUF file's vocabulary, through the C functions in xllamacpp's library.
+"""llama.cpp's own reading of a GGUF file's vocabulary, through the C functions in xllamacpp's
+library.
 
-Only the vocabulary is read, so that files need no tensors. llama_model_params is passed by value and grows from release
-to release; here it is bytes, more than it has, of which one is changed.
+Only the vocabulary is read, so that files need no tensors. llama_model_params is passed by value
+and grows from release to release; here it is bytes, more than it has, of which one is changed.
 """
 
 import ctypes
@@ -29,18 +30,29 @@ def _library() -> ctypes.CDLL:
     library.llama_vocab_is_eog.argtypes = [pointer, ctypes.c_int32]
     library.llama_vocab_is_eog.restype = ctypes.c_bool
     ids = ctypes.POINTER(ctypes.c_int32)
-    library.llama_tokenize.argtypes = [pointer, text, ctypes.c_int32, ids, ctypes.c_int32, ctypes.c_bool, ctypes.c_bool]
+    library.llama_tokenize.argtypes = [
+        pointer,
+        text,
+        ctypes.c_int32,
+        ids,
+        ctypes.c_int32,
+        ctypes.c_bool,
+        ctypes.c_bool,
+    ]
     return library
 
 
 class LlamaCppVocabulary:
-    """Raises ValueError with llama.cpp's reason where it refuses the file. A context manager: it frees its model."""
+    """Raises ValueError with llama.cpp's reason where it refuses the file. A context manager: it
+    frees its model."""
 
     def __init__(self, path: Path) -> None:
         self._library = library = _library()
         lines: list[str] = []
         log_type = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-        self._log = log_type(lambda level, line, data: lines.append((line or b"").decode(errors="replace")))
+        self._log = log_type(
+            lambda level, line, data: lines.append((line or b"").decode(errors="replace"))
+        )
         library.llama_log_set(self._log, None)
         library.llama_backend_init()
         parameters = library.llama_model_default_params()
@@ -61,7 +73,9 @@ class LlamaCppVocabulary:
         encoded = text.encode()
         room = len(encoded) + 8
         ids = (ctypes.c_int32 * room)()
-        count = self._library.llama_tokenize(self._vocabulary, encoded, len(encoded), ids, room, add_special, True)
+        count = self._library.llama_tokenize(
+            self._vocabulary, encoded, len(encoded), ids, room, add_special, True
+        )
         assert count >= 0
         return ids[:count]
 

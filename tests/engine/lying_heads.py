@@ -1,7 +1,8 @@
-"""Heads whose config.json or weights lie at random, loaded and run for drafts: python lying_heads.py SEED COUNT.
+"""Heads whose config.json or weights lie at random, loaded and run for drafts: python
+lying_heads.py SEED COUNT.
 
-Prints a line for each: refused, with the reason, or drafted. Memory that is read or written out of bounds ends the
-process.
+Prints a line for each: refused, with the reason, or drafted. Memory that is read or written out of
+bounds ends the process.
 """
 
 import copy
@@ -62,16 +63,22 @@ def lie(choose: np.random.Generator, config: dict, found: dict) -> None:
     def one_of(things):
         return things[int(choose.integers(len(things)))]
 
-    kind = one_of(("layer", "layer", "head", "rope", "taps", "shape", "shape", "ids", "gone", "embedding"))
+    kind = one_of(
+        ("layer", "layer", "head", "rope", "taps", "shape", "shape", "ids", "gone", "embedding")
+    )
     name = one_of(sorted(found))
     if kind == "layer":
         config["transformer_layer_config"][one_of(sorted(LAYER))] = one_of(NUMBERS)
     elif kind == "head":
-        config[one_of(("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm"))] = one_of(NUMBERS)
+        config[one_of(("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm"))] = (
+            one_of(NUMBERS)
+        )
     elif kind == "rope":
         config["transformer_layer_config"]["rope_parameters"] = one_of(ROPES)
     elif kind == "taps":
-        config["eagle_aux_hidden_state_layer_ids"] = [one_of(NUMBERS) for _ in range(int(choose.integers(4)))]
+        config["eagle_aux_hidden_state_layer_ids"] = [
+            one_of(NUMBERS) for _ in range(int(choose.integers(4)))
+        ]
     elif kind == "shape":
         shape = [max(0, size + one_of((-size, -1, 0, 1, size))) for size in found[name].shape]
         found[name] = torch.zeros(shape, dtype=found[name].dtype)
@@ -80,13 +87,20 @@ def lie(choose: np.random.Generator, config: dict, found: dict) -> None:
     elif kind == "gone":
         del found[name]
     else:
-        found["embed_tokens.weight"] = random(one_of((1, 60, VOCABULARY, 70)), one_of((1, 8, SIZE, 64)))
+        found["embed_tokens.weight"] = random(
+            one_of((1, 60, VOCABULARY, 70)), one_of((1, 8, SIZE, 64))
+        )
 
 
 def odd_shape(choose: np.random.Generator) -> dict:
     """Sizes that fit each other, and that no published head has."""
     if choose.random() < 0.1:  # more heads over a key head, or larger ones, than our kernel takes
-        large = {"num_attention_heads": 260, "num_key_value_heads": 1, "hidden_size": 260, "head_dim": 2}
+        large = {
+            "num_attention_heads": 260,
+            "num_key_value_heads": 1,
+            "hidden_size": 260,
+            "head_dim": 2,
+        }
         return large if choose.random() < 0.5 else {"head_dim": 258}
     kv_heads = int(choose.integers(1, 4))
     heads = kv_heads * int(choose.choice([1, 2, 3, 7]))
@@ -108,12 +122,17 @@ def outcome(choose: np.random.Generator, folder: Path, target: ModelRunner) -> s
         if found:
             lie(choose, config, found)
     try:
-        head, embedding = load_head(write(folder, json.loads(json.dumps(config)), found), target.loaded)
+        head, embedding = load_head(
+            write(folder, json.loads(json.dumps(config)), found), target.loaded
+        )
         runner = head_drafter(head, target, name="head", num_slots=4, embedding=embedding).runner
     except (ValueError, OSError) as error:
         return f"refused: {error}"
     runner.features.copy_(random(4, MAX_LEN, runner.features.shape[2]))
-    texts = [Segment(slot, 0, np.arange(MAX_LEN - 1, dtype=np.int32) % VOCABULARY, 2) for slot in range(4)]
+    texts = [
+        Segment(slot, 0, np.arange(MAX_LEN - 1, dtype=np.int32) % VOCABULARY, 2)
+        for slot in range(4)
+    ]
     proposals = runner.propose(texts, None, 4)
     following = [Segment(slot, MAX_LEN - 1, np.array([5], dtype=np.int32), 1) for slot in range(4)]
     proposals = runner.propose(following, [1, 3, 5, 7], 4)

@@ -1,7 +1,8 @@
-"""The real engine, controller and drafters over models that are tables: the next token's distribution by the last one.
+"""The real engine, controller and drafters over models that are tables: the next token's
+distribution by the last one.
 
-Time is a fake clock's: a step takes longer for every token that is verified, and for what was drawn, so that policies
-that learn from time can learn from that, too.
+Time is a fake clock's: a step takes longer for every token that is verified, and for what was
+drawn, so that policies that learn from time can learn from that, too.
 """
 
 from collections.abc import Sequence
@@ -44,12 +45,15 @@ class TableRunner:
     def keep_path(self, slot, num_tokens, nodes) -> None: ...
 
     def forward(self, segments) -> torch.Tensor:
-        last = [segment.token_ids[len(segment.token_ids) - segment.num_logits :] for segment in segments]
+        last = [
+            segment.token_ids[len(segment.token_ids) - segment.num_logits :] for segment in segments
+        ]
         return self.log_probs[torch.from_numpy(np.concatenate(last).astype(np.int64))]
 
 
 class TableHead:
-    """A drafter of trees of the likeliest tokens, as heads are, over a table. Implements core.drafter.TreeDrafter."""
+    """A drafter of trees of the likeliest tokens, as heads are, over a table. Implements
+    core.drafter.TreeDrafter."""
 
     def __init__(self, table: np.ndarray):
         self.spec = DrafterSpec("table head", has_passes=True, makes_trees=True)
@@ -84,23 +88,31 @@ class TableHead:
 
 
 class TableExecutor(LiveExecutor):
-    """seconds_of: float [V], how much longer a step takes for each token that was drafted. Also says the divergence of
-    drafts from the target."""
+    """seconds_of: float [V], how much longer a step takes for each token that was drafted. Also
+    says the divergence of drafts from the target."""
 
-    def __init__(self, target: np.ndarray, drafters: Sequence[Drafter], seconds_of: np.ndarray | None = None):
+    def __init__(
+        self, target: np.ndarray, drafters: Sequence[Drafter], seconds_of: np.ndarray | None = None
+    ):
         super().__init__(TableRunner(target), tuple(drafters))
         self._seconds_of = np.zeros(len(target)) if seconds_of is None else seconds_of
 
     def draft(self, batch, plan):
         drafts = super().draft(batch, plan)
         self._drafting = sum(float(self._seconds_of[draft.token_ids].sum()) for draft in drafts)
-        has_passes = np.array([*(drafter.spec.has_passes for drafter in self.drafters), False])[plan.drafter]
-        self._drafting += float(DRAFT_SECONDS.seconds(1.0)) * int(plan.passes[has_passes].max(initial=0))
+        has_passes = np.array([*(drafter.spec.has_passes for drafter in self.drafters), False])[
+            plan.drafter
+        ]
+        self._drafting += float(DRAFT_SECONDS.seconds(1.0)) * int(
+            plan.passes[has_passes].max(initial=0)
+        )
         return drafts
 
     def verify(self, batch, drafts):
         self._num_fed = sum(map(len, drafts)) + len(batch.decoding) + sum(batch.num_prefill_tokens)
-        return replace(super().verify(batch, drafts), extras={"divergence": self._divergence(batch, drafts)})
+        return replace(
+            super().verify(batch, drafts), extras={"divergence": self._divergence(batch, drafts)}
+        )
 
     def _step_seconds(self, target):
         return StepSeconds(self._drafting, float(TARGET_SECONDS.seconds(self._num_fed)), 1e-4)
@@ -118,14 +130,25 @@ class TableExecutor(LiveExecutor):
 
 
 def serve(
-    policy: str | Policy, requests: list[Request], executor: TableExecutor, *, batch: int, max_draft_tokens: int
+    policy: str | Policy,
+    requests: list[Request],
+    executor: TableExecutor,
+    *,
+    batch: int,
+    max_draft_tokens: int,
 ) -> int:
     """Serve all requests, so many at a time; returns how many draft tokens were accepted."""
     total = max(request.max_num_tokens for request in requests) + max_draft_tokens
     blocks = BlockManager(batch * (2 + total // 16), 16, batch)
-    limits = {"max_batched_tokens": 4096, "max_model_len": total, "max_draft_tokens": max_draft_tokens}
+    limits = {
+        "max_batched_tokens": 4096,
+        "max_model_len": total,
+        "max_draft_tokens": max_draft_tokens,
+    }
     specs = tuple(drafter.spec for drafter in executor.drafters)
-    latency = LatencyModel(TARGET_SECONDS, tuple(DRAFT_SECONDS if spec.has_passes else None for spec in specs))
+    latency = LatencyModel(
+        TARGET_SECONDS, tuple(DRAFT_SECONDS if spec.has_passes else None for spec in specs)
+    )
     controller = Controller(policy, max_draft_tokens, latency, drafters=specs, strict=True)
     core, now, accepted = EngineCore(Scheduler(blocks, **limits), executor, controller), 0.0, 0
     waiting = list(reversed(requests))
@@ -139,11 +162,14 @@ def serve(
 
 
 def p_of_transitions(texts: list[list[int]], table: np.ndarray) -> float:
-    """Of all pairs of neighbours in texts, were they drawn from the table: by chi-square, a test for each last token of
-    more than one successor; the least of their p-values times their number (Bonferroni), at most 1."""
+    """Of all pairs of neighbours in texts, were they drawn from the table: by chi-square, a test
+    for each last token of more than one successor; the least of their p-values times their number
+    (Bonferroni), at most 1."""
     counts = np.zeros(table.shape)
     for text in texts:
         np.add.at(counts, (text[:-1], text[1:]), 1)
-    rows = [row for row in range(len(table)) if (table[row] > 0).sum() > 1 and counts[row].sum() > 0]
+    rows = [
+        row for row in range(len(table)) if (table[row] > 0).sum() > 1 and counts[row].sum() > 0
+    ]
     assert not counts[table == 0].any()
     return min(1.0, len(rows) * min(p_of_fit(counts[row], table[row]) for row in rows))

@@ -1,4 +1,5 @@
-"""Two small target models, decoding with them through verify, and the distributions written down naively."""
+"""Two small target models, decoding with them through verify, and the distributions written down
+naively."""
 
 from collections.abc import Callable
 from statistics import NormalDist
@@ -21,9 +22,14 @@ def make_requests(num: int, **params) -> list[Request]:
     return [Request(i, PROMPT, sampling_params, seed=1_000_003 * i) for i in range(num)]
 
 
-def markov_logits(table: np.ndarray, requests: list[Request], drafts: list[np.ndarray]) -> torch.Tensor:
+def markov_logits(
+    table: np.ndarray, requests: list[Request], drafts: list[np.ndarray]
+) -> torch.Tensor:
     """Rows of a model that sees only the last token: table is [V, V], logits by last token."""
-    last = [np.concatenate([request.token_ids[-1:], draft]) for request, draft in zip(requests, drafts, strict=True)]
+    last = [
+        np.concatenate([request.token_ids[-1:], draft])
+        for request, draft in zip(requests, drafts, strict=True)
+    ]
     return torch.from_numpy(table[np.concatenate(last)])
 
 
@@ -33,7 +39,13 @@ def verify_chains(logits, requests, draft_token_ids, draft_probs):
     return verify(logits, requests, [chain(token_ids, probs=probs) for token_ids, probs in pairs])
 
 
-def decode(logits_of: Callable, requests: list[Request], drafter: Drafter | None, max_draft: int = 3, seed: int = 0):
+def decode(
+    logits_of: Callable,
+    requests: list[Request],
+    drafter: Drafter | None,
+    max_draft: int = 3,
+    seed: int = 0,
+):
     """Decode all requests to their max_tokens, with a new random draft length per request and step.
 
     Returns the outputs int [R, max_tokens] and the accepted and verified draft tokens of all steps.
@@ -60,7 +72,9 @@ def reference_probs(logits: np.ndarray, params: SamplingParams, prompt, output) 
     """The distribution of the next token, float64 [V], as one would explain it: loops and sorts."""
     logits = np.array(logits, dtype=np.float64)
     if params.allowed_token_ids:
-        logits[[token_id not in params.allowed_token_ids for token_id in range(len(logits))]] = -np.inf
+        logits[
+            [token_id not in params.allowed_token_ids for token_id in range(len(logits))]
+        ] = -np.inf
     for word in params.bad_words_token_ids:
         if [*output][len(output) - len(word) + 1 :] == [*word[:-1]]:
             logits[word[-1]] = -np.inf
@@ -68,9 +82,13 @@ def reference_probs(logits: np.ndarray, params: SamplingParams, prompt, output) 
         logits[token_id] += bias
     for token_id in set(prompt) | set(output):
         scale = params.repetition_penalty
-        logits[token_id] = logits[token_id] / scale if logits[token_id] > 0 else logits[token_id] * scale
+        logits[token_id] = (
+            logits[token_id] / scale if logits[token_id] > 0 else logits[token_id] * scale
+        )
     for token_id in set(output):
-        logits[token_id] -= params.frequency_penalty * list(output).count(token_id) + params.presence_penalty
+        logits[token_id] -= (
+            params.frequency_penalty * list(output).count(token_id) + params.presence_penalty
+        )
     probs = np.exp((logits - logits.max()) / params.temperature)
     probs /= probs.sum()
     probs[probs < params.min_p * probs.max()] = 0
@@ -87,7 +105,10 @@ def reference_probs(logits: np.ndarray, params: SamplingParams, prompt, output) 
 def pair_probs(table: np.ndarray, params: SamplingParams) -> np.ndarray:
     """Probability of the first two output tokens, [V, V]."""
     first = reference_probs(table[PROMPT[-1]], params, PROMPT, [])
-    second = [reference_probs(table[token_id], params, PROMPT, [token_id]) for token_id in range(len(table))]
+    second = [
+        reference_probs(table[token_id], params, PROMPT, [token_id])
+        for token_id in range(len(table))
+    ]
     return first[:, None] * np.array(second)
 
 

@@ -1,4 +1,5 @@
-"""Random draft trees for tests: shapes that change with every call, some of whose nodes are right."""
+"""Random draft trees for tests: shapes that change with every call, some of whose nodes are
+right."""
 
 import numpy as np
 
@@ -10,8 +11,11 @@ def random_parents(random: np.random.Generator, num_nodes: int) -> np.ndarray:
     return np.array([random.integers(-1, node) for node in range(num_nodes)], dtype=np.int32)
 
 
-def random_tree(random: np.random.Generator, num_nodes: int, ground_truth: list[int], vocabulary: int) -> Draft:
-    """A tree in which about every other child is what plain decoding emits there (ground truth), if its parent is."""
+def random_tree(
+    random: np.random.Generator, num_nodes: int, ground_truth: list[int], vocabulary: int
+) -> Draft:
+    """A tree in which about every other child is what plain decoding emits there (ground truth), if
+    its parent is."""
     parents = random_parents(random, num_nodes)
     token_ids = random.integers(0, vocabulary, num_nodes, dtype=np.int32)
     right_depth = {-1: 0}  # of nodes whose whole path is right

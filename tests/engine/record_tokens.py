@@ -2,8 +2,9 @@
 
     python tests/engine/record_tokens.py
 
-Needs `pip install xllamacpp` (`make test-files` installs it). A small vocabulary is written under every
-`tokenizer.ggml.pre` that we know, and the tokens that llama.cpp gives for the same lines are kept as a digest.
+Needs `pip install xllamacpp` (`make test-files` installs it). A small vocabulary is written under
+every `tokenizer.ggml.pre` that we know, and the tokens that llama.cpp gives for the same lines are
+kept as a digest.
 """
 
 import hashlib
@@ -40,8 +41,13 @@ def digest(tokens: Iterable[list[int]]) -> str:
 def recorded_vocabulary(record: dict) -> Described:
     """Its merges go across words, so that every cut shows."""
     merges = tuple(record["merges"])
-    tokens = (*sorted(ByteLevel.alphabet()), *dict.fromkeys(merge.replace(" ", "") for merge in merges))
-    return Described("gpt2", tokens, (1,) * len(tokens), merges).having(bos_token_id=1, eos_token_id=2)
+    tokens = (
+        *sorted(ByteLevel.alphabet()),
+        *dict.fromkeys(merge.replace(" ", "") for merge in merges),
+    )
+    return Described("gpt2", tokens, (1,) * len(tokens), merges).having(
+        bos_token_id=1, eos_token_id=2
+    )
 
 
 def main() -> None:
@@ -51,7 +57,9 @@ def main() -> None:
     described = recorded_vocabulary(record)
     with tempfile.TemporaryDirectory() as folder:
         for pre in (name for name, split in SPLITS.items() if split.is_byte_level):
-            with LlamaCppVocabulary(write(Path(folder, "tiny.gguf"), described.having(pre=pre))) as theirs:
+            with LlamaCppVocabulary(
+                write(Path(folder, "tiny.gguf"), described.having(pre=pre))
+            ) as theirs:
                 record["digests"][pre] = digest(map(theirs.tokenize, LINES))
     RECORD.write_text(json.dumps(record, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 

@@ -24,11 +24,17 @@ def save_tokenizer(folder: Path) -> None:
     vocabulary = {"<unk>": 0, "<s>": 1, "<end>": 2} | {f"w{i}": i for i in range(3, 32)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unk>").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unk>"
+    ).save_pretrained(folder)
 
 
-def save_model(folder: Path, model_type: str = "llama", auto: type = AutoModelForCausalLM, **changes: object) -> Path:
+def save_model(
+    folder: Path, model_type: str = "llama", auto: type = AutoModelForCausalLM, **changes: object
+) -> Path:
     torch.manual_seed(0)
-    auto.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes})).save_pretrained(folder)
+    auto.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes})).save_pretrained(
+        folder
+    )
     save_tokenizer(folder)
     return folder

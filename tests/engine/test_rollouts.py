@@ -1,4 +1,5 @@
-"""examples/rollouts.py on the embedded engine, with a tiny random model. In vLLM: tests/vllm_real/test_rollouts.py."""
+"""examples/rollouts.py on the embedded engine, with a tiny random model. In vLLM:
+tests/vllm_real/test_rollouts.py."""
 
 import sys
 from pathlib import Path
@@ -15,13 +16,25 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture
 def rollouts(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setattr(build, "profiled_latency", lambda *_, **__: LatencyModel(CostCurve.linear(0.01, 1e-6)))
+    monkeypatch.setattr(
+        build, "profiled_latency", lambda *_, **__: LatencyModel(CostCurve.linear(0.01, 1e-6))
+    )
     import rollouts
 
     monkeypatch.setattr(rollouts, "PROMPTS", ["a b a b", "c d e"])
     monkeypatch.setattr(rollouts, "NOISE", 1.0)
     save_model(tmp_path / "model", "llama")
-    words = ["--embedded", "--model", str(tmp_path / "model"), "--rounds", "2", "--prompts", "4", "--max-tokens", "12"]
+    words = [
+        "--embedded",
+        "--model",
+        str(tmp_path / "model"),
+        "--rounds",
+        "2",
+        "--prompts",
+        "4",
+        "--max-tokens",
+        "12",
+    ]
     monkeypatch.setattr(sys, "argv", ["rollouts.py", *words, "--check"])
     return rollouts
 

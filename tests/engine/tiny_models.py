@@ -1,4 +1,5 @@
-"""Random tiny models for unit tests: real transformers classes, a vocabulary of 61, no checkpoint."""
+"""Random tiny models for unit tests: real transformers classes, a vocabulary of 61, no
+checkpoint."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
@@ -22,10 +23,16 @@ SHAPE = {
 def tiny_llama(seed: int = 0, attention: str = ATTENTION_NAME) -> LlamaForCausalLM:
     register_attention()
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**SHAPE, attn_implementation=attention)).eval().requires_grad_(False)
+    return (
+        LlamaForCausalLM(LlamaConfig(**SHAPE, attn_implementation=attention))
+        .eval()
+        .requires_grad_(False)
+    )
 
 
-def tiny_mistral(seed: int = 0, attention: str = ATTENTION_NAME, sliding_window: int = 7) -> MistralForCausalLM:
+def tiny_mistral(
+    seed: int = 0, attention: str = ATTENTION_NAME, sliding_window: int = 7
+) -> MistralForCausalLM:
     register_attention()
     torch.manual_seed(seed)
     config = MistralConfig(**SHAPE, sliding_window=sliding_window, attn_implementation=attention)

@@ -3,7 +3,14 @@
 import sys
 from pathlib import Path
 
-for folder in ("engine", "engine/drafting", "engine/runtime", "drafters", "lab/drafters", "vllm_real"):
+for folder in (
+    "engine",
+    "engine/drafting",
+    "engine/runtime",
+    "drafters",
+    "lab/drafters",
+    "vllm_real",
+):
     sys.path.append(str(Path(__file__).parents[1] / folder))
 
 from shared_model import loaded_once  # noqa: E402

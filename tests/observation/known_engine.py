@@ -5,9 +5,10 @@ import numpy as np
 from smartspec.observation.records import DraftOutcome, Observation, StepSize
 
 SETUP = {
-    "engine": "vllm", "version": "0.33.0", "model": "toy-8b", "method": "eagle3", "draft_model": "head",
-    "dtype": "bf16", "quantization": "None", "device": "NVIDIA H100", "platform": "gpu", "parallel": [1],
-    "has_passes": True, "longest": 5, "max_requests": 256, "max_batched_tokens": 8192,
+    "engine": "vllm", "version": "0.33.0", "model": "toy-8b", "method": "eagle3",
+    "draft_model": "head", "dtype": "bf16", "quantization": "None", "device": "NVIDIA H100",
+    "platform": "gpu", "parallel": [1], "has_passes": True, "longest": 5, "max_requests": 256,
+    "max_batched_tokens": 8192,
 }  # fmt: skip
 PROMPT, ANSWER = 100, 200
 BEND = 256
@@ -19,9 +20,11 @@ def seconds_of(fed: float, requests: int, passes: int, has_prefill: bool = False
     return times + 1e-3 * has_prefill
 
 
-def observe(cells, *, rate=0.7, steps=400, setup=None, noise=0.02, classes=None, seed=0) -> Observation:
-    """cells: (requests, draft length) that were served. rate: acceptance of a draft token. classes: rate by class, with
-    equally many tokens each."""
+def observe(
+    cells, *, rate=0.7, steps=400, setup=None, noise=0.02, classes=None, seed=0
+) -> Observation:
+    """cells: (requests, draft length) that were served. rate: acceptance of a draft token. classes:
+    rate by class, with equally many tokens each."""
     rng, found = np.random.default_rng(seed), Observation({**SETUP, **(setup or {})})
     for requests, length in cells:
         rates = {"": rate} if classes is None else classes
@@ -31,7 +34,13 @@ def observe(cells, *, rate=0.7, steps=400, setup=None, noise=0.02, classes=None,
         mean = float(shares @ np.array(list(emitted_by_class.values())))
         arriving = requests * mean / ANSWER
         sizes = [
-            _step(requests, length, mean, int(rng.poisson(arriving)), float(np.exp(noise * rng.standard_normal())))
+            _step(
+                requests,
+                length,
+                mean,
+                int(rng.poisson(arriving)),
+                float(np.exp(noise * rng.standard_normal())),
+            )
             for _ in range(steps)
         ]
         found.add_steps([length] * steps, sizes)
@@ -39,7 +48,8 @@ def observe(cells, *, rate=0.7, steps=400, setup=None, noise=0.02, classes=None,
             rows = share * steps * requests
             chances = [p**d * (1 if d == length else 1 - p) for d in range(length + 1)]
             found.add_outcomes(
-                (DraftOutcome(name, length, length, d), round(rows * chance)) for d, chance in enumerate(chances)
+                (DraftOutcome(name, length, length, d), round(rows * chance))
+                for d, chance in enumerate(chances)
             )
         found.arrivals.requests += sum(size.prefills for size in sizes)
         found.arrivals.prompt_tokens += PROMPT * sum(size.prefills for size in sizes)

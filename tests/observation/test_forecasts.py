@@ -13,7 +13,9 @@ LENGTHS = (0, 1, 3, 5)
 @pytest.fixture(scope="module")
 def forecasts() -> Forecasts:
     """From two loads."""
-    return Forecasts(observe([(level, length) for level in (1, 64) for length in LENGTHS]), 5, num_draws=20)
+    return Forecasts(
+        observe([(level, length) for level in (1, 64) for length in LENGTHS]), 5, num_draws=20
+    )
 
 
 @pytest.mark.parametrize("requests", [1, 4, 16, 64, 128])
@@ -48,8 +50,8 @@ def test_what_is_extrapolated_is_named(forecasts):
 
 
 def test_shorter_drafts_without_passes_are_known():
-    """A lookup's drafts cost what is verified of them, and their first tokens were seen. Steps without a draft are
-    those of no speculation, where there were such."""
+    """A lookup's drafts cost what is verified of them, and their first tokens were seen. Steps
+    without a draft are those of no speculation, where there were such."""
     drafts = observe([(1, 5), (64, 5)], setup={"has_passes": False})
     seen = Forecasts(drafts, 5, num_draws=1)
     assert {seen.known(64, length) for length in (OFF, 0, 1, 3)} == {"beyond"}
@@ -58,12 +60,15 @@ def test_shorter_drafts_without_passes_are_known():
     assert {seen.known(64, length) for length in (OFF, 0)} == {"seen"}
     assert {seen.known(16, OFF), *(seen.known(64, length) for length in (1, 3))} == {"between"}
     with_passes = Forecasts(observe([(64, length) for length in LENGTHS]), 5, num_draws=1)
-    assert (with_passes.known(64, 0), with_passes.known(64, OFF)) == ("seen", "beyond")  # a pass always ran
+    # a pass always ran
+    assert (with_passes.known(64, 0), with_passes.known(64, OFF)) == ("seen", "beyond")
 
 
 def test_a_single_length_leaves_wide_intervals():
     both, one = (
-        Forecasts(observe([(level, length) for level in (1, 64) for length in lengths]), 5, num_draws=20)
+        Forecasts(
+            observe([(level, length) for level in (1, 64) for length in lengths]), 5, num_draws=20
+        )
         for lengths in (LENGTHS, (3,))
     )
 
@@ -78,8 +83,10 @@ def test_the_crossover_is_where_drafts_stop_to_pay():
     seen = [(level, length) for level in (1, 16, 64, 128, 256) for length in LENGTHS]
     forecasts = Forecasts(observe(seen, rate=0.4), 5, num_draws=10)
     found = forecasts.likeliest.crossover(256)
-    gains = {n: max(true_speed(n, k, 0.4) for k in range(1, 6)) - true_speed(n, 0, 0.4, off=True) for n in
-             loads_up_to(256)}  # fmt: skip
+    gains = {
+        n: max(true_speed(n, k, 0.4) for k in range(1, 6)) - true_speed(n, 0, 0.4, off=True)
+        for n in loads_up_to(256)
+    }
     last = max(n for n, gain in gains.items() if gain > 0)
     assert found is not None and last / 1.3 <= found <= 1.3 * min(n for n in gains if n > last)
 
@@ -92,7 +99,9 @@ def test_without_a_crossover_there_is_none():
 def test_regret_is_that_of_the_present_setting():
     """A third of the steps each: with drafts of five tokens, one and none."""
     best = summary(Forecasts(observe([(4, 5)], rate=0.9), 5, num_draws=5))["regret"]["value"]
-    mixed = summary(Forecasts(observe([(4, 5), (4, 1), (4, 0)], rate=0.9), 5, num_draws=5))["regret"]
+    mixed = summary(Forecasts(observe([(4, 5), (4, 1), (4, 0)], rate=0.9), 5, num_draws=5))[
+        "regret"
+    ]
     speeds = {length: true_speed(4, length, 0.9) for length in (5, 1, 0)}
     tokens = {length: sum(0.9**d for d in range(length + 1)) for length in speeds}
     now = sum(tokens.values()) / sum(tokens[length] / speeds[length] for length in speeds)
@@ -128,7 +137,10 @@ def test_the_drafters_kv_is_told_with_what_it_costs():
     length = found["traffic"]["mean_prompt_tokens"] + found["traffic"]["mean_output_tokens"]
     assert found["drafter_kv"]["requests_without"] == pytest.approx(80_000 / length, rel=1e-3)
 
-    assert "the drafter's KV takes 25.0% of the memory for KV: 60,000 tokens fit, 80,000 without it" in text(found)
+    assert (
+        "the drafter's KV takes 25.0% of the memory for KV: 60,000 tokens fit, 80,000 without it"
+        in text(found)
+    )
     assert summary(Forecasts(observe([(4, 3)]), 3, num_draws=1))["drafter_kv"] is None
 
 

@@ -23,7 +23,11 @@ def found():
     lines = read_cells([RECORDED])
     cells = fixed_cells(lines)
     seen = [cell for cell in cells if cell["level"] in LEVELS and cell["cell"] != "off"]
-    return [p for p in predictions(cells, observation_of(seen, device_of(lines)), LEVELS) if not p.is_seen]
+    return [
+        p
+        for p in predictions(cells, observation_of(seen, device_of(lines)), LEVELS)
+        if not p.is_seen
+    ]
 
 
 def test_cells_that_were_not_seen(found):
@@ -51,4 +55,6 @@ def test_the_card_is_that_of_the_recorded_steps(tmp_path):
     write_card(read_cells([RECORDED]), tmp_path / "card.json")
     made, kept = Card.read(tmp_path / "card.json"), Card.read(CARD)
     assert made.acceptance == pytest.approx(kept.acceptance, abs=1e-3)
-    assert made.latency["target"]["constant"] == pytest.approx(kept.latency["target"]["constant"], rel=1e-3)
+    assert made.latency["target"]["constant"] == pytest.approx(
+        kept.latency["target"]["constant"], rel=1e-3
+    )

@@ -1,4 +1,5 @@
-"""Nine times in ten the true speed lies in its interval, on engines and traffic that are drawn at random."""
+"""Nine times in ten the true speed lies in its interval, on engines and traffic that are drawn at
+random."""
 
 import numpy as np
 import pytest
@@ -25,5 +26,9 @@ def test_the_true_speed_lies_in_the_interval(has_passes):
         for requests, load in zip(loads, found, strict=True):
             for length in (OFF, 1, engine.longest):
                 said = load["lengths"][name_of(length)]
-                held.append(said["low"] <= engine.serve(None, requests, length, 3000, seed + 1) <= said["high"])
+                held.append(
+                    said["low"]
+                    <= engine.serve(None, requests, length, 3000, seed + 1)
+                    <= said["high"]
+                )
     assert np.mean(held) >= 0.9

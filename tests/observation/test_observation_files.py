@@ -42,14 +42,21 @@ def test_a_file_holds_all_of_it(observation, file):
 
 def test_metrics_hold_all_of_it(observation):
     labels = {"setup": 'a "quoted" name\\n'}
-    odd = Observation(observation.setup | labels, observation.cells, observation.outcomes, observation.arrivals)
+    odd = Observation(
+        observation.setup | labels, observation.cells, observation.outcomes, observation.arrivals
+    )
 
     def line(name, labels, value):
-        escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+        escaped = {
+            k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            for k, v in labels.items()
+        }
         pairs = ",".join([f'{k}="{v}"' for k, v in escaped.items()])
         return f"{name}{{{pairs}}} {value!r}"
 
-    page = "\n".join(["# HELP x y", "vllm:num_requests 3", *(line(*each) for each in samples_of("0", odd))])
+    page = "\n".join(
+        ["# HELP x y", "vllm:num_requests 3", *(line(*each) for each in samples_of("0", odd))]
+    )
     (found,) = observations_of(page)
     assert same(found, odd)
 
@@ -105,7 +112,9 @@ def test_it_needs_numpy_alone(file):
 def test_many_classes_are_one():
     found = Observation({})
     found.add_outcomes((DraftOutcome(f"class {n}", 3, 3, 1), 1) for n in range(MAX_CLASSES + 50))
-    assert len(found.classes) == MAX_CLASSES + 1 and sum(found.outcomes.values()) == MAX_CLASSES + 50
+    assert (
+        len(found.classes) == MAX_CLASSES + 1 and sum(found.outcomes.values()) == MAX_CLASSES + 50
+    )
 
 
 def test_engines_side_by_side_add_up(observation):
@@ -116,7 +125,8 @@ def test_engines_side_by_side_add_up(observation):
 
 
 def test_acceptance_of_other_lengths_counts_the_steps_that_they_would_take():
-    """Classes with equally many tokens: of longer drafts, those that accept more take fewer steps."""
+    """Classes with equally many tokens: of longer drafts, those that accept more take fewer
+    steps."""
     rates = {"good": 0.9, "bad": 0.3}
     found = draft_of(observe([(16, 5)], classes=rates), 1)
     tokens = {name: 1 + rate for name, rate in rates.items()}
@@ -154,7 +164,14 @@ def test_tables_in_the_form_of_each_engine(tmp_path, file, capsys):
     assert vllm["num_speculative_tokens"] == max(length for *_, length in rows) <= 5
     sglang = json.loads((tmp_path / "tables/sglang.json").read_text())
     assert "1" in sglang and all(each["candidate_steps"] for each in sglang.values())
-    assert max(json.loads((tmp_path / "tables/tensorrt-llm.json").read_text())["draft_len_schedule"].values()) <= 5
+    assert (
+        max(
+            json.loads((tmp_path / "tables/tensorrt-llm.json").read_text())[
+                "draft_len_schedule"
+            ].values()
+        )
+        <= 5
+    )
 
 
 def test_a_longer_draft_than_the_head_has_is_refused(tmp_path, observation, capsys):
@@ -164,7 +181,9 @@ def test_a_longer_draft_than_the_head_has_is_refused(tmp_path, observation, caps
     assert "drafts 1 to 5 tokens" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--longest", "0"], ["--longest", "10000"], ["--tables", "x", "--max-batch", "0"]])
+@pytest.mark.parametrize(
+    "words", [["--longest", "0"], ["--longest", "10000"], ["--tables", "x", "--max-batch", "0"]]
+)
 def test_numbers_that_cannot_be_are_named(file, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([str(file), *words]) == 2
@@ -174,7 +193,9 @@ def test_numbers_that_cannot_be_are_named(file, words, capsys, tmp_path, monkeyp
 def test_json_is_the_summary(file, capsys):
     assert main([str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"loads", "crossover", "regret", "acceptance", "drafter_kv", "traffic", "setup"} == set(found)
+    assert {"loads", "crossover", "regret", "acceptance", "drafter_kv", "traffic", "setup"} == set(
+        found
+    )
     assert set(found["acceptance"]) == {"all", "code"}
     load = found["loads"][-1]
     best = load["goodput"]
@@ -183,7 +204,9 @@ def test_json_is_the_summary(file, capsys):
 
 
 def test_a_card_has_no_paths(tmp_path, observation):
-    known = Observation.from_dict(observation.to_dict() | {"setup": SETUP | {"model": "/models/of/me/toy-8b"}})
+    known = Observation.from_dict(
+        observation.to_dict() | {"setup": SETUP | {"model": "/models/of/me/toy-8b"}}
+    )
     Card.of(known).write(tmp_path / "card.json")
     card = Card.read(tmp_path / "card.json")
     assert card == Card.of(known)

@@ -4,7 +4,11 @@ from smartspec.report.folder import Measured
 from smartspec.report.matrix import Cell, Load, Matrix, Variant
 from smartspec.workload.records import RequestRecord, SpeculationCounters
 
-VARIANTS = (Variant("off", "off", "none"), Variant("fixed:3", "fixed:3"), Variant("goodput", "goodput"))
+VARIANTS = (
+    Variant("off", "off", "none"),
+    Variant("fixed:3", "fixed:3"),
+    Variant("goodput", "goodput"),
+)
 CHAT, CODE = (Cell(name, Load(concurrency=2)) for name in ("chat", "code"))
 
 
@@ -13,8 +17,19 @@ def matrix(cells=(CHAT, CODE), variants=VARIANTS, **options) -> Matrix:
 
 
 def record(number: int, seconds: float, text: str = "abc", **fields) -> RequestRecord:
-    options = {"ttft_seconds": 0.1, "num_prompt_tokens": 5, "num_output_tokens": 10, "has_usage": True}
-    options |= {"finish_reason": "stop", "error": None, "text": text, "task": "chat", "start_seconds": 0.0}
+    options = {
+        "ttft_seconds": 0.1,
+        "num_prompt_tokens": 5,
+        "num_output_tokens": 10,
+        "has_usage": True,
+    }
+    options |= {
+        "finish_reason": "stop",
+        "error": None,
+        "text": text,
+        "task": "chat",
+        "start_seconds": 0.0,
+    }
     return RequestRecord(prompt_id=f"p {number}", end_to_end_seconds=seconds, **(options | fields))
 
 

@@ -1,4 +1,5 @@
-"""A small OpenAI-compatible server that behaves as it is told: in this process or in one of its own."""
+"""A small OpenAI-compatible server that behaves as it is told: in this process or in one of its
+own."""
 
 import argparse
 import json
@@ -12,12 +13,19 @@ METRICS = ("draft_tokens", "verified_tokens", "accepted_tokens", "decode_rows")
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """mode: sound, garbage (no stream), cut (ends before [DONE]), hang, refuse (401), no-salt (unknown fields are an
-    error). dies_after: the process ends in the middle of the answer after so many chat requests. seconds: of one."""
+    """mode: sound, garbage (no stream), cut (ends before [DONE]), hang, refuse (401), no-salt
+    (unknown fields are an error). dies_after: the process ends in the middle of the answer after so
+    many chat requests. seconds: of one."""
 
     daemon_threads = True
 
-    def __init__(self, port: int = 0, mode: str = "sound", dies_after: int | None = None, seconds: float = 0.0):
+    def __init__(
+        self,
+        port: int = 0,
+        mode: str = "sound",
+        dies_after: int | None = None,
+        seconds: float = 0.0,
+    ):
         super().__init__(("127.0.0.1", port), Handler)
         self.mode, self.dies_after, self.seconds = mode, dies_after, seconds
         self.bodies: list[dict] = []
@@ -53,13 +61,19 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(self.server.seconds)
         self.send_response(200)
         self.end_headers()
-        text = {"choices": [{"index": 0, "delta": {"content": f"{len(body['messages'][-1]['content'])}"}}]}
+        text = {
+            "choices": [
+                {"index": 0, "delta": {"content": f"{len(body['messages'][-1]['content'])}"}}
+            ]
+        }
         self._event(json.dumps(text))
         if self.server.dies_after is not None and len(self.server.bodies) > self.server.dies_after:
             os._exit(3)
         if self.server.mode == "cut":
             return None
-        self._event(json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}))
+        self._event(
+            json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+        )
         self._event("[DONE]")
 
     def _event(self, data: str) -> None:

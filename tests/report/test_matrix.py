@@ -6,7 +6,12 @@ from smartspec.report.matrix import Cell, Load, Matrix, Step, Variant, differenc
 
 def test_a_round_is_one_cell_with_all_variants_and_its_order_turns():
     rounds = list(matrix().rounds(2))
-    assert [(runs[0].cell, runs[0].repetition) for runs in rounds] == [(CHAT, 0), (CODE, 0), (CHAT, 1), (CODE, 1)]
+    assert [(runs[0].cell, runs[0].repetition) for runs in rounds] == [
+        (CHAT, 0),
+        (CODE, 0),
+        (CHAT, 1),
+        (CODE, 1),
+    ]
     orders = [[run.variant for run in runs] for runs in rounds]
     forward = ["off", "fixed:3", "goodput"]
     assert orders == [forward, forward[::-1], forward[::-1], forward]
@@ -27,7 +32,12 @@ def test_names_of_loads_say_what_comes_when(tmp_path):
 
 def test_what_differs_is_named():
     there = matrix(max_tokens=32, settings={"model": None}).description()
-    other = Matrix((Variant("off", "off", "none"),), (CHAT, Cell("rag", Load(rate=1))), 64, settings={"model": "a"})
+    other = Matrix(
+        (Variant("off", "off", "none"),),
+        (CHAT, Cell("rag", Load(rate=1))),
+        64,
+        settings={"model": "a"},
+    )
     found = differences(there, other.description())
     assert found == [
         "variants: fixed:3 (policy fixed:3), goodput (policy goodput) only there",
@@ -41,7 +51,10 @@ def test_what_differs_is_named():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: matrix(variants=[Variant("a", "off"), Variant("a", "goodput")]), "two variants are named a"),
+        (
+            lambda: matrix(variants=[Variant("a", "off"), Variant("a", "goodput")]),
+            "two variants are named a",
+        ),
         (lambda: matrix(cells=[]), "nothing to measure"),
         (lambda: Load(rate=-1.0), "got -1.0"),
         (lambda: Load(concurrency=0), "got 0"),

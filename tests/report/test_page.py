@@ -53,7 +53,13 @@ def page() -> str:
     rows = tuple((f"row {i}", f"{i}") for i in range(LONG_TABLE + 1))
     long = Table("all", ("name", "figure"), rows)
     sections = [
-        Section("First", ("A paragraph & more.",), (CURVES, POINTS), (table,), 'smartspec report --rate "1"'),
+        Section(
+            "First",
+            ("A paragraph & more.",),
+            (CURVES, POINTS),
+            (table,),
+            'smartspec report --rate "1"',
+        ),
         Section("Second", (), (CURVES,), (long,)),
         Section("Third", ("Text.",)),
     ]
@@ -65,7 +71,9 @@ def test_a_page_is_sound_html_without_scripts_and_needs_no_other_file(page):
     reader.feed(page)
     assert not reader.open
     assert "script" not in reader.elements and reader.elements.count("svg") == 3
-    fetched = [value for name, value in reader.attributes if name in ("src", "href", "xlink:href", "data")]
+    fetched = [
+        value for name, value in reader.attributes if name in ("src", "href", "xlink:href", "data")
+    ]
     assert fetched and all(value.startswith("#") for value in fetched)
     assert "url(http" not in page and "@import" not in page
     assert "<!DOCTYPE html>" in page and page.count("<!DOCTYPE") == page.count("<style") - 3 == 1
@@ -83,7 +91,11 @@ def test_what_sections_say_is_escaped_and_drawn_in_the_colour_of_text(page):
 
 
 def test_numbers_are_aligned_and_long_tables_are_folded(page):
-    assert '<td class="number">1.02</td>' in page and '<td class="number">-</td>' in page and "<td>chat</td>" in page
+    assert (
+        '<td class="number">1.02</td>' in page
+        and '<td class="number">-</td>' in page
+        and "<td>chat</td>" in page
+    )
     assert page.count("<details>") == 1 and f"({LONG_TABLE + 1} rows)" in page
 
 

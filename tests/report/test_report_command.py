@@ -68,7 +68,13 @@ def test_two_running_servers_become_a_page_a_summary_and_raw_runs(tmp_path):
         salts = {body["cache_salt"] for body in ours.bodies}
         assert len(salts) == 1 + 6  # the warm-up's, and one of each run
     page = (out / "index.html").read_text()
-    for text in ("smartspec against plain, 2 cells: slower in 0", "faster in 2", "Environment", "runs.jsonl", "10/s"):
+    for text in (
+        "smartspec against plain, 2 cells: slower in 0",
+        "faster in 2",
+        "Environment",
+        "runs.jsonl",
+        "10/s",
+    ):
         assert text in page
     summary = json.loads((out / "summary.json").read_text())
     assert [each["verdict"] for each in summary["speed_ups"]] == ["faster", "faster"]
@@ -87,7 +93,10 @@ def test_the_same_command_goes_on_and_another_matrix_is_refused(tmp_path):
         assert invoke(tmp_path / "out", *urls, *FAST[:-1], "3").exit_code == 0
         assert len(one.bodies) == sent + 1 + 4
         message = refused(tmp_path / "out", *urls, *FAST, "--max-tokens", "5")
-    assert "another matrix (max_tokens: 64 there, 5 here)" in message and "give another --output" in message
+    assert (
+        "another matrix (max_tokens: 64 there, 5 here)" in message
+        and "give another --output" in message
+    )
 
 
 def test_a_server_that_refuses_is_named_before_anything_is_measured(tmp_path):
@@ -101,8 +110,12 @@ def test_a_server_that_refuses_is_named_before_anything_is_measured(tmp_path):
         assert (tmp_path / name / "runs.jsonl").read_text() == ""
 
 
-@pytest.mark.parametrize(("mode", "reason"), [("garbage", "not a stream"), ("cut", "before [DONE]"), ("hang", "0.5 s")])
-def test_a_server_that_streams_no_answers_is_named_before_anything_is_measured(tmp_path, mode, reason):
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("garbage", "not a stream"), ("cut", "before [DONE]"), ("hang", "0.5 s")]
+)
+def test_a_server_that_streams_no_answers_is_named_before_anything_is_measured(
+    tmp_path, mode, reason
+):
     with scripted(mode=mode) as bad:
         message = refused(tmp_path, *servers(bad=bad.url), *FAST, "--timeout", "0.5")
     assert message.startswith("bad: the server at ") and reason in message
@@ -134,7 +147,8 @@ def test_a_prompt_that_comes_again_in_a_run_gets_another_cache_salt():
     requests = [LoadRequest(str(i), "chat", prompt, 8) for i, prompt in enumerate("abacaa")]
     salts = [(request.prompt, request.cache_salt) for request in live.isolated(requests, "s")]
     assert len(set(salts)) == 6 and all(salt is not None for _, salt in salts)
-    assert salts[0][1] == salts[1][1] == salts[3][1]  # different prompts share what is learned in a run
+    # different prompts share what is learned in a run
+    assert salts[0][1] == salts[1][1] == salts[3][1]
 
 
 def test_a_server_that_knows_no_cache_salt_gets_none(tmp_path):
@@ -144,12 +158,14 @@ def test_a_server_that_knows_no_cache_salt_gets_none(tmp_path):
 
 
 def test_a_started_server_that_dies_is_started_again_and_its_run_failed(tmp_path, monkeypatch):
-    starts(monkeypatch, "--dies-after", "6", of="goodput")  # a warm-up, a run of four, and two of the next
+    # a warm-up, a run of four, and two of the next
+    starts(monkeypatch, "--dies-after", "6", of="goodput")
     result = invoke(tmp_path / "out", "--policies", "off,goodput", *FAST)
     assert result.exit_code == 1
     failures = [line["failure"] for line in lines(tmp_path / "out") if line["failure"]]
     assert len(failures) == 1 and failures[0].startswith("the server goodput ended with status 3")
-    assert [path.name for path in (tmp_path / "out").glob("*.log")] == ["server-1.log"]  # of the one that failed
+    # of the one that failed
+    assert [path.name for path in (tmp_path / "out").glob("*.log")] == ["server-1.log"]
     starts(monkeypatch)
     assert invoke(tmp_path / "out", "--policies", "off,goodput", *FAST).exit_code == 0
     assert sum(not line["failure"] for line in lines(tmp_path / "out")) == 4
@@ -174,7 +190,8 @@ def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path):
             *servers(a=one.url, b=two.url),
             *FAST,
         ]
-        notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background does not
+        # a job in the background does not
+        notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = subprocess.Popen([*args[:-1], "500"], preexec_fn=notice_interrupts, **pipes)
         while not (out / "runs.jsonl").exists() or len(lines(out)) < 2:
@@ -203,12 +220,33 @@ def test_ctrl_c_while_the_page_is_written_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_a_simulation_needs_no_server(tmp_path):
-    args = ("--simulate", "--acceptances", "0.3,0.9", "--concurrency", "1,64", "--requests", "8", "--repetitions", "3")
-    args += ("--output-tokens", "20", "--controller-time", "none", "--policies", "off,fixed:3,goodput")
+    args = (
+        "--simulate",
+        "--acceptances",
+        "0.3,0.9",
+        "--concurrency",
+        "1,64",
+        "--requests",
+        "8",
+        "--repetitions",
+        "3",
+    )
+    args += (
+        "--output-tokens",
+        "20",
+        "--controller-time",
+        "none",
+        "--policies",
+        "off,fixed:3,goodput",
+    )
     result = invoke(tmp_path, *args, "--rates", "4", "--seconds", "2")
     assert result.exit_code == 0, result.output
     summary = json.loads((tmp_path / "summary.json").read_text())
-    of_off = {(each["workload"], each["load"]): each for each in summary["speed_ups"] if each["other"] == "off"}
+    of_off = {
+        (each["workload"], each["load"]): each
+        for each in summary["speed_ups"]
+        if each["other"] == "off"
+    }
     assert of_off["acceptance 0.9", "1 at once"]["verdict"] == "faster"
     assert len(of_off) == 6
     assert "Simulated: times and acceptance are computed" in (tmp_path / "index.html").read_text()
@@ -217,15 +255,26 @@ def test_a_simulation_needs_no_server(tmp_path):
 BAD = {
     ("--workloads", "poetry"): "there is no workload poetry; there are chat,",
     ("--policies", "best"): "unknown policy 'best'",
-    ("--concurrency", "1,x"): "--concurrency must be numbers above 0 separated by commas, got '1,x'",
+    (
+        "--concurrency",
+        "1,x",
+    ): "--concurrency must be numbers above 0 separated by commas, got '1,x'",
     ("--concurrency", ""): "--concurrency must be numbers above 0",
     ("--concurrency", "none"): "there is nothing to measure: give --concurrency",
     ("--rates", "-1"): "--rates must be numbers above 0",
     ("--cv", "3"): "--cv 3 is for --rates",
     ("--rates", "1", "--cv", "1000"): "coefficient of variation",
-    ("--rates", "1", "--rate-workloads", "poetry"): "poetry is not measured here; there are mixed, each, chat",
+    (
+        "--rates",
+        "1",
+        "--rate-workloads",
+        "poetry",
+    ): "poetry is not measured here; there are mixed, each, chat",
     ("--steps", "poetry:1:2"): "there is no workload 'poetry'",
-    ("--steps", "chat:1"): "--steps must be WORKLOAD:RATE:SECONDS separated by commas, got 'chat:1'",
+    (
+        "--steps",
+        "chat:1",
+    ): "--steps must be WORKLOAD:RATE:SECONDS separated by commas, got 'chat:1'",
     ("--steps", "chat:1:0"): "--steps must be numbers above 0",
     ("--time-scale", "2"): "--time-scale 2 is for a --trace",
     ("--trace", "/nowhere.csv"): "cannot read the trace file /nowhere.csv",
@@ -249,16 +298,29 @@ def test_bad_options_are_refused_before_anything_is_made(tmp_path, args):
 def test_a_prompt_file_with_a_bad_line_is_named_by_its_number(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a"}\n{"prompt": 3}\n')
-    assert f"{path}, line 2: `prompt` must be a non-empty string" in refused(tmp_path / "out", "--prompts", str(path))
+    assert f"{path}, line 2: `prompt` must be a non-empty string" in refused(
+        tmp_path / "out", "--prompts", str(path)
+    )
 
 
 def test_own_prompts_are_workloads_by_task(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a", "task": "one"}\n{"prompt": "b", "task": "two"}\n')
     with scripted() as a, scripted() as b:
-        args = (*servers(a=a.url, b=b.url), "--prompts", str(path), "--concurrency", "1", "--repetitions", "1")
+        args = (
+            *servers(a=a.url, b=b.url),
+            "--prompts",
+            str(path),
+            "--concurrency",
+            "1",
+            "--repetitions",
+            "1",
+        )
         assert invoke(tmp_path / "out", *args).exit_code == 0
-    assert {line["cell"] for line in lines(tmp_path / "out")} == {"one, 1 at once", "two, 1 at once"}
+    assert {line["cell"] for line in lines(tmp_path / "out")} == {
+        "one, 1 at once",
+        "two, 1 at once",
+    }
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")

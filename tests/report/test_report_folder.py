@@ -17,12 +17,17 @@ def opened(path, of=None, environment=HERE) -> Folder:
 
 def test_runs_come_back_as_they_were(tmp_path):
     folder = opened(tmp_path / "out")
-    good, bad = measured("off", CHAT, 0, [1.0, 2.0]), measured("goodput", CHAT, 0, [], failure="it died", counters=None)
+    good, bad = (
+        measured("off", CHAT, 0, [1.0, 2.0]),
+        measured("goodput", CHAT, 0, [], failure="it died", counters=None),
+    )
     folder.add(good)
     folder.add(bad)
     again = opened(tmp_path / "out")
     assert again.runs == folder.runs
-    assert again.valid() == {good.key: folder.runs[0]} and again.failed() == {bad.key: folder.runs[1]}
+    assert again.valid() == {good.key: folder.runs[0]} and again.failed() == {
+        bad.key: folder.runs[1]
+    }
     assert again.runs[0].commit == "abc" and again.command == "smartspec report"
     assert again.runs[0].summary.speculation.acceptance_rate == 0.5
 
@@ -61,10 +66,14 @@ def test_another_matrix_is_refused_by_what_differs(tmp_path):
     opened(tmp_path, matrix(cells=[CHAT]))
     opened(tmp_path).add(measured("off", CHAT, 0, [1.0]))  # no run had been measured before
     with pytest.raises(
-        ValueError, match=r"another matrix \(cells: code, 2 at once only there. max_tokens: 64 there, 9"
+        ValueError,
+        match=r"another matrix \(cells: code, 2 at once only there. max_tokens: 64 there, 9",
     ):
         opened(tmp_path, matrix(cells=[CHAT], max_tokens=9))
-    with pytest.raises(ValueError, match=r"another machine \(cpu a cpu there, another here\): give another --output"):
+    with pytest.raises(
+        ValueError,
+        match=r"another machine \(cpu a cpu there, another here\): give another --output",
+    ):
         opened(tmp_path, environment=HERE | {"cpu": "another"})
     opened(tmp_path, environment=HERE | {"commit": "later"})
 
@@ -91,7 +100,8 @@ def test_what_cannot_be_written_is_said_with_the_remedy(tmp_path):
     (tmp_path / "full" / RUNS).unlink()
     (tmp_path / "full" / RUNS).symlink_to("/dev/full")
     with pytest.raises(
-        ValueError, match=r"cannot write to .*No space left.*: make room, then the same command goes on"
+        ValueError,
+        match=r"cannot write to .*No space left.*: make room, then the same command goes on",
     ):
         folder.add(measured("off", CHAT, 0, [1.0]))
     assert not folder.runs

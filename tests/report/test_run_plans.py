@@ -8,7 +8,8 @@ from smartspec.report.matrix import CHANGING, MIXED, Cell, Load, Run, Step
 from smartspec.workload.prompts import Prompt
 
 PROMPTS = {
-    task: [Prompt(f"{task}-{i}", task, f"{task} {'x' * i}") for i in range(8)] for task in ("chat", "code", "rag")
+    task: [Prompt(f"{task}-{i}", task, f"{task} {'x' * i}") for i in range(8)]
+    for task in ("chat", "code", "rag")
 }
 
 
@@ -39,7 +40,10 @@ def test_poisson_and_bursty_arrivals():
     poisson, bursts = (plan(Cell(MIXED, Load(rate=5, cv=cv)), seconds=40) for cv in (1, 4))
     assert len(poisson.requests) == len(poisson.arrival_seconds) == 200
     assert {request.task for request in poisson.requests} == set(PROMPTS)
-    spread = [gaps.std() / gaps.mean() for gaps in (np.diff(each.arrival_seconds) for each in (poisson, bursts))]
+    spread = [
+        gaps.std() / gaps.mean()
+        for gaps in (np.diff(each.arrival_seconds) for each in (poisson, bursts))
+    ]
     assert 0.7 < spread[0] < 1.4 < spread[1]
     again = plan(Cell(MIXED, Load(rate=5)), seconds=40)
     assert again.arrival_seconds.tolist() == poisson.arrival_seconds.tolist()

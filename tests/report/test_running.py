@@ -16,7 +16,8 @@ class Quiet:
 
 
 class World:
-    """Each run takes ten seconds of a clock of its own. at: what happens in the run of that number, from 0."""
+    """Each run takes ten seconds of a clock of its own. at: what happens in the run of that number,
+    from 0."""
 
     def __init__(self, at=None, fails=()):
         self.now, self.runs, self.at, self.fails = 0.0, [], at or {}, fails
@@ -40,7 +41,9 @@ def folder(tmp_path):
 
 def play(folder, world, repetitions=2, **options):
     display = Quiet()
-    outcome = run_matrix(matrix(), folder, repetitions, world, display, clock=world.clock, **options)
+    outcome = run_matrix(
+        matrix(), folder, repetitions, world, display, clock=world.clock, **options
+    )
     return outcome, display
 
 
@@ -48,7 +51,11 @@ def test_all_runs_are_measured_once_and_the_time_that_is_left_is_known(folder):
     world = World()
     outcome, display = play(folder, world)
     assert len(folder.valid()) == len(world.runs) == 12
-    assert display.shown[0] == (0, 12, None) and display.shown[1] == (1, 12, 110.0) and display.shown[-1][2] == 10.0
+    assert (
+        display.shown[0] == (0, 12, None)
+        and display.shown[1] == (1, 12, 110.0)
+        and display.shown[-1][2] == 10.0
+    )
     assert not outcome.is_interrupted
     again = World()
     play(folder, again)
@@ -80,7 +87,10 @@ def test_a_variant_that_always_fails_is_given_up_and_tried_again_by_the_next_com
     assert outcome.given_up == ("fixed:3",)
     assert sum(run.variant == "fixed:3" for run in world.runs) == MAX_FAILURES
     assert len(folder.valid()) == 8 and len(folder.failed()) == 4
-    assert {run.failure for run in folder.failed().values()} == {"it died", "not tried: 3 runs before it failed"}
+    assert {run.failure for run in folder.failed().values()} == {
+        "it died",
+        "not tried: 3 runs before it failed",
+    }
     repaired = World()
     play(folder, repaired)
     assert [run.variant for run in repaired.runs] == ["fixed:3"] * 4 and len(folder.valid()) == 12

@@ -14,8 +14,16 @@ def runs_of(*runs):
 
 
 def test_a_clear_difference_is_faster_or_slower_and_the_worst_comes_first():
-    runs = [measured("goodput", cell, r, seconds) for r in range(3) for cell, seconds in ((CHAT, FAST), (CODE, SLOW))]
-    runs += [measured("off", cell, r, seconds) for r in range(3) for cell, seconds in ((CHAT, SLOW), (CODE, FAST))]
+    runs = [
+        measured("goodput", cell, r, seconds)
+        for r in range(3)
+        for cell, seconds in ((CHAT, FAST), (CODE, SLOW))
+    ]
+    runs += [
+        measured("off", cell, r, seconds)
+        for r in range(3)
+        for cell, seconds in ((CHAT, SLOW), (CODE, FAST))
+    ]
     found = speed_ups(matrix(), runs_of(*runs), "goodput")
     assert [(each.cell, each.other, each.verdict) for each in found] == [
         (CODE, "off", "slower"),
@@ -43,7 +51,8 @@ def test_a_slow_minute_of_the_machine_cancels_within_a_repetition():
 
 
 def test_the_interval_covers_the_true_ratio_as_often_as_it_says():
-    """Repetitions and requests with log-normal noise: about 90 % of the intervals hold the true ratio."""
+    """Repetitions and requests with log-normal noise: about 90 % of the intervals hold the true
+    ratio."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(200):
         common = np.exp(rng.normal(0, 0.05, (8, 1, 2)))
@@ -55,13 +64,21 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says():
 
 def test_two_repetitions_settle_nothing():
     """However clear it looks: whole runs differ, and two do not tell by how much."""
-    runs = [measured(name, CHAT, r, x) for r in range(2) for name, x in (("goodput", FAST), ("off", SLOW))]
+    runs = [
+        measured(name, CHAT, r, x)
+        for r in range(2)
+        for name, x in (("goodput", FAST), ("off", SLOW))
+    ]
     (found,) = speed_ups(matrix(), runs_of(*runs), "goodput")
     assert found.low > 1 and found.verdict == "too few repetitions"
 
 
 def test_only_what_both_have_is_compared():
-    runs = runs_of(measured("goodput", CHAT, 0, FAST), measured("off", CHAT, 1, FAST), measured("off", CODE, 0, FAST))
+    runs = runs_of(
+        measured("goodput", CHAT, 0, FAST),
+        measured("off", CHAT, 1, FAST),
+        measured("off", CODE, 0, FAST),
+    )
     assert speed_ups(matrix(), runs, "goodput") == []
 
 
@@ -74,5 +91,9 @@ def test_figures_of_a_cell_are_over_all_its_repetitions():
 
 
 def test_the_best_fixed_length_is_known_for_each_cell_afterwards():
-    runs = runs_of(measured("fixed:3", CHAT, 0, FAST), measured("off", CHAT, 0, FAST), measured("off", CODE, 0, FAST))
+    runs = runs_of(
+        measured("fixed:3", CHAT, 0, FAST),
+        measured("off", CHAT, 0, FAST),
+        measured("off", CODE, 0, FAST),
+    )
     assert best_fixed(matrix(), cell_figures(matrix(), runs)) == {CHAT.name: "fixed:3"}

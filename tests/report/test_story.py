@@ -14,7 +14,9 @@ FIVE = Variant("fixed:5", "fixed:5")
 SECONDS = {"off": 2.0, "fixed:3": 1.2, "fixed:5": 1.5, "goodput": 1.0}
 
 
-def results(cells=(CHAT, CODE), variants=(*VARIANTS, FIVE), changed=None, failed=(), repetitions=3) -> Results:
+def results(
+    cells=(CHAT, CODE), variants=(*VARIANTS, FIVE), changed=None, failed=(), repetitions=3
+) -> Results:
     """changed: seconds of a variant in a cell."""
     runs = [
         measured(v.name, cell, r, [(changed or {}).get((v.name, cell), SECONDS[v.name])] * 4)
@@ -23,8 +25,14 @@ def results(cells=(CHAT, CODE), variants=(*VARIANTS, FIVE), changed=None, failed
         for r in range(repetitions)
     ]
     of_key = {run.key: run for run in runs if run.key[:2] not in failed}
-    broken = {key: measured("off", CHAT, 0, [], failure="it died") for key in [("off", CHAT.name, 0)] if failed}
-    return Results(matrix(cells, variants), of_key, broken, {"cpu": "a cpu"}, "smartspec report", "goodput")
+    broken = {
+        key: measured("off", CHAT, 0, [], failure="it died")
+        for key in [("off", CHAT.name, 0)]
+        if failed
+    }
+    return Results(
+        matrix(cells, variants), of_key, broken, {"cpu": "a cpu"}, "smartspec report", "goodput"
+    )
 
 
 def glance(of: Results):
@@ -35,8 +43,8 @@ def test_the_first_section_says_who_is_faster_and_where_not():
     section = glance(results(changed={("goodput", CODE): 2.5}))
     text = "\n".join(section.text)
     assert (
-        "goodput against off, 2 cells: slower in 1, inside the noise in 0, faster in 1. Worst: code, 2 at once, "
-        in text
+        "goodput against off, 2 cells: slower in 1, inside the noise in 0, faster in 1. Worst: "
+        "code, 2 at once, " in text
     )
     assert "0.80 x (0.80 to 0.80; slower)" in text and "Geometric mean: 1.26." in text
     assert "Of 72 pairs of answers that were compared, 100.0% are the same text." in text
@@ -54,22 +62,35 @@ def test_of_one_cell_nothing_is_counted():
 def test_the_best_fixed_length_is_named_where_there_are_several():
     of = results(changed={("fixed:5", CODE): 0.9})
     text = "\n".join(glance(of).text)
-    assert "goodput against best fixed length, 2 cells: slower in 1, inside the noise in 0, faster in 1." in text
+    assert (
+        "goodput against best fixed length, 2 cells: slower in 1, inside the noise in 0, faster in "
+        "1." in text
+    )
     best = [each for each in summary_of(of)["speed_ups"] if each["is_best_fixed"]]
-    assert [(each["workload"], each["other"]) for each in best] == [("code", "fixed:5"), ("chat", "fixed:3")]
+    assert [(each["workload"], each["other"]) for each in best] == [
+        ("code", "fixed:5"),
+        ("chat", "fixed:3"),
+    ]
     assert "best fixed" not in "\n".join(glance(results(variants=VARIANTS)).text)
 
 
 def test_no_difference_is_inside_the_noise():
     section = glance(results(changed={("goodput", CHAT): 2.0, ("goodput", CODE): 2.0}))
-    assert "goodput against off, 2 cells: slower in 0, inside the noise in 2, faster in 0." in "\n".join(section.text)
+    assert (
+        "goodput against off, 2 cells: slower in 0, inside the noise in 2, faster in 0."
+        in "\n".join(section.text)
+    )
 
 
 def test_what_failed_and_what_is_missing_is_said():
     of = results(failed=[("off", CHAT.name)], repetitions=2)
     text = "\n".join(glance(of).text)
     assert "1 of 2 cells are not complete" in text and "1 runs failed" in text
-    assert "fewer than 3 repetitions" in text and "too few repetitions in 2" in text and "too few repetitions)." in text
+    assert (
+        "fewer than 3 repetitions" in text
+        and "too few repetitions in 2" in text
+        and "too few repetitions)." in text
+    )
     (section,) = [section for section in sections_of(of) if section.title == "What failed"]
     assert section.tables[0].rows == ((CHAT.name, "off", "1", "it died"),)
 
@@ -88,7 +109,10 @@ def test_rates_are_curves_by_kind_of_arrivals():
     assert [line.label for line in poisson.lines] == ["off", "fixed:3", "goodput", "fixed:5"]
     assert poisson.lines[0].x == (1, 2) and poisson.lines[0].y == pytest.approx((2.0, 2.0))
     (throughput,) = sections["Tokens per second by requests at once"].plots
-    assert throughput.lines[2].y == pytest.approx((40.0,)) and "the workloads: chat." in throughput.caption
+    assert (
+        throughput.lines[2].y == pytest.approx((40.0,))
+        and "the workloads: chat." in throughput.caption
+    )
 
 
 def test_steps_are_curves_over_time_with_their_bounds():
@@ -98,7 +122,10 @@ def test_steps_are_curves_over_time_with_their_bounds():
     for number, variant in enumerate(VARIANTS[:2]):
         for repetition in range(2):
             factor = 1 + number + repetition / 2
-            records = [record(i, factor * seconds, start_seconds=at) for i, (at, seconds) in enumerate(arrivals)]
+            records = [
+                record(i, factor * seconds, start_seconds=at)
+                for i, (at, seconds) in enumerate(arrivals)
+            ]
             run = measured(variant.name, cell, repetition, [], records=tuple(records))
             runs[run.key] = run
     of = Results(matrix([CHAT, cell]), runs, {}, {}, "smartspec report", "goodput")
@@ -106,9 +133,16 @@ def test_steps_are_curves_over_time_with_their_bounds():
     (plot,) = sections["Latency over time"].plots
     assert plot.marks == (8.0,) and "chat at 1/s for 8 s, then code at 2/s for 4 s" in plot.title
     off, fixed = plot.lines
-    assert (off.label, fixed.label) == ("off", "fixed:3") and off.x == fixed.x == (1.0, 7.0, 8.5, 11.5)
+    assert (off.label, fixed.label) == ("off", "fixed:3") and off.x == fixed.x == (
+        1.0,
+        7.0,
+        8.5,
+        11.5,
+    )
     assert off.y == pytest.approx((2.5, 2.5, 5.0, 6.25))
-    assert fixed.low == pytest.approx((4, 4, 8, 10)) and fixed.high == pytest.approx((5, 5, 10, 12.5))
+    assert fixed.low == pytest.approx((4, 4, 8, 10)) and fixed.high == pytest.approx(
+        (5, 5, 10, 12.5)
+    )
     assert "Latency over time" in render_page("SmartSpec report", [sections["Latency over time"]])
 
 
@@ -117,5 +151,7 @@ def test_ours_is_the_one_named_or_the_likely_one():
     plain = [Variant(name, base_url="http://x") for name in ("with-SmartSpec", "plain")]
     assert our_variant(matrix(variants=plain), None) == "with-SmartSpec"
     assert our_variant(matrix(variants=plain[1:]), None) == "plain"
-    with pytest.raises(ValueError, match="--subject 'x' is not measured: use one of off, fixed:3, goodput"):
+    with pytest.raises(
+        ValueError, match="--subject 'x' is not measured: use one of off, fixed:3, goodput"
+    ):
         our_variant(matrix(), "x")

@@ -15,7 +15,8 @@ PROGRAM = shutil.which("chromium")
 
 
 class Page:
-    """One tab. commands, answers: file descriptors of the pipe. log: what it wrote to its console."""
+    """One tab. commands, answers: file descriptors of the pipe. log: what it wrote to its
+    console."""
 
     def __init__(self, commands: int, answers: int):
         self.log: list[str] = []
@@ -35,15 +36,22 @@ class Page:
         message |= {"sessionId": self._session} if self._session else {}
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while (answer := self._read()).get("id") != self._number:
-            if answer.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            if answer.get("method") in (
+                "Runtime.consoleAPICalled",
+                "Runtime.exceptionThrown",
+                "Log.entryAdded",
+            ):
                 self.log.append(json.dumps(answer["params"]))
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]
 
     def run(self, script: str) -> object:
-        """The value of an expression in the page, awaited if it is a promise. RuntimeError if it throws."""
-        result = self.do("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        """The value of an expression in the page, awaited if it is a promise. RuntimeError if it
+        throws."""
+        result = self.do(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in result:
             raise RuntimeError(json.dumps(result["exceptionDetails"]))
         return result["result"].get("value")
@@ -51,15 +59,17 @@ class Page:
     def wait_for(self, condition: str, seconds: float = 30.0) -> None:
         """Until the expression is true, or RuntimeError."""
         self.run(
-            f"new Promise((done, fail) => {{ const ends = Date.now() + {1000 * seconds}; (function look() {{"
-            f" if ({condition}) done(); else if (Date.now() > ends) fail({json.dumps('never: ' + condition)});"
+            f"new Promise((done, fail) => {{ const ends = Date.now() + {1000 * seconds}; (function look() {{"  # noqa: E501
+            f" if ({condition}) done(); else if (Date.now() > ends) fail({json.dumps('never: ' + condition)});"  # noqa: E501
             " else setTimeout(look, 20); })(); })"
         )
 
     def text(self, selector: str) -> str:
         return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
-    def picture(self, path: Path, width: int = 1200, height: int = 1400, dark: bool = False) -> None:
+    def picture(
+        self, path: Path, width: int = 1200, height: int = 1400, dark: bool = False
+    ) -> None:
         """A PNG of the page as it is in a window of that size."""
         self.look(width, height, dark)
         self.run("new Promise(done => setTimeout(done, 400))")
@@ -88,11 +98,22 @@ def chromium(url: str) -> Iterator[Page]:
     from_us, commands = os.pipe()
     answers, to_us = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        ]
         command = [PROGRAM, *options, f"--user-data-dir={profile}"]
-        redirect = f"import os, sys; os.dup2({from_us}, 3); os.dup2({to_us}, 4); os.execv(sys.argv[1], sys.argv[1:])"
+        redirect = (
+            f"import os, sys; os.dup2({from_us}, 3); os.dup2({to_us}, 4); os.execv(sys.argv[1], "
+            "sys.argv[1:])"
+        )
         process = subprocess.Popen(
-            [sys.executable, "-c", redirect, *command], pass_fds=(from_us, to_us), stderr=subprocess.DEVNULL
+            [sys.executable, "-c", redirect, *command],
+            pass_fds=(from_us, to_us),
+            stderr=subprocess.DEVNULL,
         )
         os.close(from_us)
         os.close(to_us)

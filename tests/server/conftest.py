@@ -30,7 +30,9 @@ def small_server(tokenizer) -> Iterator[FakeServer]:
 @pytest.fixture
 def guarded_server(tokenizer) -> Iterator[FakeServer]:
     """With an API key."""
-    with running_server(tokenizer, keys=ApiKeys({"right": 1.0, "schlüssel": 1.0}), api_key="right") as fake_server:
+    with running_server(
+        tokenizer, keys=ApiKeys({"right": 1.0, "schlüssel": 1.0}), api_key="right"
+    ) as fake_server:
         yield fake_server
 
 

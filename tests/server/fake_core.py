@@ -4,8 +4,23 @@ import threading
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DrafterQuery, DrafterView, Plan, StepSeconds
-from smartspec.core.batch import Batch, Draft, StepResult, TokenLogprobs, Verification, chain, shorten
+from smartspec.control.records import (
+    BatchView,
+    Drafted,
+    DrafterQuery,
+    DrafterView,
+    Plan,
+    StepSeconds,
+)
+from smartspec.core.batch import (
+    Batch,
+    Draft,
+    StepResult,
+    TokenLogprobs,
+    Verification,
+    chain,
+    shorten,
+)
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -16,10 +31,11 @@ OTHER_TOKEN_ID = 100
 
 
 class EchoExecutor:
-    """Emits the prompt's tokens, over and over with an end of sequence between; drafts are always right.
+    """Emits the prompt's tokens, over and over with an end of sequence between; drafts are always
+    right.
 
-    num_steps: steps begun. bad_token_id: prompts that hold it have no prediction after their third output token, which
-    is_callers says to be their own fault or the model's.
+    num_steps: steps begun. bad_token_id: prompts that hold it have no prediction after their third
+    output token, which is_callers says to be their own fault or the model's.
     """
 
     def __init__(self, eos_token_id: int):
@@ -47,7 +63,9 @@ class EchoExecutor:
         self._failing_step = self.num_steps + after + 1
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
-        self.drafts = tuple(chain(np.array(self._next_tokens(request, 8))) for request in batch.decoding)
+        self.drafts = tuple(
+            chain(np.array(self._next_tokens(request, 8))) for request in batch.decoding
+        )
         lengths = np.array([len(draft) for draft in self.drafts], dtype=np.int64)
         return (lambda is_queried: DrafterView(lengths * is_queried),)
 
@@ -78,7 +96,10 @@ class EchoExecutor:
     def _emit(self, request: Request, num_accepted: int) -> Verification:
         token_ids = tuple(self._next_tokens(request, num_accepted + 1))
         left = 3 - request.num_output_tokens
-        if self.bad_token_id in request.tokens[: request.num_prompt_tokens] and left <= num_accepted:
+        if (
+            self.bad_token_id in request.tokens[: request.num_prompt_tokens]
+            and left <= num_accepted
+        ):
             error = "no token is left" if self.is_callers else "the model's logits are NaN"
             return Verification(token_ids[:left], left, error=error, is_callers=self.is_callers)
         logprobs = None
@@ -124,9 +145,20 @@ class FixedController:
     def explain(self) -> dict | None:
         """As of a controller that planned one request's draft."""
         length = self.length
-        numbers = {"num_rows": 1, "prefill_tokens": 0, "predicted_goodput": 300.0, "predicted_goodput_off": 100.0}
+        numbers = {
+            "num_rows": 1,
+            "prefill_tokens": 0,
+            "predicted_goodput": 300.0,
+            "predicted_goodput_off": 100.0,
+        }
         lists = {"lengths": [length], "verified": [length], "accepted": [length]}
-        what_if = {"what_if": {"steps_ago": 0, "planned": 300.0, "uniform": [100.0 + 25 * k for k in range(9)]}}
+        what_if = {
+            "what_if": {
+                "steps_ago": 0,
+                "planned": 300.0,
+                "uniform": [100.0 + 25 * k for k in range(9)],
+            }
+        }
         seconds = {"predicted_seconds": 0.002, "measured_seconds": 0.001}
         return numbers | lists | seconds | what_if | {"queried": True, "reason": None}
 
@@ -135,7 +167,12 @@ class FixedController:
 
 
 def make_core(
-    eos_token_id: int, *, draft_length: int = 0, max_batch: int = 4, max_model_len: int = 512, kv_tokens: int = 2048
+    eos_token_id: int,
+    *,
+    draft_length: int = 0,
+    max_batch: int = 4,
+    max_model_len: int = 512,
+    kv_tokens: int = 2048,
 ) -> EngineCore:
     """The core; its executor and controller are the fakes above."""
     scheduler = Scheduler(

@@ -80,12 +80,20 @@ def running_server(
 ) -> Iterator[FakeServer]:
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
-    model = TextModel(tokenizer, frozenset({tokenizer.eos_token_id}), len(tokenizer), MAX_MODEL_LEN, sampling_defaults)
+    model = TextModel(
+        tokenizer,
+        frozenset({tokenizer.eos_token_id}),
+        len(tokenizer),
+        MAX_MODEL_LEN,
+        sampling_defaults,
+    )
     engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
     options = {"policy": policy, "strict_fields": strict_fields, **app_options}
     options |= {} if keys is None else {"keys": keys}
     compiler = grammar_compiler(tokenizer)
-    with served(engine, tokenizer, compiler, api_key, drain_seconds, connection, **options) as server:
+    with served(
+        engine, tokenizer, compiler, api_key, drain_seconds, connection, **options
+    ) as server:
         yield server
 
 
@@ -114,7 +122,9 @@ def served(
     try:
         eventually(lambda: web_server.started)
         with httpx.Client(base_url=url, timeout=timeout) as http:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=timeout)
+            client = openai.OpenAI(
+                base_url=f"{url}/v1", api_key=api_key, max_retries=0, timeout=timeout
+            )
             yield FakeServer(url, engine.core, engine, web_server, http, client)
     finally:
         if isinstance(engine.core.executor, EchoExecutor):

@@ -17,12 +17,14 @@ from smartspec.server.structured.grammars import GrammarCompiler
 
 @contextmanager
 def running_model(speculates: bool = False, **options) -> Iterator[FakeServer]:
-    """The default model, loaded once for all tests; no profile is measured. options: of EngineConfig. speculates: on
-    reasoning steps, where it is both models."""
+    """The default model, loaded once for all tests; no profile is measured. options: of
+    EngineConfig. speculates: on reasoning steps, where it is both models."""
 
     def latency(_, drafts, **limits) -> LatencyModel:
         sizes = [(rows, new) for rows in (1, 2, 4) for new in (1, 2, 4, 8, 16, 64)]
-        target = [ProfileSample(n * r, n * r + 64 * r, r, 0.04 + 1e-4 * n * r, n * r) for r, n in sizes]
+        target = [
+            ProfileSample(n * r, n * r + 64 * r, r, 0.04 + 1e-4 * n * r, n * r) for r, n in sizes
+        ]
         return LatencyModel.fit(target, [target for _ in drafts])
 
     config = EngineConfig(**{"max_batch": 6, "device": "cpu", "strict": True} | options)
@@ -34,7 +36,11 @@ def running_model(speculates: bool = False, **options) -> Iterator[FakeServer]:
     loaded = engine.loaded
     compiler = GrammarCompiler(engine.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
     async_engine = AsyncEngine.of(engine, thread)
-    options = {"policy": config.policy, "timeout": 600, "forced_acceptance": config.forced_acceptance}
+    options = {
+        "policy": config.policy,
+        "timeout": 600,
+        "forced_acceptance": config.forced_acceptance,
+    }
     options |= {"speculator": (async_engine, "the-same")} if speculates else {}
     with served(async_engine, engine.tokenizer, compiler, **options) as server:
         yield server

@@ -37,9 +37,18 @@ def test_the_name_of_a_folder_is_its_last_part(tmp_path, monkeypatch):
     (tmp_path / "a-model").mkdir()
     monkeypatch.chdir(tmp_path / "a-model")
     monkeypatch.setenv("HOME", str(tmp_path))
-    for place in (str(tmp_path / "a-model"), f"{tmp_path}/a-model/", "~/a-model", ".", str(Path("..", "a-model"))):
+    for place in (
+        str(tmp_path / "a-model"),
+        f"{tmp_path}/a-model/",
+        "~/a-model",
+        ".",
+        str(Path("..", "a-model")),
+    ):
         assert served_names(None, place) == ("a-model",)
-    assert served_names(None, "org/a-model") == ("org/a-model",) and served_names("x, y", ".") == ("x", "y")
+    assert served_names(None, "org/a-model") == ("org/a-model",) and served_names("x, y", ".") == (
+        "x",
+        "y",
+    )
     for wrong in ("", "x,", "x,x"):
         with pytest.raises(ValueError, match="--served-model-name"):
             served_names(wrong, ".")
@@ -50,7 +59,9 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
     defaults = {"temperature": 0.6, "top_k": 7, "top_p": 0.9, "max_tokens": 5}
     with running_server(tokenizer, sampling_defaults=defaults) as server:
         seen, generate = [], server.engine.generate
-        record = lambda prompts, params, *more: seen.append(params) or generate(prompts, params, *more)  # noqa: E731
+        record = lambda prompts, params, *more: (  # noqa: E731
+            seen.append(params) or generate(prompts, params, *more)
+        )
         monkeypatch.setattr(server.engine, "generate", record)
 
         def sampled(path: str, **body) -> tuple:
@@ -60,21 +71,33 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
 
         turns = [{"role": "user", "content": "Hello there, you all, one and two"}]
         assert sampled("chat/completions", messages=turns) == (0.6, 7, 0.9, 5)
-        assert sampled("chat/completions", messages=turns, temperature=1.0, top_k=0, max_tokens=9) == (1.0, 0, 0.9, 9)
+        assert sampled(
+            "chat/completions", messages=turns, temperature=1.0, top_k=0, max_tokens=9
+        ) == (1.0, 0, 0.9, 9)
         assert sampled("chat/completions", messages=turns, temperature=None) == (0.6, 7, 0.9, 5)
         assert sampled("completions", prompt="One two") == (0.6, 7, 0.9, 16)
         assert sampled("responses", input="Hello", top_p=1.0) == (0.6, 7, 1.0, 5)
-        assert sampled("messages", messages=turns, max_tokens=3, temperature=1.0) == (1.0, 7, 0.9, 3)
+        assert sampled("messages", messages=turns, max_tokens=3, temperature=1.0) == (
+            1.0,
+            7,
+            0.9,
+            3,
+        )
         answer = server.http.post("/v1/responses", json={"input": "Hello"}).json()
         assert (answer["temperature"], answer["top_p"]) == (0.6, 0.9)
 
 
 def test_completion(server, tokenizer):
-    answer = server.client.completions.create(model=MODEL, prompt="One two three four", max_tokens=100)
+    answer = server.client.completions.create(
+        model=MODEL, prompt="One two three four", max_tokens=100
+    )
     assert answer.choices[0].text == "One two three four"
     assert answer.choices[0].finish_reason == "stop"
     num_tokens = len(tokenizer("One two three four")["input_ids"])
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (num_tokens, num_tokens + 1)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (
+        num_tokens,
+        num_tokens + 1,
+    )
     assert answer.object == "text_completion" and answer.id.startswith("cmpl-")
 
 
@@ -84,7 +107,12 @@ def test_completion_has_16_tokens_by_default(server):
 
 
 def test_chat_uses_the_template_and_the_whole_context(server, tokenizer):
-    messages = [{"role": "user", "content": [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}]}]
+    messages = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}],
+        }
+    ]
     answer = server.client.chat.completions.create(model=MODEL, messages=messages)
     choice = answer.choices[0]
     plain = [{"role": "user", "content": "Hello there"}]
@@ -92,14 +120,18 @@ def test_chat_uses_the_template_and_the_whole_context(server, tokenizer):
     # The template's own end-of-turn token ends the repetition of the prompt.
     assert choice.message.content == prompt.split("<|im_end|>")[0].removeprefix("<|im_start|>")
     assert (choice.message.role, choice.finish_reason) == ("assistant", "stop")
-    endless = server.client.chat.completions.create(model=MODEL, messages=messages, extra_body={"ignore_eos": True})
+    endless = server.client.chat.completions.create(
+        model=MODEL, messages=messages, extra_body={"ignore_eos": True}
+    )
     assert endless.usage.total_tokens == MAX_MODEL_LEN
     assert endless.choices[0].finish_reason == "length"
 
 
 def test_max_completion_tokens(server):
     messages = [{"role": "user", "content": "Hello"}]
-    answer = server.client.chat.completions.create(model=MODEL, messages=messages, max_completion_tokens=3)
+    answer = server.client.chat.completions.create(
+        model=MODEL, messages=messages, max_completion_tokens=3
+    )
     assert answer.usage.completion_tokens == 3
 
 
@@ -107,7 +139,9 @@ def test_max_completion_tokens(server):
 def test_streamed_unicode_equals_the_whole_answer(request, name):
     server = request.getfixturevalue(name)
     whole = server.client.completions.create(model=MODEL, prompt=UNICODE, max_tokens=200)
-    stream = server.client.completions.create(model=MODEL, prompt=UNICODE, max_tokens=200, stream=True)
+    stream = server.client.completions.create(
+        model=MODEL, prompt=UNICODE, max_tokens=200, stream=True
+    )
     pieces = [chunk.choices[0].text for chunk in stream]
     assert "".join(pieces) == whole.choices[0].text == UNICODE
     assert len(pieces) > 3 and not any("\ufffd" in piece for piece in pieces)
@@ -115,7 +149,9 @@ def test_streamed_unicode_equals_the_whole_answer(request, name):
 
 def test_a_character_cut_in_two_by_the_length_limit_is_left_out(server, tokenizer):
     num_tokens = len(tokenizer("ok 🎉")["input_ids"])
-    answer = server.client.completions.create(model=MODEL, prompt="ok 🎉", max_tokens=num_tokens - 1)
+    answer = server.client.completions.create(
+        model=MODEL, prompt="ok 🎉", max_tokens=num_tokens - 1
+    )
     assert answer.choices[0].text == "ok"
 
 
@@ -123,7 +159,10 @@ def test_stream_with_usage(server):
     options = {"include_usage": True}
     chunks = list(
         server.client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "Hi"}], stream=True, stream_options=options
+            model=MODEL,
+            messages=[{"role": "user", "content": "Hi"}],
+            stream=True,
+            stream_options=options,
         )
     )
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -139,7 +178,10 @@ def test_the_stream_is_server_sent_events_with_done_at_the_end(server):
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = answer.text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
-    assert all(json.loads(event.removeprefix("data: "))["object"] == "text_completion" for event in events[:-2])
+    assert all(
+        json.loads(event.removeprefix("data: "))["object"] == "text_completion"
+        for event in events[:-2]
+    )
 
 
 def test_several_choices(server):
@@ -172,28 +214,36 @@ def test_prompts_as_token_ids(server, tokenizer):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_completion_logprobs(server, stream):
-    answer = server.client.completions.create(model=MODEL, prompt="One two three", logprobs=2, stream=stream)
-    parts = [chunk.choices[0].logprobs for chunk in answer] if stream else [answer.choices[0].logprobs]
+    answer = server.client.completions.create(
+        model=MODEL, prompt="One two three", logprobs=2, stream=stream
+    )
+    parts = (
+        [chunk.choices[0].logprobs for chunk in answer] if stream else [answer.choices[0].logprobs]
+    )
     tokens = [token for part in parts for token in part.tokens]
     assert "".join(tokens) == "One two three"
     offsets = [offset for part in parts for offset in part.text_offset]
     assert offsets == [len("".join(tokens[:i])) for i in range(len(tokens))]
     assert {logprob for part in parts for logprob in part.token_logprobs} == {-0.5}
     tops = [top for part in parts for top in part.top_logprobs]
-    assert all(top[token] == -0.5 and len(top) == 2 for token, top in zip(tokens, tops, strict=True))
+    assert all(
+        top[token] == -0.5 and len(top) == 2 for token, top in zip(tokens, tops, strict=True)
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_logprobs(burst_server, stream):
     answer = burst_server.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hi 🎉"}], logprobs=True, top_logprobs=1, stream=stream,
-        stop="assistant named",
+        model=MODEL, messages=[{"role": "user", "content": "Hi 🎉"}], logprobs=True, top_logprobs=1,
+        stream=stream, stop="assistant named",
     )  # fmt: skip
     parts = list(answer) if stream else [answer]
     content = [token for part in parts for token in (part.choices[0].logprobs.content or [])]
     assert len(content) > 5
     assert all(token.logprob == token.top_logprobs[0].logprob == -0.5 for token in content)
-    assert all(bytes(token.bytes).decode() == token.token for token in content if token.bytes is not None)
+    assert all(
+        bytes(token.bytes).decode() == token.token for token in content if token.bytes is not None
+    )
 
 
 def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
@@ -214,8 +264,13 @@ def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
 
 
 def test_prompt_logprobs_of_a_chat_are_beside_its_choices(server):
-    answer = server.chat(messages=[{"role": "user", "content": "Hello"}], prompt_logprobs=0, max_tokens=2).json()
-    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"] and answer["prompt_logprobs"][0] is None
+    answer = server.chat(
+        messages=[{"role": "user", "content": "Hello"}], prompt_logprobs=0, max_tokens=2
+    ).json()
+    assert (
+        len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+        and answer["prompt_logprobs"][0] is None
+    )
     assert all(len(entry) == 1 for entry in answer["prompt_logprobs"][1:])
 
 
@@ -228,19 +283,33 @@ def test_no_logprobs_unless_requested(server):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("stop", "expected"),
-    [("gamma delta", "alpha beta "), (["zeta", "ta ga"], "alpha be"), (["nothing", "delta epsilonX"], None), ("a", "")],
+    [
+        ("gamma delta", "alpha beta "),
+        (["zeta", "ta ga"], "alpha be"),
+        (["nothing", "delta epsilonX"], None),
+        ("a", ""),
+    ],
 )
 def test_stop_strings(request, name, stream, stop, expected):
     server = request.getfixturevalue(name)
     text = "alpha beta gamma delta epsilon"
-    answer = server.client.completions.create(model=MODEL, prompt=text, max_tokens=64, stop=stop, stream=stream)
-    assert (stream_text(answer) if stream else answer.choices[0].text) == (text if expected is None else expected)
+    answer = server.client.completions.create(
+        model=MODEL, prompt=text, max_tokens=64, stop=stop, stream=stream
+    )
+    assert (stream_text(answer) if stream else answer.choices[0].text) == (
+        text if expected is None else expected
+    )
     if not stream:
         assert answer.choices[0].finish_reason == "stop"
 
 
 def test_tokens_after_a_stop_string_do_not_count(server, burst_server):
-    body = {"model": MODEL, "prompt": "alpha beta gamma delta epsilon", "stop": " gamma", "max_tokens": 64}
+    body = {
+        "model": MODEL,
+        "prompt": "alpha beta gamma delta epsilon",
+        "stop": " gamma",
+        "max_tokens": 64,
+    }
     plain, burst = (s.client.completions.create(**body).usage for s in (server, burst_server))
     assert plain.completion_tokens == burst.completion_tokens < plain.prompt_tokens
 
@@ -255,7 +324,10 @@ def test_stop_token_text_is_not_part_of_the_output(server, tokenizer):
 
 def test_ignore_eos(server):
     answer = server.client.completions.create(
-        model=MODEL, prompt="One two", max_tokens=9, extra_body={"ignore_eos": True, "top_k": 5, "min_p": 0.1}
+        model=MODEL,
+        prompt="One two",
+        max_tokens=9,
+        extra_body={"ignore_eos": True, "top_k": 5, "min_p": 0.1},
     )
     assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 9)
 

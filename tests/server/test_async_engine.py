@@ -13,7 +13,14 @@ from fake_core import make_core
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime import async_engine
-from smartspec.engine.runtime.async_engine import FIRST_STEPS, Admission, AsyncEngine, EngineError, QueueFull, TextModel
+from smartspec.engine.runtime.async_engine import (
+    FIRST_STEPS,
+    Admission,
+    AsyncEngine,
+    EngineError,
+    QueueFull,
+    TextModel,
+)
 
 
 def run(
@@ -29,7 +36,12 @@ def run(
         core = make_core(tokenizer.eos_token_id, **options)
         engine = AsyncEngine(
             core,
-            TextModel(tokenizer, frozenset({tokenizer.eos_token_id}), vocab_size=len(tokenizer), max_model_len=512),
+            TextModel(
+                tokenizer,
+                frozenset({tokenizer.eos_token_id}),
+                vocab_size=len(tokenizer),
+                max_model_len=512,
+            ),
             Admission(max_batch=4, max_queue=4),
             idle_work=idle_work,
             clock=clock,
@@ -55,7 +67,10 @@ def test_deltas_add_up(tokenizer):
 
     async def scenario(engine):
         deltas = await collect(engine, [token_ids])
-        assert [t for delta in deltas for t in delta.token_ids] == [*token_ids, tokenizer.eos_token_id]
+        assert [t for delta in deltas for t in delta.token_ids] == [
+            *token_ids,
+            tokenizer.eos_token_id,
+        ]
         assert deltas[-1].num_output_tokens == len(token_ids) + 1
         assert "".join(delta.text for delta in deltas) == "alpha beta 🎉 gamma"
         assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + ["stop"]
@@ -64,7 +79,9 @@ def test_deltas_add_up(tokenizer):
     run(tokenizer, scenario, draft_length=5)
 
 
-async def seeds_of(engine: AsyncEngine, prompts: list[list[int]], n: int = 1, seed: int | None = None) -> list[int]:
+async def seeds_of(
+    engine: AsyncEngine, prompts: list[list[int]], n: int = 1, seed: int | None = None
+) -> list[int]:
     """The seeds a call gives to its choices, in the order of their index."""
     seeds = []
     add_request = engine.core.add_request
@@ -79,7 +96,9 @@ def test_choices_have_seeds_of_their_own_and_the_first_has_the_one_given(tokeniz
         given = await seeds_of(engine, [[5, 6]], n=3, seed=7)
         assert given[0] == 7 and len(set(given)) == 3
         assert await seeds_of(engine, [[5, 6]], n=3, seed=7) == given
-        ends = [(await seeds_of(engine, [[5, 6]], seed=seed))[0] for seed in (-(2**63), -1, 2**63 - 1)]
+        ends = [
+            (await seeds_of(engine, [[5, 6]], seed=seed))[0] for seed in (-(2**63), -1, 2**63 - 1)
+        ]
         assert len(set(ends)) == 3, "no two seeds that can be given are one"
 
     run(tokenizer, scenario)
@@ -132,7 +151,10 @@ def test_closing_the_iterator_aborts_what_is_left(tokenizer):
         async with aclosing(engine.generate([[5], [6]], params)) as deltas:
             await anext(deltas)
         # A call is answered between two steps, after the abort that was requested before it.
-        assert await engine.call(lambda: (engine.core.num_running, engine.core.num_waiting)) == (0, 0)
+        assert await engine.call(lambda: (engine.core.num_running, engine.core.num_waiting)) == (
+            0,
+            0,
+        )
         assert sorted(engine.core.executor.released) == [0, 1]
 
     run(tokenizer, scenario)
@@ -142,7 +164,9 @@ def test_a_stop_string_ends_the_request_in_the_core_before_the_next_step(tokeniz
     token_ids = tokenizer("one two three four five six")["input_ids"]
 
     async def scenario(engine):
-        deltas = await collect(engine, [token_ids], stop=("three",), ignore_eos=True, max_tokens=400)
+        deltas = await collect(
+            engine, [token_ids], stop=("three",), ignore_eos=True, max_tokens=400
+        )
         num_steps = engine.core.executor.num_steps
         assert deltas[-1].finish_reason == "stop" and deltas[-1].num_output_tokens == 3
         assert await engine.call(lambda: engine.core.has_work) is False
@@ -198,7 +222,10 @@ def test_a_request_without_a_prediction_gets_an_error_and_the_others_their_token
         good_call = asyncio.create_task(collect(engine, [good]))
         with pytest.raises(EngineError, match="logits are NaN"):
             await bad_call
-        assert [t for delta in await good_call for t in delta.token_ids] == [*good, tokenizer.eos_token_id]
+        assert [t for delta in await good_call for t in delta.token_ids] == [
+            *good,
+            tokenizer.eos_token_id,
+        ]
         assert engine.num_requests == 0 and sorted(engine.core.executor.released) == [0, 1]
         received = []
         with pytest.raises(EngineError, match="logits are NaN"):
@@ -229,8 +256,11 @@ class Ticks:
         return wrapper
 
 
-def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that_it_waited(tokenizer):
-    """Everything takes a time of its own, a power of two, so that the sums are exact and tell what they are made of."""
+def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that_it_waited(
+    tokenizer,
+):
+    """Everything takes a time of its own, a power of two, so that the sums are exact and tell what
+    they are made of."""
     ticks, outputs, waited = Ticks(), [], threading.Semaphore(0)
 
     def waiting() -> Iterator[None]:
@@ -268,7 +298,9 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
             await wait_idly()
             assert len(await collect(engine, [[5] * 3], max_tokens=3)) == 3
         await wait_idly()
-        async with aclosing(engine.generate([[6]], SamplingParams(max_tokens=400, ignore_eos=True))) as deltas:
+        async with aclosing(
+            engine.generate([[6]], SamplingParams(max_tokens=400, ignore_eos=True))
+        ) as deltas:
             await anext(deltas)
         await engine.call(lambda: None)
         await wait_idly()

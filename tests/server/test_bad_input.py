@@ -1,4 +1,5 @@
-"""Bad requests: each gets OpenAI's error shape and a message that names the matter, and the server goes on."""
+"""Bad requests: each gets OpenAI's error shape and a message that names the matter, and the server
+goes on."""
 
 import socket
 import threading
@@ -74,16 +75,28 @@ def check_error(answer: httpx.Response, status: int, param: str | None, *words: 
         ({"prompt": "a", "echo": True, "max_tokens": -2}, "max_tokens", "-2"),
         ({"prompt": "a", "suffix": "end"}, "suffix", "unsupported"),
         ({"prompt": "a", "guided_grammar": "start: 'a'"}, "guided_grammar", "JSON schemas"),
-        ({"prompt": "a", "structured_outputs": {"grammar": "start: 'a'"}}, "structured_outputs", "exactly one"),
+        (
+            {"prompt": "a", "structured_outputs": {"grammar": "start: 'a'"}},
+            "structured_outputs",
+            "exactly one",
+        ),
         ({"prompt": [5] * 9, "truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "9 tokens"),
         ({"prompt": "a", "best_of": 2}, "best_of", "unsupported"),
-        ({"prompt": "a", "response_format": {"type": "yaml"}}, "response_format.type", "json_object"),
+        (
+            {"prompt": "a", "response_format": {"type": "yaml"}},
+            "response_format.type",
+            "json_object",
+        ),
         ({"prompt": "a", "request_id": "a b"}, "request_id", "pattern"),
         ({"prompt": "a", "request_id": "a" * 129}, "request_id", "128"),
         ({"prompt": "a", "stream": "yes"}, "stream", "boolean"),
         ({"prompt": "a", "bad_words": ["x" * 257]}, "bad_words[0]", "256"),
         ({"prompt": "a", "guided_json": '{"minimum": 1e999}'}, "guided_json", "1e999"),
-        ({"prompt": "a", "guided_json": '{"items":' * 400 + "{}" + "}" * 400}, "guided_json", "nested"),
+        (
+            {"prompt": "a", "guided_json": '{"items":' * 400 + "{}" + "}" * 400},
+            "guided_json",
+            "nested",
+        ),
         ({"prompt": "a", "guided_json": '{"const": "\\ud800"}'}, "guided_json", "surrogate"),
     ],
 )
@@ -101,18 +114,34 @@ def test_completion_bodies(server, body, param, word):
         ({"messages": [USER, {"content": "Hi"}]}, "messages[1].role", "required"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "required"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "string"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content",
+            "text",
+        ),
         ({"messages": [USER], "top_logprobs": 2}, "top_logprobs", "logprobs"),
         ({"messages": [USER], "logprobs": 2}, "logprobs", "boolean"),
         ({"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function", "required"),
         ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "needs tools"),
-        ({"messages": [USER], "continue_final_message": True}, "continue_final_message", "assistant"),
-        ({"messages": [USER], "chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize", "variable"),
+        (
+            {"messages": [USER], "continue_final_message": True},
+            "continue_final_message",
+            "assistant",
+        ),
+        (
+            {"messages": [USER], "chat_template_kwargs": {"tokenize": True}},
+            "chat_template_kwargs.tokenize",
+            "variable",
+        ),
         ({"messages": [USER], "functions": [{"name": "f"}]}, "functions", "unsupported"),
         ({"messages": [USER], "modalities": ["text", "audio"]}, "modalities", "unsupported"),
         ({"messages": [USER], "chat_template": "{{ 1 }}"}, "chat_template", "unsupported"),
         ({"messages": [USER], "documents": [{"text": "a"}]}, "documents", "unsupported"),
-        ({"messages": [{"role": "user", "content": "word " * 1000}]}, "messages", str(MAX_MODEL_LEN)),
+        (
+            {"messages": [{"role": "user", "content": "word " * 1000}]},
+            "messages",
+            str(MAX_MODEL_LEN),
+        ),
     ],
 )
 def test_chat_bodies(server, body, param, word):
@@ -143,13 +172,19 @@ def test_prompt_longer_than_the_context(server):
 
 
 def test_megabytes_of_prompt_are_refused_without_tokenising(server, monkeypatch):
-    monkeypatch.setattr(type(server.core.executor), "begin_step", None)  # nothing reaches the engine
+    # nothing reaches the engine
+    monkeypatch.setattr(type(server.core.executor), "begin_step", None)
     check_error(server.complete(prompt="word " * MEBIBYTE), 400, "prompt", "characters")
     monkeypatch.undo()
 
 
 def test_more_choices_than_there_is_room_for(server):
-    check_error(server.complete(prompt="a", n=MAX_BATCH + MAX_QUEUE + 1), 400, None, str(MAX_BATCH + MAX_QUEUE))
+    check_error(
+        server.complete(prompt="a", n=MAX_BATCH + MAX_QUEUE + 1),
+        400,
+        None,
+        str(MAX_BATCH + MAX_QUEUE),
+    )
 
 
 def test_unknown_model(server):
@@ -168,7 +203,9 @@ def test_unknown_path_and_method(server):
 
 
 def test_body_of_50_megabytes(server):
-    check_error(server.http.post("/v1/completions", content=b" " * (50 * MEBIBYTE)), 413, None, "8388608")
+    check_error(
+        server.http.post("/v1/completions", content=b" " * (50 * MEBIBYTE)), 413, None, "8388608"
+    )
 
 
 def test_chunked_body_of_50_megabytes(server):
@@ -180,7 +217,8 @@ def test_announced_body_is_refused_before_it_is_sent(server):
     address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
         connection.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 52428800\r\nExpect: 100-continue\r\n\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 52428800\r\nExpect: "
+            b"100-continue\r\n\r\n"
         )
         assert connection.recv(1000).startswith(b"HTTP/1.1 413")
 
@@ -201,7 +239,11 @@ def test_model_with_templates_for_tools_alone(server, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", {"tool_use": template, "rag": ""})
     check_error(server.chat(messages=[USER]), 400, "tools", "rag, tool_use", "--chat-template")
     tool = {"type": "function", "function": {"name": "f"}}
-    assert server.chat(messages=[USER], tools=[tool]).json()["choices"][0]["message"]["content"].startswith("1 ")
+    assert (
+        server.chat(messages=[USER], tools=[tool])
+        .json()["choices"][0]["message"]["content"]
+        .startswith("1 ")
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +255,9 @@ def test_model_with_templates_for_tools_alone(server, tokenizer, monkeypatch):
         ("{% for a in range(99999) %}{{ 'x' * 99 }}{% endfor %}", "9899901 characters"),
     ],
 )
-def test_chat_templates_that_fail_or_print_without_end(server, tokenizer, monkeypatch, template, word):
+def test_chat_templates_that_fail_or_print_without_end(
+    server, tokenizer, monkeypatch, template, word
+):
     monkeypatch.setattr(tokenizer, "chat_template", template)
     check_error(server.chat(messages=[USER]), 400, "messages", word)
 
@@ -245,7 +289,11 @@ def test_chat_template_that_refuses(server, tokenizer, monkeypatch):
         ({"prompt": "a", "stop_token_ids": [5] * 1025}, "stop_token_ids", "1024"),
         ({"prompt": "a", "stop": "x" * 1025}, "stop", "1025"),
         ({"prompt": "a"} | dict.fromkeys(map(str, range(30_000)), 1), None, "128 fields"),
-        ({"prompt": "a", "speculation": dict.fromkeys(map(str, range(200)), 1)}, "speculation", "128 fields"),
+        (
+            {"prompt": "a", "speculation": dict.fromkeys(map(str, range(200)), 1)},
+            "speculation",
+            "128 fields",
+        ),
         ({"prompt": 10**2000}, "prompt", "..."),
     ],
 )
@@ -268,19 +316,35 @@ def test_separators_within_strings_are_no_parts(server):
 def test_too_many_messages(server):
     check_error(server.chat(messages=[USER] * 5000), 400, "messages", "4096")
     check_error(server.chat(messages=[5] * 30_000), 400, "messages[0]", "5")
-    check_error(server.chat(messages=[USER], logprobs=True, top_logprobs=21), 400, "top_logprobs", "20", "21")
+    check_error(
+        server.chat(messages=[USER], logprobs=True, top_logprobs=21),
+        400,
+        "top_logprobs",
+        "20",
+        "21",
+    )
 
 
-FUNCTION = '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"const": VALUE}}}]'
+FUNCTION = (
+    '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"const": VALUE}}}]'
+)
 SPOTS = {
-    "template": ("/tokenize", '"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"a": VALUE}'),
-    "parameters": ("/v1/chat/completions", f'"messages": [{{"role": "user", "content": "a"}}], {FUNCTION}'),
+    "template": (
+        "/tokenize",
+        '"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"a": VALUE}',
+    ),
+    "parameters": (
+        "/v1/chat/completions",
+        f'"messages": [{{"role": "user", "content": "a"}}], {FUNCTION}',
+    ),
     "schema": ("/v1/completions", '"prompt": "a", "guided_json": {"const": VALUE}'),
     "responses": ("/v1/responses", '"input": "a", "metadata": {"a": VALUE}'),
 }
 
 
-@pytest.mark.parametrize("value", ["1e999", "NaN", '"\\ud800"', "[" * 400 + "]" * 400, "9" * 5000], ids=lambda v: v[:6])
+@pytest.mark.parametrize(
+    "value", ["1e999", "NaN", '"\\ud800"', "[" * 400 + "]" * 400, "9" * 5000], ids=lambda v: v[:6]
+)
 @pytest.mark.parametrize("where", SPOTS)
 def test_what_json_cannot_hold_is_refused_wherever_it_stands(server, where, value):
     path, fields = SPOTS[where]
@@ -290,5 +354,7 @@ def test_what_json_cannot_hold_is_refused_wherever_it_stands(server, where, valu
 
 def test_more_messages_than_a_chat_may_have_through_responses(server):
     item = {"role": "user", "content": "a"}
-    answer = server.http.post("/v1/responses", json={"input": [item] * 4096, "instructions": "Be brief."})
+    answer = server.http.post(
+        "/v1/responses", json={"input": [item] * 4096, "instructions": "Be brief."}
+    )
     check_error(answer, 400, "messages", "4096")

@@ -1,4 +1,5 @@
-"""What web pages may not do with a server that needs no key: DNS rebinding, and POSTs of other sites."""
+"""What web pages may not do with a server that needs no key: DNS rebinding, and POSTs of other
+sites."""
 
 import socket
 from contextlib import closing
@@ -33,7 +34,7 @@ def test_a_foreign_name_is_refused_on_every_path(local_server, path):
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "127.0.0.1:8000", "[::1]:8000", "[::1]", "localhost", "LocalHost:8000", "localhost.:8000", "10.0.0.7",
+    ["127.0.0.1", "127.0.0.1:8000", "[::1]:8000", "[::1]", "localhost", "LocalHost:8000", "localhost.:8000", "10.0.0.7",  # noqa: E501
      "a.localhost:1", "llm.example", "LLM.example:443", ""],
 )  # fmt: skip
 def test_names_of_its_own_are_answered(local_server, host):
@@ -42,8 +43,9 @@ def test_names_of_its_own_are_answered(local_server, host):
 
 @pytest.mark.parametrize(
     "host",
-    ["attacker.example", "127.0.0.1.attacker.example", "localhost.attacker.example", "xllm.example", "a.b:c",
-     "llm.example.attacker.example", "attacker.example.", "localhost@attacker.example", "[attacker.example",
+    ["attacker.example", "127.0.0.1.attacker.example", "localhost.attacker.example", "xllm.example", "a.b:c",  # noqa: E501
+     "llm.example.attacker.example", "attacker.example.", "localhost@attacker.example",
+     "[attacker.example",
      "smartspec:8000", "ai", "ai."],
 )  # fmt: skip
 def test_names_that_only_look_so_are_refused(local_server, host):
@@ -51,7 +53,9 @@ def test_names_that_only_look_so_are_refused(local_server, host):
 
 
 def test_a_request_without_a_host_is_no_browsers(local_server):
-    with socket.create_connection(local_server.web_server.servers[0].sockets[0].getsockname()) as connection:
+    with socket.create_connection(
+        local_server.web_server.servers[0].sockets[0].getsockname()
+    ) as connection:
         connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
 
@@ -76,7 +80,9 @@ def test_programs_and_pages_of_its_own_may_call(local_server, headers):
     assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/json", None])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "application/json", None]
+)
 @pytest.mark.parametrize(
     "headers",
     [
@@ -97,7 +103,8 @@ def test_pages_of_other_sites_may_not_post(local_server, headers, kind):
     answer = local_server.http.post("/v1/completions", content=BODY, headers=headers)
     assert answer.status_code == 403 and "--cors-origin" in answer.json()["error"]["message"]
     assert (
-        answer.json()["error"]["code"] == "origin_not_allowed" and "access-control-allow-origin" not in answer.headers
+        answer.json()["error"]["code"] == "origin_not_allowed"
+        and "access-control-allow-origin" not in answer.headers
     )
     assert local_server.executor.num_steps == num_steps
 
@@ -132,7 +139,10 @@ def test_where_names_are_checked(option, address, has_keys, hosts):
 
 @pytest.mark.parametrize("option", ["", "http://a.example", "a.example:80", "*.example", "a,,b"])
 def test_what_is_no_name_is_refused(option):
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener, pytest.raises(ValueError, match="--allowed-host"):
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as listener,
+        pytest.raises(ValueError, match="--allowed-host"),
+    ):
         allowed_hosts(option, listener, False)
 
 

@@ -1,4 +1,5 @@
-"""Calls in the formats of other families, read as vLLM's parsers read them; and histories that their templates refuse.
+"""Calls in the formats of other families, read as vLLM's parsers read them; and histories that
+their templates refuse.
 
 Templates and texts are excerpts of the families' own.
 """
@@ -13,12 +14,20 @@ from smartspec.server.openai.call_formats import HERMES, format_of
 from smartspec.server.openai.tool_calls import ToolCallReader
 
 OSLO, LIMA = {"city": "Oslo"}, {"city": "Lima", "days": 3}
-SCHEMAS = {"weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()]
+SCHEMAS = {
+    "weather": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    }
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in SCHEMAS.items()
+]
 QWEN3_CODER = """{% if tools %}{{ tools }}{% endif %}{% for message in messages %}{{ message.content }}
 {%- for call in message.tool_calls %}<function={{ call.function.name }}>
 {%- for name, value in call.function.arguments|items %}<parameter={{ name }}>{{ value }}</parameter>{% endfor %}
-{%- endfor %}{% endfor %}"""
+{%- endfor %}{% endfor %}"""  # noqa: E501
 MISTRAL = """{%- for message in messages %}{%- if message.tool_calls is defined and message.tool_calls is not none %}
 {{- "[TOOL_CALLS][" }}{%- for tool_call in message.tool_calls %}{{- tool_call.function|tojson }}
 {%- if not tool_call.id is defined or tool_call.id|length != 9 %}
@@ -26,21 +35,21 @@ MISTRAL = """{%- for message in messages %}{%- if message.tool_calls is defined 
 {%- elif message["role"] == "tool" %}{%- if not message.tool_call_id is defined or message.tool_call_id|length != 9 %}
 {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}{%- endif %}
 {{- '[TOOL_RESULTS]{"content": ' + message.content|string + ', "call_id": "' + message.tool_call_id + '"}' }}
-{%- else %}{{- message.content }}{%- endif %}{%- endfor %}{# tools #}"""
+{%- else %}{{- message.content }}{%- endif %}{%- endfor %}{# tools #}"""  # noqa: E501
 GRANITE = """{# respond only with <|tool_call|> followed by a JSON list of tools used. #}{{ tools }}
 {%- for message in messages %}{{ message['content'] }}{% endfor %}"""
 PHI = """{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and
 message['tools'] is not none %}{{ message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' }}
-{% else %}{{ message['content'] }}{% endif %}{% endfor %}"""
+{% else %}{{ message['content'] }}{% endif %}{% endfor %}"""  # noqa: E501
 LLAMA = """{{ '{"name": function name, "parameters": dictionary of argument name and its value}.' }}{# tools #}
 {%- for message in messages %}{%- if 'tool_calls' in message %}{%- if not message.tool_calls|length == 1 %}
 {{- raise_exception("This model only supports single tool-calls at once!") }}{%- endif %}
-{{- message.tool_calls[0].function | tojson }}{%- else %}{{- message.content }}{%- endif %}{%- endfor %}"""
+{{- message.tool_calls[0].function | tojson }}{%- else %}{{- message.content }}{%- endif %}{%- endfor %}"""  # noqa: E501
 DEEPSEEK = """{%- for message in messages %}{%- for tool in message['tool_calls'] %}
 {{- tool['function']['name'] + '\\n' + tool['function']['arguments'] }}{%- endfor %}{{- message['content'] }}
-{%- endfor %}{# tools #}"""
+{%- endfor %}{# tools #}"""  # noqa: E501
 GEMMA = """{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
-{%- for message in messages %}{{ message['content'] }}{% endfor %}"""
+{%- for message in messages %}{{ message['content'] }}{% endfor %}"""  # noqa: E501
 
 
 def oslo(key: str = "arguments") -> str:
@@ -67,7 +76,12 @@ CASES = [
     (MISTRAL, f"[TOOL_CALLS][{oslo()}, {lima()}]", "", [OSLO, LIMA]),
     (MISTRAL, f"Yes.[TOOL_CALLS]weather{json.dumps(OSLO)}", "Yes.", [OSLO]),
     (MISTRAL, f"[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{json.dumps(OSLO)}", "", [OSLO]),
-    (MISTRAL, f"[TOOL_CALLS]weather[ARGS]{json.dumps(OSLO)}[TOOL_CALLS]weather{json.dumps(LIMA)}", "", [OSLO, LIMA]),
+    (
+        MISTRAL,
+        f"[TOOL_CALLS]weather[ARGS]{json.dumps(OSLO)}[TOOL_CALLS]weather{json.dumps(LIMA)}",
+        "",
+        [OSLO, LIMA],
+    ),
     (GRANITE, f"<|tool_call|>[{oslo()}, {lima()}]", "", [OSLO, LIMA]),
     (GRANITE, f"<tool_call>[{oslo()}]", "", [OSLO]),
     (PHI, f"<|tool_call|>[{oslo()}]<|/tool_call|>", "", [OSLO]),
@@ -115,7 +129,10 @@ def test_a_call_that_max_tokens_cuts_is_no_content(template, text, shown, called
     marks = format_of(template).begin
     for end in range(len(shown), len(text)):
         seen, calls = read(template, text[:end], 1000, is_cut=True)
-        is_mark = any(2 * (end - len(shown)) <= len(mark) and mark.startswith(text[len(shown) : end]) for mark in marks)
+        is_mark = any(
+            2 * (end - len(shown)) <= len(mark) and mark.startswith(text[len(shown) : end])
+            for mark in marks
+        )
         assert calls == called[: len(calls)]
         assert seen.strip() == (text[:end] if is_mark else shown).strip()
 
@@ -128,24 +145,46 @@ def test_marks_that_are_special_tokens_are_seen(tokenizer, stream):
     own.chat_template = "{{ messages[0].content }}{# [TOOL_CALLS] tools #}"
     with running_server(own) as server:
         messages = [{"role": "user", "content": f"Yes.[TOOL_CALLS][{oslo()}]"}]
-        answer = server.client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS, stream=stream)
+        answer = server.client.chat.completions.create(
+            model=MODEL, messages=messages, tools=TOOLS, stream=stream
+        )
         choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
         parts = [choice.delta if stream else choice.message for choice in choices]
         assert "".join(part.content or "" for part in parts) == "Yes."
         (call,) = [call for part in parts for call in part.tool_calls or ()]
-        assert json.loads(call.function.arguments) == OSLO and choices[-1].finish_reason == "tool_calls"
-        assert "[TOOL_CALLS]" not in server.chat(messages=messages).json()["choices"][0]["message"]["content"]
+        assert (
+            json.loads(call.function.arguments) == OSLO
+            and choices[-1].finish_reason == "tool_calls"
+        )
+        assert (
+            "[TOOL_CALLS]"
+            not in server.chat(messages=messages).json()["choices"][0]["message"]["content"]
+        )
 
 
 @pytest.mark.parametrize("template", [MISTRAL, LLAMA, DEEPSEEK, GEMMA, PHI, GRANITE, QWEN3_CODER])
 def test_what_the_server_wrote_it_takes_back(server, tokenizer, monkeypatch, template):
-    """Its ids, several calls, a thought: whatever the template refuses of that. The arguments are in the prompt."""
+    """Its ids, several calls, a thought: whatever the template refuses of that. The arguments are
+    in the prompt."""
     calls = [
-        {"id": f"call_{'0' * 23}{number}", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+        {
+            "id": f"call_{'0' * 23}{number}",
+            "type": "function",
+            "function": {"name": "weather", "arguments": arguments},
+        }
         for number, arguments in enumerate((json.dumps(OSLO), json.dumps(LIMA)))
     ]
-    said = {"role": "assistant", "content": None, "refusal": None, "reasoning_content": "Hm.", "tool_calls": calls}
-    results = [{"role": "tool", "tool_call_id": call["id"], "content": f"Rain {n}"} for n, call in enumerate(calls)]
+    said = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "reasoning_content": "Hm.",
+        "tool_calls": calls,
+    }
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": f"Rain {n}"}
+        for n, call in enumerate(calls)
+    ]
     user = {"role": "user", "content": "How is it there?"}
     monkeypatch.setattr(tokenizer, "chat_template", template)
     for turns in (
@@ -157,4 +196,5 @@ def test_what_the_server_wrote_it_takes_back(server, tokenizer, monkeypatch, tem
         assert answer.status_code == 200, answer.text
         prompt = tokenizer.decode(answer.json()["tokens"])
         assert ("Oslo" in prompt and "Lima" in prompt and "Rain 1" in prompt) == (len(turns) > 1)
-        assert "weather" in prompt or template in (MISTRAL, LLAMA, DEEPSEEK)  # excerpts that write no tools
+        # excerpts that write no tools
+        assert "weather" in prompt or template in (MISTRAL, LLAMA, DEEPSEEK)

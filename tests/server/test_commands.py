@@ -44,7 +44,9 @@ def test_ready_text_shows_where_the_key_goes():
     assert "Bearer" not in ready_text("http://127.0.0.1:8000", "some-model", needs_key=False)
 
 
-@pytest.mark.parametrize("error", [ValueError("no such\nmodel"), FileNotFoundError("no such\nmodel")])
+@pytest.mark.parametrize(
+    "error", [ValueError("no such\nmodel"), FileNotFoundError("no such\nmodel")]
+)
 def test_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, error):
     def fail():
         raise error
@@ -105,7 +107,11 @@ def test_totals_and_their_window():
     totals = StepTotals()
     window = Window(totals)
     totals.add(StepOutput(num_verified_tokens=4, num_accepted_tokens=3, verified_lengths=(4, 0)))
-    assert (totals.acceptance_rate, totals.acceptance_length, totals.mean_length) == (0.75, 4.0, 2.0)
+    assert (totals.acceptance_rate, totals.acceptance_length, totals.mean_length) == (
+        0.75,
+        4.0,
+        2.0,
+    )
     assert window.slide(0.0) == (StepTotals(), 0.0)
     totals.add(StepOutput(num_verified_tokens=2, num_accepted_tokens=0, verified_lengths=(2,)))
     recent, seconds = window.slide(1.0)
@@ -114,7 +120,9 @@ def test_totals_and_their_window():
 
 
 def test_the_live_row():
-    recent = StepTotals(num_generated_tokens=30, num_verified_tokens=8, num_accepted_tokens=6, num_decode_rows=4)
+    recent = StepTotals(
+        num_generated_tokens=30, num_verified_tokens=8, num_accepted_tokens=6, num_decode_rows=4
+    )
     console = Console(width=120)
     with console.capture() as capture:
         console.print(state_table(make_core(2), "goodput", recent, 2.0))

@@ -19,19 +19,34 @@ HARMLESS = {
     "response_format": {"type": "text"},
     "logit_bias": {},
 }
-VLLMS = {"use_beam_search": False, "length_penalty": 1.0, "detokenize": True, "return_token_ids": False}
+VLLMS = {
+    "use_beam_search": False,
+    "length_penalty": 1.0,
+    "detokenize": True,
+    "return_token_ids": False,
+}
 
 
 def test_fields_that_request_nothing(server):
-    extra = {"extra_body": {"tools": [], "tool_choice": "none", "parallel_tool_calls": True, "modalities": ["text"]}}
+    extra = {
+        "extra_body": {
+            "tools": [],
+            "tool_choice": "none",
+            "parallel_tool_calls": True,
+            "modalities": ["text"],
+        }
+    }
     extra["extra_body"] |= {"best_of": 1} | VLLMS
-    chat = server.client.chat.completions.create(model=MODEL, messages=[USER], max_tokens=3, **HARMLESS, **extra)
+    chat = server.client.chat.completions.create(
+        model=MODEL, messages=[USER], max_tokens=3, **HARMLESS, **extra
+    )
     assert chat.usage.completion_tokens == 3
     completion = server.complete(prompt="One two", best_of=1, tools=None, **HARMLESS, **VLLMS)
     assert completion.json()["choices"][0]["text"] == "One two"
 
 
-# A value of each parameter that OpenAI's client has, where a chat needs another than a completion in its place.
+# A value of each parameter that OpenAI's client has, where a chat needs another than a completion
+# in its place.
 SAMPLES = {
     "audio": {"format": "mp3", "voice": "alloy"},
     "access_programs": {"cyber": "standard"},
@@ -103,7 +118,10 @@ def parameter_table() -> list[tuple[str, str, str]]:
     page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
     section = page.partition("## Every parameter")[2].partition("\n## ")[0]
     rows = [row.split("|")[1:-1] for row in section.splitlines() if row[:2] == "| "]
-    head, rows = [cell.strip(" `") for cell in rows[0]], [row for row in rows[1:] if "---" not in row[0]]
+    head, rows = (
+        [cell.strip(" `") for cell in rows[0]],
+        [row for row in rows[1:] if "---" not in row[0]],
+    )
     return [
         (endpoint, name, cell.strip())
         for names, *cells in rows
@@ -119,19 +137,41 @@ def test_every_parameter_of_openais_client_is_on_the_page():
     from openai.types.responses import response_create_params as of_responses
 
     kinds = {
-        "chat/completions": (of_chat.CompletionCreateParamsBase, of_chat.CompletionCreateParamsStreaming),
-        "completions": (of_completions.CompletionCreateParamsBase, of_completions.CompletionCreateParamsStreaming),
-        "responses": (of_responses.ResponseCreateParamsBase, of_responses.ResponseCreateParamsStreaming),
+        "chat/completions": (
+            of_chat.CompletionCreateParamsBase,
+            of_chat.CompletionCreateParamsStreaming,
+        ),
+        "completions": (
+            of_completions.CompletionCreateParamsBase,
+            of_completions.CompletionCreateParamsStreaming,
+        ),
+        "responses": (
+            of_responses.ResponseCreateParamsBase,
+            of_responses.ResponseCreateParamsStreaming,
+        ),
     }
     named = {(endpoint, name) for endpoint, name, _ in parameter_table()}
-    known = {(endpoint, name) for endpoint, both in kinds.items() for kind in both for name in kind.__annotations__}
+    known = {
+        (endpoint, name)
+        for endpoint, both in kinds.items()
+        for kind in both
+        for name in kind.__annotations__
+    }
     assert known == named
 
 
 @pytest.mark.parametrize(("endpoint", "name", "what"), parameter_table())
 def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name, what):
-    needed = {"chat/completions": {"messages": [USER]}, "completions": {"prompt": "Hi"}, "responses": {"input": "Hi"}}
-    body = {"model": MODEL} | needed[endpoint] | (NEEDED.get(name, {}) if endpoint != "responses" else {})
+    needed = {
+        "chat/completions": {"messages": [USER]},
+        "completions": {"prompt": "Hi"},
+        "responses": {"input": "Hi"},
+    }
+    body = (
+        {"model": MODEL}
+        | needed[endpoint]
+        | (NEEDED.get(name, {}) if endpoint != "responses" else {})
+    )
     if name not in body:
         body[name] = OF_ENDPOINT.get((endpoint, name), SAMPLES.get(name))
     answer = server.http.post(f"/v1/{endpoint}", json=body)
@@ -147,7 +187,10 @@ def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name
     [
         ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"prediction": "red"}, "prediction"),
-        ({"prediction": {"type": "content", "content": [{"type": "image_url"}]}}, "prediction.content"),
+        (
+            {"prediction": {"type": "content", "content": [{"type": "image_url"}]}},
+            "prediction.content",
+        ),
         ({"prediction": {"type": "other", "content": "red"}}, "prediction.type"),
         (
             {"messages": [{"role": "assistant", "content": "a", "reasoning_content": 5}]},
@@ -161,9 +204,16 @@ def test_the_shape_of_what_is_used_is_checked(server, body, param):
 
 
 def test_thoughts_and_effort_reach_the_template(server, tokenizer, monkeypatch):
-    template = "{{ reasoning_effort }}:{% for m in messages %} {{ m.reasoning_content }}/{{ m.reasoning }}{% endfor %}"
+    template = (
+        "{{ reasoning_effort }}:{% for m in messages %} {{ m.reasoning_content }}/{{ m.reasoning "
+        "}}{% endfor %}"
+    )
     monkeypatch.setattr(tokenizer, "chat_template", template)
-    thoughts = [{"reasoning_content": "well"}, {"reasoning": "hm"}, {"reasoning": "old", "reasoning_content": "new"}]
+    thoughts = [
+        {"reasoning_content": "well"},
+        {"reasoning": "hm"},
+        {"reasoning": "old", "reasoning_content": "new"},
+    ]
     messages = [{"role": "assistant", "content": None} | thought for thought in thoughts] + [USER]
     bodies = (
         {"reasoning_effort": "low"},
@@ -172,9 +222,13 @@ def test_thoughts_and_effort_reach_the_template(server, tokenizer, monkeypatch):
     for body, effort in zip(bodies, ("low", "x"), strict=True):
         said = server.chat(messages=messages, **body).json()["choices"][0]["message"]["content"]
         assert said == f"{effort}: well/well hm/hm new/new /"
-        token_ids = server.http.post("/tokenize", json={"messages": messages} | body).json()["tokens"]
+        token_ids = server.http.post("/tokenize", json={"messages": messages} | body).json()[
+            "tokens"
+        ]
         assert tokenizer.decode(token_ids) == said
-    response = server.client.responses.create(model=MODEL, input="Hi", reasoning={"effort": "high", "summary": "auto"})
+    response = server.client.responses.create(
+        model=MODEL, input="Hi", reasoning={"effort": "high", "summary": "auto"}
+    )
     assert response.output_text.startswith("high:")
 
 
@@ -186,7 +240,12 @@ def test_a_refusal_in_the_history_is_what_was_said(server, tokenizer):
 
 def test_usage_in_every_chunk(server):
     options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
-    body = {"model": MODEL, "prompt": "One two three four", "stream": True, "stream_options": options}
+    body = {
+        "model": MODEL,
+        "prompt": "One two three four",
+        "stream": True,
+        "stream_options": options,
+    }
     counts = [chunk.usage.completion_tokens for chunk in server.client.completions.create(**body)]
     assert counts[0] == 1 and counts == sorted(counts) and counts[-1] == counts[-2]
 
@@ -202,7 +261,9 @@ def test_request_id(server, stream):
 def test_echo(server, tokenizer, stream):
     prompts = ["One two", "Three four"]
     for given in (prompts, tokenizer(prompts)["input_ids"]):
-        answer = server.client.completions.create(model=MODEL, prompt=given, n=2, echo=True, stream=stream)
+        answer = server.client.completions.create(
+            model=MODEL, prompt=given, n=2, echo=True, stream=stream
+        )
         texts = ["", "", "", ""]
         for part in answer if stream else [answer]:
             for choice in part.choices:
@@ -230,7 +291,9 @@ def test_stops_are_part_of_the_text_if_requested(request, name, tokenizer, body,
 
 def test_special_tokens_are_shown_if_requested(server):
     hidden, shown = (
-        server.chat(messages=[USER], skip_special_tokens=skip, max_tokens=3).json()["choices"][0]["message"]["content"]
+        server.chat(messages=[USER], skip_special_tokens=skip, max_tokens=3).json()["choices"][0][
+            "message"
+        ]["content"]
         for skip in (True, False)
     )
     assert shown == "<|im_start|>" + hidden
@@ -245,7 +308,9 @@ def tokens(server, **body) -> list[int]:
 def test_tokenize_and_detokenize(server, tokenizer):
     token_ids = tokens(server, model=MODEL, prompt="One two")
     assert token_ids == tokenizer("One two")["input_ids"]
-    assert server.http.post("/detokenize", json={"tokens": token_ids}).json() == {"prompt": "One two"}
+    assert server.http.post("/detokenize", json={"tokens": token_ids}).json() == {
+        "prompt": "One two"
+    }
     assert tokens(server, messages=[USER]) == tokenizer.apply_chat_template(
         [USER], add_generation_prompt=True, return_dict=False
     )
@@ -262,7 +327,11 @@ def test_tokenize_and_detokenize(server, tokenizer):
 def test_the_last_message_may_be_continued(server, tokenizer):
     messages = [USER, {"role": "assistant", "content": "Well, I"}]
     token_ids = tokens(server, messages=messages, continue_final_message=True)
-    assert server.http.post("/detokenize", json={"tokens": token_ids}).json()["prompt"].endswith("assistant\nWell, I")
+    assert (
+        server.http.post("/detokenize", json={"tokens": token_ids})
+        .json()["prompt"]
+        .endswith("assistant\nWell, I")
+    )
     answer = server.client.chat.completions.create(
         model=MODEL, messages=messages, max_tokens=2, extra_body={"continue_final_message": True}
     )
@@ -283,13 +352,24 @@ def test_version_and_ping(server):
 def test_rules_on_single_tokens_reach_the_sampler(server, tokenizer, monkeypatch):
     seen = []
     add_request = server.core.add_request
-    monkeypatch.setattr(server.core, "add_request", lambda request: (seen.append(request.params), add_request(request)))
+    monkeypatch.setattr(
+        server.core,
+        "add_request",
+        lambda request: (seen.append(request.params), add_request(request)),
+    )
     rules = {"allowed_token_ids": [5, 6], "bad_words": ["sun", " moon"], "min_tokens": 2}
-    server.client.completions.create(model=MODEL, prompt="One two", logit_bias={"7": -100, "8": 2.5}, extra_body=rules)
+    server.client.completions.create(
+        model=MODEL, prompt="One two", logit_bias={"7": -100, "8": 2.5}, extra_body=rules
+    )
     (params,) = seen
-    assert (params.logit_bias, params.allowed_token_ids, params.min_tokens) == (((7, -100.0), (8, 2.5)), (5, 6), 2)
+    assert (params.logit_bias, params.allowed_token_ids, params.min_tokens) == (
+        ((7, -100.0), (8, 2.5)),
+        (5, 6),
+        2,
+    )
     assert set(params.bad_words_token_ids) == {
-        tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("sun", " sun", " moon")
+        tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+        for text in ("sun", " sun", " moon")
     }
     assert not server.core.scheduler.running
 
@@ -318,4 +398,6 @@ def test_min_tokens_is_too_early_for_stop_strings(server):
 )
 def test_bad_rules_are_named(server, body, param):
     answer = server.complete(prompt="a", **body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"].startswith(param), answer.text
+    assert answer.status_code == 400 and answer.json()["error"]["param"].startswith(param), (
+        answer.text
+    )

@@ -1,4 +1,5 @@
-"""Options of `smartspec serve` from a file and from the environment, and what is wrong with them."""
+"""Options of `smartspec serve` from a file and from the environment, and what is wrong with
+them."""
 
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -12,7 +13,14 @@ from smartspec.cli.main import _build_app, run
 from smartspec.cli.serve import serve
 from smartspec.server.openai.generation_body import SpeculationBody
 
-NO_DEFAULTS = {str: "some", int: 7, float: 7.5, bool: True, Path: Path("some"), LogFormat: LogFormat.JSON}
+NO_DEFAULTS = {
+    str: "some",
+    int: 7,
+    float: 7.5,
+    bool: True,
+    Path: Path("some"),
+    LogFormat: LogFormat.JSON,
+}
 OPTIONS = {
     name: next(kind for kind in NO_DEFAULTS if kind in (hint, *get_args(hint)))
     for name, hint in get_type_hints(serve).items()
@@ -38,11 +46,19 @@ def config(tmp_path):
 
 
 def test_the_command_line_goes_before_variables_and_those_before_the_file(config, monkeypatch):
-    path = config('port = 1\nmax-batch = 2\nmax_queue = 3\nno_page = true\ndrain-seconds = 4.5\npolicy = "off"\n')
+    path = config(
+        "port = 1\nmax-batch = 2\nmax_queue = 3\nno_page = true\ndrain-seconds = 4.5\npolicy = "
+        '"off"\n'
+    )
     monkeypatch.setenv("SMARTSPEC_MAX_BATCH", "20")
     monkeypatch.setenv("SMARTSPEC_PORT", "10")
     found = options("--config", str(path), "--port", "100")
-    assert (found["port"], found["max_batch"], found["max_queue"], found["no_page"]) == (100, 20, 3, True)
+    assert (found["port"], found["max_batch"], found["max_queue"], found["no_page"]) == (
+        100,
+        20,
+        3,
+        True,
+    )
     assert (found["drain_seconds"], found["policy"], found["host"]) == (4.5, "off", "127.0.0.1")
 
 
@@ -64,12 +80,13 @@ def test_a_file_as_editors_on_windows_write_it(tmp_path):
 
 
 def test_what_kubernetes_sets_for_a_service_is_passed_over(monkeypatch, capsys):
-    """Kubernetes documentation, "Environment variables" of a Service named smartspec with port 8000."""
+    """Kubernetes documentation, "Environment variables" of a Service named smartspec with port
+    8000."""
     place = "10.96.44.7"
     for name, value in {
-        "SERVICE_HOST": place, "SERVICE_PORT": "8000", "SERVICE_PORT_HTTP": "8000", "PORT": f"tcp://{place}:8000",
-        "PORT_8000_TCP": f"tcp://{place}:8000", "PORT_8000_TCP_PROTO": "tcp", "PORT_8000_TCP_PORT": "8000",
-        "PORT_8000_TCP_ADDR": place,
+        "SERVICE_HOST": place, "SERVICE_PORT": "8000", "SERVICE_PORT_HTTP": "8000",
+        "PORT": f"tcp://{place}:8000", "PORT_8000_TCP": f"tcp://{place}:8000",
+        "PORT_8000_TCP_PROTO": "tcp", "PORT_8000_TCP_PORT": "8000", "PORT_8000_TCP_ADDR": place,
     }.items():  # fmt: skip
         monkeypatch.setenv(f"SMARTSPEC_{name}", value)
     assert options()["port"] == 8000
@@ -83,11 +100,16 @@ def test_a_wrong_variable_is_named(monkeypatch, capsys):
     monkeypatch.setenv("SMARTSPEC_MAX_QUEUE", "many")
     with pytest.raises(typer.BadParameter, match=r"variable SMARTSPEC_MAX_QUEUE\)"):
         options()
-    assert capsys.readouterr().err.count("SMARTSPEC_MAXBATCH: did you mean SMARTSPEC_MAX_BATCH?") == 1
+    assert (
+        capsys.readouterr().err.count("SMARTSPEC_MAXBATCH: did you mean SMARTSPEC_MAX_BATCH?") == 1
+    )
     monkeypatch.setenv("SMARTSPEC_MAX_QUEUE", "0")  # a number that no engine takes
     with pytest.raises(SystemExit, match="2"):
         run(lambda: _build_app()(["serve"]))
-    assert "must be at least 1, got 0 (options from variables: SMARTSPEC_MAX_QUEUE)" in capsys.readouterr().err
+    assert (
+        "must be at least 1, got 0 (options from variables: SMARTSPEC_MAX_QUEUE)"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_file_has_a_variable(monkeypatch):
@@ -110,7 +132,9 @@ def test_what_is_wrong_with_a_file_is_named(config, text, problem):
         options("--config", str(config(text)))
 
 
-@pytest.mark.parametrize("text", ["port = 8000.5", "port = true", 'max_batch = "many"', "no_page = 3"])
+@pytest.mark.parametrize(
+    "text", ["port = 8000.5", "port = true", 'max_batch = "many"', "no_page = 3"]
+)
 def test_values_of_another_type_are_refused(config, text):
     with pytest.raises(typer.BadParameter, match="should be a valid"):
         options("--config", str(config(text)))

@@ -1,4 +1,5 @@
-"""Connections: slow and endless requests are closed, and no client is locked out by them; HTTP/1.0; closed sides."""
+"""Connections: slow and endless requests are closed, and no client is locked out by them; HTTP/1.0;
+closed sides."""
 
 import json
 import socket
@@ -72,7 +73,9 @@ def test_an_answer_may_take_longer_than_a_request(quick_server):
     quick_server.executor.hold()
     with connect(quick_server) as connection:
         body = b'{"prompt": "One two"}'
-        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body + b"GET /health HTTP/1.1\r\n")
+        connection.sendall(
+            HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body + b"GET /health HTTP/1.1\r\n"
+        )
         time.sleep(1.2)
         quick_server.executor.let_go()
         assert b"One two" in connection.recv(4000)
@@ -87,7 +90,8 @@ def test_a_head_that_is_too_large_is_refused(quick_server, end):
 
 
 def test_many_half_open_requests_lock_no_client_out(quick_server):
-    """A client that connects after them is served. One that connected before may have lost its idle connection."""
+    """A client that connects after them is served. One that connected before may have lost its idle
+    connection."""
     with ExitStack() as stack:
         for _ in range(30):
             stack.enter_context(connect(quick_server)).sendall(HEAD)
@@ -98,7 +102,8 @@ def test_many_half_open_requests_lock_no_client_out(quick_server):
 
 
 def exchange(server: FakeServer, data: bytes, closes: bool = False) -> bytes:
-    """What is answered until the server closes the connection. closes: the client closes its side first."""
+    """What is answered until the server closes the connection. closes: the client closes its side
+    first."""
     with connect(server) as connection:
         connection.sendall(data)
         if closes:
@@ -111,7 +116,10 @@ def exchange(server: FakeServer, data: bytes, closes: bool = False) -> bytes:
 
 def post(version: str = "1.1", head: str = "", **body) -> bytes:
     text = json.dumps(body).encode()
-    lines = f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: {len(text)}\r\n{head}\r\n"
+    lines = (
+        f"POST /v1/completions HTTP/{version}\r\nHost: here\r\nContent-Length: "
+        f"{len(text)}\r\n{head}\r\n"
+    )
     return lines.encode() + text
 
 
@@ -124,26 +132,37 @@ def texts(events: bytes) -> str:
 @pytest.mark.parametrize("head", ["", "Connection: keep-alive\r\n", "Expect: 100-continue\r\n"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_http_1_0_gets_no_chunks(quick_server, stream, head):
-    """RFC 9112, 6.1: no Transfer-Encoding in an answer to HTTP/1.0. The answer ends with the connection."""
+    """RFC 9112, 6.1: no Transfer-Encoding in an answer to HTTP/1.0. The answer ends with the
+    connection."""
     answer = exchange(quick_server, post("1.0", head, prompt="One two", stream=stream))
     first, _, body = answer.partition(b"\r\n\r\n")
-    assert first.startswith(b"HTTP/1.1 200") and b"transfer-encoding" not in first and b"connection: close" in first
+    assert (
+        first.startswith(b"HTTP/1.1 200")
+        and b"transfer-encoding" not in first
+        and b"connection: close" in first
+    )
     assert (b"content-length" in first) != stream
     assert (texts(body) if stream else json.loads(body)["choices"][0]["text"]) == "One two"
 
 
-H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
+H2C = (
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: "
+    "AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
+)
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 @pytest.mark.parametrize("piece", [1, 300, 10**6])
 @pytest.mark.parametrize("offer", [H2C, "upgrade: websocket\r\nConnection: upgrade\r\n"])
 def test_an_offer_of_another_protocol_is_ignored(server, offer, piece, version):
-    """RFC 9110, 7.8: the request is answered, body and all, however it is cut, and so is what comes after it."""
+    """RFC 9110, 7.8: the request is answered, body and all, however it is cut, and so is what comes
+    after it."""
     requests = [post(version, offer, prompt="One two")]
     if version == "1.1":
         chunked = b"13\r\n" + b'{"prompt": "three"}' + b"\r\n0\r\n\r\n"
-        requests.append(HEAD + b"Transfer-Encoding: chunked\r\n" + offer.encode() + b"\r\n" + chunked)
+        requests.append(
+            HEAD + b"Transfer-Encoding: chunked\r\n" + offer.encode() + b"\r\n" + chunked
+        )
         requests.append(b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
     data = b"".join(requests)
     with connect(server) as connection:
@@ -157,14 +176,19 @@ def test_an_offer_of_another_protocol_is_ignored(server, offer, piece, version):
 
 @pytest.mark.parametrize("line", ["GET /health", "HEAD /health", "GET /nothing"])
 def test_http_1_0_gets_whole_answers(quick_server, line):
-    first, _, body = exchange(quick_server, f"{line} HTTP/1.0\r\n\r\n".encode()).partition(b"\r\n\r\n")
+    first, _, body = exchange(quick_server, f"{line} HTTP/1.0\r\n\r\n".encode()).partition(
+        b"\r\n\r\n"
+    )
     assert b"content-length" in first and b"transfer-encoding" not in first
     assert (body == b"") == line.startswith("HEAD")
 
 
 def test_streams_are_not_gathered_by_proxies(quick_server):
     answer = quick_server.complete(prompt="One two", stream=True)
-    assert answer.headers["x-accel-buffering"] == "no" and answer.headers["transfer-encoding"] == "chunked"
+    assert (
+        answer.headers["x-accel-buffering"] == "no"
+        and answer.headers["transfer-encoding"] == "chunked"
+    )
     assert "x-accel-buffering" not in quick_server.complete(prompt="One two").headers
 
 
@@ -182,7 +206,9 @@ def test_a_client_that_closes_its_side_after_the_request_gets_its_answer(quick_s
 
 
 def test_all_requests_before_a_closed_side_are_answered(quick_server):
-    answers = exchange(quick_server, post(prompt="One") + post(prompt="two") + post(prompt="three"), closes=True)
+    answers = exchange(
+        quick_server, post(prompt="One") + post(prompt="two") + post(prompt="three"), closes=True
+    )
     assert answers.count(b"HTTP/1.1 200") == 3 and answers.count(b"connection: close") == 1
     assert answers.index(b'"One"') < answers.index(b'"two"') < answers.index(b'"three"')
 
@@ -197,7 +223,9 @@ def test_a_client_that_has_left_is_noticed_when_something_is_written(quick_serve
     """Closed at once, both sides of it."""
     quick_server.executor.hold()
     with connect(quick_server) as connection:
-        connection.sendall(post(prompt="One two three", max_tokens=400, ignore_eos=True, stream=True))
+        connection.sendall(
+            post(prompt="One two three", max_tokens=400, ignore_eos=True, stream=True)
+        )
         eventually(lambda: quick_server.core.num_running == 1)
     num_steps = quick_server.executor.num_steps
     quick_server.executor.let_go()

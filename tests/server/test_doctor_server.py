@@ -17,7 +17,11 @@ def test_it_shows_a_server_before_and_after_requests(burst_server, capsys):
     burst_server.complete(prompt="One two three four five")
     text = shown(capsys, f"{burst_server.url}/v1/")
     assert f"fake-model at {burst_server.url}, policy fixed:6, drafters prompt-lookup" in text
-    assert "per request and step" in text and "83% were accepted" in text and "Nothing to change." in text
+    assert (
+        "per request and step" in text
+        and "83% were accepted" in text
+        and "Nothing to change." in text
+    )
 
 
 def test_a_server_without_requests_says_so(tokenizer, capsys):
@@ -31,7 +35,9 @@ def test_what_is_wrong_is_named_with_the_remedy():
         "cost_model": {"median_relative_error": 0.35},
         "controller_errors": {"plan": 2},
     }
-    lines = list(advice_on_state(state, totals("smartspec_requests_waiting 7.0\n# HELP smartspec_x y\n")))
+    lines = list(
+        advice_on_state(state, totals("smartspec_requests_waiting 7.0\n# HELP smartspec_x y\n"))
+    )
     for line, words in zip(
         lines, ("drafts are paused", "off by 35%", "failed 2 times", "7 requests wait"), strict=True
     ):

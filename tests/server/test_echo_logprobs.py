@@ -1,4 +1,5 @@
-"""`echo` with `logprobs` in completions, as evaluation harnesses request it; here of the fake model."""
+"""`echo` with `logprobs` in completions, as evaluation harnesses request it; here of the fake
+model."""
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
@@ -9,7 +10,9 @@ from smartspec.core.scheduler import SCORED_CHUNK
 
 
 def scored(server, prompt, **body):
-    return server.client.completions.create(model=MODEL, prompt=prompt, echo=True, **{"logprobs": 1} | body)
+    return server.client.completions.create(
+        model=MODEL, prompt=prompt, echo=True, **{"logprobs": 1} | body
+    )
 
 
 @pytest.mark.parametrize("name", ["server", "burst_server"])
@@ -20,11 +23,17 @@ def test_tokens_of_prompt_and_output(request, name, tokenizer, max_tokens, num_t
     token_ids = tokenizer("One two three four five six " * 30)["input_ids"][:num_tokens]
     answer = scored(server, token_ids, max_tokens=max_tokens)
     choice, log = answer.choices[0], answer.choices[0].logprobs
-    said = [token_ids[number % num_tokens] for number in range(max_tokens)] if max_tokens <= num_tokens else None
+    said = (
+        [token_ids[number % num_tokens] for number in range(max_tokens)]
+        if max_tokens <= num_tokens
+        else None
+    )
     assert answer.usage.prompt_tokens == num_tokens
     assert len(log.tokens) == num_tokens + answer.usage.completion_tokens
     assert log.token_logprobs[0] is None and log.top_logprobs[0] is None and log.text_offset[0] == 0
-    assert set(log.token_logprobs[1:]) <= {-0.5} and all(-0.5 in top.values() for top in log.top_logprobs[1:])
+    assert set(log.token_logprobs[1:]) <= {-0.5} and all(
+        -0.5 in top.values() for top in log.top_logprobs[1:]
+    )
     if said is not None:
         assert choice.text == tokenizer.decode([*token_ids, *said]) == "".join(log.tokens)
         assert answer.usage.completion_tokens == max_tokens and choice.finish_reason == "length"
@@ -32,7 +41,8 @@ def test_tokens_of_prompt_and_output(request, name, tokenizer, max_tokens, num_t
 
 
 def test_the_token_that_ends_the_answer_is_there(server, tokenizer):
-    """lm-eval takes the last token off, whichever it is: without this it would lose one of the prompt."""
+    """lm-eval takes the last token off, whichever it is: without this it would lose one of the
+    prompt."""
     answer = scored(server, [5], max_tokens=9)
     assert answer.choices[0].finish_reason == "stop"
     assert answer.choices[0].logprobs.tokens == [tokenizer.decode([5])] * 2 + [tokenizer.eos_token]
@@ -43,7 +53,9 @@ def test_the_token_that_ends_the_answer_is_there(server, tokenizer):
 def test_offsets_point_into_prompt_and_output(server, tokenizer, text):
     for prompt in (text, f"<|im_start|>user\n{text}<|im_end|>"):
         num_tokens = len(tokenizer(prompt)["input_ids"])
-        choice = scored(server, prompt, max_tokens=200, extra_body={"skip_special_tokens": False}).choices[0]
+        choice = scored(
+            server, prompt, max_tokens=200, extra_body={"skip_special_tokens": False}
+        ).choices[0]
         log = choice.logprobs
         assert choice.text.startswith(prompt) and "".join(log.tokens[:num_tokens]) == prompt
         assert choice.finish_reason == "stop"  # by a token that is no part of the text
@@ -71,11 +83,17 @@ def test_alternatives_are_as_many_as_each_field_requests(server, tokenizer):
     other = tokenizer.decode([OTHER_TOKEN_ID])
     for logprobs, listed in ((0, 1), (1, 0), (0, None), (1, None)):
         body = {} if listed is None else {"prompt_logprobs": listed}
-        choice = scored(server, token_ids, max_tokens=1, logprobs=logprobs, extra_body=body).choices[0]
+        choice = scored(
+            server, token_ids, max_tokens=1, logprobs=logprobs, extra_body=body
+        ).choices[0]
         tops = choice.logprobs.top_logprobs
         assert tops is None if not logprobs else [other in top for top in tops[1:-1]] == [True] * 2
         found = choice.model_dump().get("prompt_logprobs")
-        assert found is None if listed is None else [len(entry) for entry in found[1:]] == [1 + listed] * 2
+        assert (
+            found is None
+            if listed is None
+            else [len(entry) for entry in found[1:]] == [1 + listed] * 2
+        )
 
 
 def test_an_echo_without_output_or_logprobs(server):

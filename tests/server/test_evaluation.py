@@ -1,5 +1,6 @@
-"""What evaluations rely on, on the real model over HTTP: log-probabilities, seeds and choices are the same to the bit
-with drafts and without, whichever drafter makes them and however many requests run beside."""
+"""What evaluations rely on, on the real model over HTTP: log-probabilities, seeds and choices are
+the same to the bit with drafts and without, whichever drafter makes them and however many requests
+run beside."""
 
 import json
 from collections.abc import Iterator
@@ -13,9 +14,24 @@ LIST = "1. red apple\n2. red pear\n3. red plum\n4. red apple\n5. red pear\n6. re
 CHAT = [{"role": "user", "content": f"Continue this list:\n{LIST}"}]
 SCORED = {"prompt": LIST, "echo": True, "logprobs": 5, "max_tokens": 16, "temperature": 0}
 LISTED = {"messages": CHAT, "logprobs": True, "top_logprobs": 5, "max_tokens": 48, "temperature": 0}
-SAMPLED = {"prompt": LIST, "temperature": 0.8, "top_p": 0.95, "seed": 11, "n": 2, "max_tokens": 16, "logprobs": 2}
-# One token again and again, which every drafter drafts and the target accepts, whatever the processor makes of logits.
-REPEATED = {"prompt": LIST, "allowed_token_ids": [2003], "temperature": 0, "max_tokens": 16, "logprobs": 5}
+SAMPLED = {
+    "prompt": LIST,
+    "temperature": 0.8,
+    "top_p": 0.95,
+    "seed": 11,
+    "n": 2,
+    "max_tokens": 16,
+    "logprobs": 2,
+}
+# One token again and again, which every drafter drafts and the target accepts, whatever the
+# processor makes of logits.
+REPEATED = {
+    "prompt": LIST,
+    "allowed_token_ids": [2003],
+    "temperature": 0,
+    "max_tokens": 16,
+    "logprobs": 5,
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +43,9 @@ def real_server() -> Iterator[FakeServer]:
 def choices(server: FakeServer, path: str, body: dict, longest: int) -> tuple[list[dict], int]:
     """The choices of an answer, and how many of their tokens were accepted draft tokens."""
     speculation = {"max_draft_tokens": longest, "report": True}
-    answer = server.http.post(f"/v1/{path}", json=body | {"model": MODEL, "speculation": speculation})
+    answer = server.http.post(
+        f"/v1/{path}", json=body | {"model": MODEL, "speculation": speculation}
+    )
     found = answer.json()["choices"]
     pieces = [piece for choice in found for piece in choice.pop("speculation")["pieces"]]
     return found, sum(piece["accepted"] for piece in pieces)
@@ -35,7 +53,12 @@ def choices(server: FakeServer, path: str, body: dict, longest: int) -> tuple[li
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("completions", SCORED), ("chat/completions", LISTED), ("completions", SAMPLED), ("completions", REPEATED)],
+    [
+        ("completions", SCORED),
+        ("chat/completions", LISTED),
+        ("completions", SAMPLED),
+        ("completions", REPEATED),
+    ],
     ids=["echo", "chat", "sampled", "repeated"],
 )
 def test_log_probabilities_are_the_same_with_and_without_drafts(real_server, path, body):
@@ -51,14 +74,20 @@ def test_a_seed_holds_beside_other_requests(real_server):
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(choices, real_server, "completions", other, 4) for other in others]
         beside, _ = choices(real_server, "completions", SAMPLED, 4)
-        texts = {choice["text"] for found in (alone, *(done.result()[0] for done in running)) for choice in found}
+        texts = {
+            choice["text"]
+            for found in (alone, *(done.result()[0] for done in running))
+            for choice in found
+        }
     assert len(texts) > 1
     assert beside == alone
 
 
 def test_a_seed_holds_across_drafters(real_server):
     texts, _ = choices(real_server, "completions", SAMPLED, 4)
-    with running_model(policy="fixed:4", drafters=("recycling",), max_model_len=512, max_batch=3) as server:
+    with running_model(
+        policy="fixed:4", drafters=("recycling",), max_model_len=512, max_batch=3
+    ) as server:
         assert choices(server, "completions", SAMPLED, 4)[0] == texts
 
 

@@ -13,7 +13,9 @@ PROMPT = "a long shared prompt, " * 20
 @pytest.fixture(scope="module")
 def shared_server(tokenizer):
     keys = ApiKeys({"crowd": 1.0, "one": 1.0})
-    with running_server(tokenizer, keys=keys, max_batch=2, max_queue=12, max_queue_per_client=4) as server:
+    with running_server(
+        tokenizer, keys=keys, max_batch=2, max_queue=12, max_queue_per_client=4
+    ) as server:
         yield server
 
 
@@ -25,11 +27,21 @@ def test_one_request_does_not_wait_for_a_crowd(shared_server):
     shared_server.executor.hold()
     crowd = {"Authorization": "Bearer crowd"}
     requests = [
-        Background(shared_server, headers=crowd, prompt=f"number {i} of many", max_tokens=400, ignore_eos=True)
+        Background(
+            shared_server,
+            headers=crowd,
+            prompt=f"number {i} of many",
+            max_tokens=400,
+            ignore_eos=True,
+        )
         for i in range(6)
     ]
     eventually(lambda: shared_server.engine.num_requests == 6)
-    assert shared_server.complete(headers=crowd, prompt="One").json()["error"]["message"].startswith("6 of at most 6")
+    assert (
+        shared_server.complete(headers=crowd, prompt="One")
+        .json()["error"]["message"]
+        .startswith("6 of at most 6")
+    )
     one = Background(shared_server, headers={"Authorization": "Bearer one"}, prompt="One two")
     eventually(lambda: shared_server.engine.num_requests == 7)
     shared_server.executor.let_go()

@@ -17,7 +17,12 @@ from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import QueueFull
 from smartspec.server.structured import grammars
 from smartspec.server.structured.fields import StructuredOutputs
-from smartspec.server.structured.grammar_check import MAX_REMEMBERED, Checked, GrammarCheck, GrammarCheckFailed
+from smartspec.server.structured.grammar_check import (
+    MAX_REMEMBERED,
+    Checked,
+    GrammarCheck,
+    GrammarCheckFailed,
+)
 from smartspec.server.structured.grammars import MAX_WAITING_OF_CLIENT, GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
@@ -25,7 +30,11 @@ USER = {"role": "user", "content": "Hello there"}
 
 def bomb(number: int) -> dict:
     """Takes 7 s to compile each."""
-    return {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": number}}, "required": ["a"]}
+    return {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "multipleOf": number}},
+        "required": ["a"],
+    }
 
 
 @pytest.fixture
@@ -71,9 +80,13 @@ print(grammar_worker._compile_in_fork(tables, definition))
 def run_script(script: str, tmp_path: Path, tokenizer, *texts: str) -> subprocess.CompletedProcess:
     """With a file of the tokenizer, and of each text."""
     paths = [tmp_path / str(number) for number in range(1 + len(texts))]
-    for path, text in zip(paths, (grammar_compiler(tokenizer)._vocabulary()["tokenizer_json"], *texts), strict=True):
+    for path, text in zip(
+        paths, (grammar_compiler(tokenizer)._vocabulary()["tokenizer_json"], *texts), strict=True
+    ):
         path.write_text(text)
-    return subprocess.run([sys.executable, "-c", script, *map(str, paths)], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, paths)], capture_output=True, text=True, timeout=60
+    )
 
 
 def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
@@ -129,15 +142,22 @@ if len(sys.argv) > 2:
     helper.stdin.write(Path(sys.argv[2]).read_bytes())
     helper.stdin.flush()
 os.kill(os.getpid(), signal.SIGKILL)
-"""
+"""  # noqa: E501
 
 
-@pytest.mark.parametrize("busy_with", [(), (json.dumps(definition(json=bomb(999983))) + "\n",)], ids=["idle", "busy"])
+@pytest.mark.parametrize(
+    "busy_with", [(), (json.dumps(definition(json=bomb(999983))) + "\n",)], ids=["idle", "busy"]
+)
 def test_no_helper_outlives_its_server(tokenizer, tmp_path, busy_with):
     answer = run_script(SCRIPT, tmp_path, tokenizer, *busy_with)
     assert answer.returncode == -signal.SIGKILL, answer.stderr
     (pid,) = answer.stdout.split()
-    eventually(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+    eventually(
+        lambda: (
+            not Path(f"/proc/{pid}/cmdline").exists()
+            or not Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+    )
 
 
 def test_grammars_of_all_requests_share_a_bound(tokenizer, monkeypatch):
@@ -171,18 +191,27 @@ def response_format(number: int) -> dict:
         ("chat/completions", {"structured_outputs": {"json": bomb(900007)}}, "structured_outputs"),
         ("chat/completions", {"guided_regex": "b?" * 1300 + "b" * 1300}, "guided_regex"),
         ("chat/completions", {"tools": [tool(900019)], "tool_choice": "required"}, "tool_choice"),
-        ("responses", {"text": {"format": {"type": "json_schema", "schema": bomb(900037)}}}, "response_format"),
+        (
+            "responses",
+            {"text": {"format": {"type": "json_schema", "schema": bomb(900037)}}},
+            "response_format",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, param):
     server.executor.hold(after=2)
-    with server.client.completions.create(model="fake-model", prompt="One two three", stream=True) as stream:
+    with server.client.completions.create(
+        model="fake-model", prompt="One two three", stream=True
+    ) as stream:
         first = next(iter(stream))
         who = {"input": "Hi"} if path == "responses" else {"messages": [USER]}
         answer = server.http.post(f"/v1/{path}", json=who | fields)
         assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
-        assert "0.5 s" in answer.json()["error"]["message"] and "use a simpler one" in answer.json()["error"]["message"]
+        assert (
+            "0.5 s" in answer.json()["error"]["message"]
+            and "use a simpler one" in answer.json()["error"]["message"]
+        )
         server.executor.let_go()
         text = first.choices[0].text + "".join(chunk.choices[0].text for chunk in stream)
     assert text == "One two three"
@@ -191,7 +220,11 @@ def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, p
 def test_a_client_that_leaves_ends_the_work_for_it(server, tokenizer):
     compiler = grammar_compiler(tokenizer)
     with pytest.raises(httpx.ReadTimeout):
-        server.http.post("/v1/chat/completions", json={"messages": [USER], "guided_json": bomb(900061)}, timeout=0.05)
+        server.http.post(
+            "/v1/chat/completions",
+            json={"messages": [USER], "guided_json": bomb(900061)},
+            timeout=0.05,
+        )
     eventually(lambda: not compiler._num_waiting)
     assert server.chat(messages=[USER], guided_regex="[a-z]+", max_tokens=2).status_code == 200
 
@@ -214,7 +247,9 @@ def test_a_helper_that_fails_is_no_fault_of_the_caller(server, tokenizer, monkey
 
 def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch):
     asked = []
-    monkeypatch.setattr(check, "_query", lambda text, _: asked.append(text) or {"error": None, "num_bytes": 1})
+    monkeypatch.setattr(
+        check, "_query", lambda text, _: asked.append(text) or {"error": None, "num_bytes": 1}
+    )
     check.check("mine", threading.Event(), "b")
     for number in range(2 * MAX_REMEMBERED):
         check.check(f"other {number}", threading.Event(), "a")
@@ -242,7 +277,10 @@ def test_one_client_takes_half_of_the_places_where_definitions_wait(tokenizer, m
     monkeypatch.setattr(compiler, "compile", lambda *_: hold.wait(60))
 
     async def ask() -> None:
-        waiting = [asyncio.create_task(compiler.compiled("", Origin("a"))) for _ in range(MAX_WAITING_OF_CLIENT)]
+        waiting = [
+            asyncio.create_task(compiler.compiled("", Origin("a")))
+            for _ in range(MAX_WAITING_OF_CLIENT)
+        ]
         await asyncio.sleep(0)
         with pytest.raises(QueueFull, match="32 of yours"):
             await compiler.compiled("", Origin("a"))

@@ -13,7 +13,10 @@ BODY = json.dumps({"prompt": "One two"}).encode()
 
 
 def test_every_answer_has_a_request_id(server, guarded_server):
-    assert server.http.get("/health", headers={"X-Request-Id": "a:b-1"}).headers["x-request-id"] == "a:b-1"
+    assert (
+        server.http.get("/health", headers={"X-Request-Id": "a:b-1"}).headers["x-request-id"]
+        == "a:b-1"
+    )
     for url in ("/health", "/nowhere"):
         answer = server.http.get(url, headers={"X-Request-Id": "not one"})
         assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
@@ -25,17 +28,31 @@ def test_other_sites(tokenizer, server):
     options = {"cors_origins": ["https://a.example"], "keys": ApiKeys({"right": 1.0})}
     with running_server(tokenizer, **options) as open_server:
         answer = open_server.http.options("/v1/completions", headers=preflight)
-        assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "https://a.example"
-        refused = open_server.complete(headers={"Origin": "https://a.example"}, prompt="a")
-        assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == "https://a.example"
         assert (
-            open_server.http.options("/v1/completions", headers=preflight | {"Origin": "https://b"}).status_code == 400
+            answer.status_code == 200
+            and answer.headers["access-control-allow-origin"] == "https://a.example"
         )
-    assert "access-control-allow-origin" not in server.http.options("/v1/completions", headers=preflight).headers
+        refused = open_server.complete(headers={"Origin": "https://a.example"}, prompt="a")
+        assert (
+            refused.status_code == 401
+            and refused.headers["access-control-allow-origin"] == "https://a.example"
+        )
+        assert (
+            open_server.http.options(
+                "/v1/completions", headers=preflight | {"Origin": "https://b"}
+            ).status_code
+            == 400
+        )
+    assert (
+        "access-control-allow-origin"
+        not in server.http.options("/v1/completions", headers=preflight).headers
+    )
 
 
 def send(server, content: bytes, encoding: str = "gzip"):
-    return server.http.post("/v1/completions", content=content, headers={"Content-Encoding": encoding})
+    return server.http.post(
+        "/v1/completions", content=content, headers={"Content-Encoding": encoding}
+    )
 
 
 def test_bodies_may_be_gzipped(server):

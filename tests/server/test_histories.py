@@ -24,19 +24,37 @@ def said(**message) -> Message:
         ({"role": "assistant"}, ""),
         ({"role": "assistant", "content": []}, ""),
         ({"role": "user", "content": []}, ""),
-        ({"role": "user", "content": ["a", {"type": "text", "text": "b", "cache_control": {}}]}, "ab"),
+        (
+            {"role": "user", "content": ["a", {"type": "text", "text": "b", "cache_control": {}}]},
+            "ab",
+        ),
         ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "no"),
         ({"role": "assistant", "content": None, "refusal": "no"}, "no"),
         (
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}],
+            },
             "a",
         ),
-        ({"role": "assistant", "content": [{"type": "new_kind", "content": [{"type": "text", "text": "a"}]}]}, "a"),
+        (
+            {
+                "role": "assistant",
+                "content": [{"type": "new_kind", "content": [{"type": "text", "text": "a"}]}],
+            },
+            "a",
+        ),
         ({"role": "assistant", "content": [{"type": "new_kind", "data": 5}]}, ""),
         ({"role": "tool", "content": None}, ""),
         ({"role": "tool", "content": [{"type": "text", "text": "ok"}]}, "ok"),
         ({"role": "function", "name": "f", "content": "ok"}, "ok"),
-        ({"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "a"}}]}, "a"),
+        (
+            {
+                "role": "user",
+                "content": [{"type": "document", "source": {"type": "text", "data": "a"}}],
+            },
+            "a",
+        ),
     ],
     ids=str,
 )
@@ -44,16 +62,23 @@ def test_contents_of_every_shape(message, content):
     assert said(**message).content == content
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_image", "input_audio", "video_url", "file", "input_file"])
+@pytest.mark.parametrize(
+    "kind", ["image_url", "input_image", "input_audio", "video_url", "file", "input_file"]
+)
 def test_what_is_seen_or_heard_is_refused_by_name(server, kind):
     part = {"type": kind, kind: {"url": "data:"}}
     for path, body in (
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),
         ("/v1/responses", {"input": [{"role": "user", "content": [part]}]}),
-        ("/v1/responses", {"input": [{"type": "function_call_output", "call_id": "a", "output": [part]}]}),
+        (
+            "/v1/responses",
+            {"input": [{"type": "function_call_output", "call_id": "a", "output": [part]}]},
+        ),
     ):
         answer = server.http.post(path, json=body)
-        assert answer.status_code == 400 and f"of type {kind}" in answer.json()["error"]["message"], answer.text
+        assert (
+            answer.status_code == 400 and f"of type {kind}" in answer.json()["error"]["message"]
+        ), answer.text
 
 
 @pytest.mark.parametrize(
@@ -63,8 +88,14 @@ def test_what_is_seen_or_heard_is_refused_by_name(server, kind):
         ([CALL | {"function": {"name": "f", "arguments": {"a": "ö"}}}], ("c1", "f", '{"a": "ö"}')),
         ([CALL | {"function": {"name": "f", "arguments": None}}], ("c1", "f", "{}")),
         ([{"function": {"name": "f"}}], ("", "f", "{}")),
-        ([CALL | {"function": {"name": "what the model wrote!"}}], ("c1", "what the model wrote!", "{}")),
-        ([{"id": "c1", "type": "custom", "custom": {"name": "f", "input": "x"}}], ("c1", "f", '{"input": "x"}')),
+        (
+            [CALL | {"function": {"name": "what the model wrote!"}}],
+            ("c1", "what the model wrote!", "{}"),
+        ),
+        (
+            [{"id": "c1", "type": "custom", "custom": {"name": "f", "input": "x"}}],
+            ("c1", "f", '{"input": "x"}'),
+        ),
     ],
     ids=str,
 )
@@ -78,7 +109,9 @@ def test_the_older_form_of_calls():
     assert [call.function.name for call in message.tool_calls] == ["f"]
     result = said(role="function", name="f", content="ok")
     assert (result.role, result.name, result.tool_call_id) == ("tool", "f", "f")
-    assert not said(role="assistant", content="a", function_call=None, tool_calls=None, audio=None).tool_calls
+    assert not said(
+        role="assistant", content="a", function_call=None, tool_calls=None, audio=None
+    ).tool_calls
 
 
 def read(*items: dict) -> list[Message]:
@@ -88,8 +121,16 @@ def read(*items: dict) -> list[Message]:
 @pytest.mark.parametrize(
     ("kind", "fields", "called"),
     [
-        ("custom_tool_call", {"name": "apply_patch", "input": "x"}, ("apply_patch", '{"input": "x"}')),
-        ("local_shell_call", {"action": {"command": ["ls"]}}, ("local_shell", '{"command": ["ls"]}')),
+        (
+            "custom_tool_call",
+            {"name": "apply_patch", "input": "x"},
+            ("apply_patch", '{"input": "x"}'),
+        ),
+        (
+            "local_shell_call",
+            {"action": {"command": ["ls"]}},
+            ("local_shell", '{"command": ["ls"]}'),
+        ),
         ("apply_patch_call", {"operation": {"path": "a"}}, ("apply_patch", '{"path": "a"}')),
         ("function_call", {"name": "f", "arguments": {"a": 1}}, ("f", '{"a": 1}')),
     ],
@@ -120,36 +161,64 @@ def test_items_that_say_nothing_are_skipped(item):
 
 
 def test_items_that_say_something_are_read():
-    assert [m.content for m in read({"type": "kind_of_next_month", "role": "assistant", "content": "a"})] == ["a"]
-    call, output = read({"type": "mcp_call", "id": "m", "name": "find", "arguments": "{}", "output": "b"})
+    assert [
+        m.content for m in read({"type": "kind_of_next_month", "role": "assistant", "content": "a"})
+    ] == ["a"]
+    call, output = read(
+        {"type": "mcp_call", "id": "m", "name": "find", "arguments": "{}", "output": "b"}
+    )
     assert call.tool_calls[0].function.name == "find" and output.content == "b"
-    assert [m.content for m in read({"type": "message", "role": "assistant", "content": None})] == [""]
+    assert [m.content for m in read({"type": "message", "role": "assistant", "content": None})] == [
+        ""
+    ]
 
 
 def test_nothing_is_left_out_in_silence():
-    """What no model sees is counted under its kind; a summary stands for a thought that its server kept."""
+    """What no model sees is counted under its kind; a summary stands for a thought that its server
+    kept."""
     summary = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
-    assert [m.reasoning_content for m in read(summary, {"role": "assistant", "content": "a"})] == ["hm"]
-    shot = {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}}
+    assert [m.reasoning_content for m in read(summary, {"role": "assistant", "content": "a"})] == [
+        "hm"
+    ]
+    shot = {
+        "type": "computer_call_output",
+        "call_id": "c",
+        "output": {"type": "computer_screenshot"},
+    }
     hidden = {"type": "redacted_thinking", "data": "eA=="}
     used = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
     hidden_kinds = {"tool_use", "redacted_thinking"}
     for kind, body, names in (
-        (ResponsesBody, {"input": [summary, USER, shot]}, {"reasoning", "computer_call_output", "computer_screenshot"}),
-        (MessagesBody, {"max_tokens": 1, "messages": [{"role": "user", "content": [used, hidden]}]}, hidden_kinds),
+        (
+            ResponsesBody,
+            {"input": [summary, USER, shot]},
+            {"reasoning", "computer_call_output", "computer_screenshot"},
+        ),
+        (
+            MessagesBody,
+            {"max_tokens": 1, "messages": [{"role": "user", "content": [used, hidden]}]},
+            hidden_kinds,
+        ),
     ):
         context = BodyContext()
         kind.model_validate(body, context=context)
         assert context.ignored == names
     written = summary | {"content": [{"type": "reasoning_text", "text": "x"}]}  # by this server
-    strict = ResponsesBody.model_validate({"input": [written, USER]}, context=BodyContext(strict=True))
+    strict = ResponsesBody.model_validate(
+        {"input": [written, USER]}, context=BodyContext(strict=True)
+    )
     assert strict.input[0].content == "x"
 
 
 def test_system_messages_at_the_beginning_are_one(server):
     developer = {"role": "developer", "content": "two"}
-    chat = ResponsesBody.model_validate({"instructions": "one", "input": [developer, USER, developer]}).to_chat()
-    assert [(m.role, m.content) for m in chat.messages][:2] == [("system", "one\n\ntwo"), ("user", "hi")]
+    chat = ResponsesBody.model_validate(
+        {"instructions": "one", "input": [developer, USER, developer]}
+    ).to_chat()
+    assert [(m.role, m.content) for m in chat.messages][:2] == [
+        ("system", "one\n\ntwo"),
+        ("user", "hi"),
+    ]
     assert chat.messages[2].role == "developer"
 
 
@@ -180,7 +249,11 @@ def test_clipped_to_what_the_context_leaves(server):
         return server.complete(prompt=[5] * 100, ignore_eos=True, **fields).json()["usage"]
 
     left = MAX_MODEL_LEN - 100
-    assert usage(max_tokens=10**6)["completion_tokens"] == usage(max_tokens=-1)["completion_tokens"] == left
+    assert (
+        usage(max_tokens=10**6)["completion_tokens"]
+        == usage(max_tokens=-1)["completion_tokens"]
+        == left
+    )
     assert usage()["completion_tokens"] == 16
 
 
@@ -188,7 +261,11 @@ def test_clipped_to_what_the_context_leaves(server):
 def test_seed_minus_one_is_random(server, monkeypatch, path):
     seen = []
     add_request = server.core.add_request
-    monkeypatch.setattr(server.core, "add_request", lambda request: (seen.append(request.params), add_request(request)))
+    monkeypatch.setattr(
+        server.core,
+        "add_request",
+        lambda request: (seen.append(request.params), add_request(request)),
+    )
     name, body = LIMITS[path]
     for seed in (-1, -2, 7):
         assert server.http.post(path, json=body | {name: 2, "seed": seed}).status_code == 200

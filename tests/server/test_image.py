@@ -1,4 +1,5 @@
-"""The image's lines, and the check of its health. `make test-clients` builds and runs it where there is a builder."""
+"""The image's lines, and the check of its health. `make test-clients` builds and runs it where
+there is a builder."""
 
 import os
 import re
@@ -20,13 +21,28 @@ def test_its_user_is_a_number_of_group_0_which_may_write_the_cache():
     (user,) = re.findall(r"^USER (.*)$", LINES, re.MULTILINE)
     assert re.fullmatch(r"[1-9]\d*:0", user)
     owner, mode, cache = re.search(r"chown (\S+) (?:\S+) && chmod (\d+) (\S+)", LINES).groups()
-    assert owner == user and int(mode[-2]) & 2 and f"SMARTSPEC_CACHE={cache} " in LINES and f"VOLUME {cache}\n" in LINES
+    assert (
+        owner == user
+        and int(mode[-2]) & 2
+        and f"SMARTSPEC_CACHE={cache} " in LINES
+        and f"VOLUME {cache}\n" in LINES
+    )
 
 
 def test_what_it_copies_is_there_and_not_left_out():
-    copied = [name for line in re.findall(r"^COPY (.*)$", LINES, re.MULTILINE) for name in line.split()[:-1]]
-    kept = [line[1:] for line in Path(f"{ROOT}/deploy/Dockerfile.dockerignore").read_text().split() if line[0] == "!"]
-    assert all((ROOT / name).exists() and any(fnmatch(name, each) for each in kept) for name in copied)
+    copied = [
+        name
+        for line in re.findall(r"^COPY (.*)$", LINES, re.MULTILINE)
+        for name in line.split()[:-1]
+    ]
+    kept = [
+        line[1:]
+        for line in Path(f"{ROOT}/deploy/Dockerfile.dockerignore").read_text().split()
+        if line[0] == "!"
+    ]
+    assert all(
+        (ROOT / name).exists() and any(fnmatch(name, each) for each in kept) for name in copied
+    )
     assert "/app/" + HEALTH.name in LINES and str(HEALTH.relative_to(ROOT)) in copied
 
 

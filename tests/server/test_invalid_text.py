@@ -11,7 +11,10 @@ from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.server.openai.invalid_text import invalid_text_name
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,8 @@ def test_what_could_not_be_kept_is_refused_by_name(invalid_server, field, value)
     error = answer.json()["error"]
     assert error["param"] == field
     assert (
-        f"--forced-acceptance, so its text is invalid and {field} could not be kept: leave it out" in error["message"]
+        f"--forced-acceptance, so its text is invalid and {field} could not be kept: leave it out"
+        in error["message"]
     )
 
 
@@ -50,7 +54,9 @@ def test_completions_are_refused_their_logprobs_too(invalid_server):
 
 
 def test_what_promises_nothing_is_answered(invalid_server):
-    answer = invalid_server.chat(messages=MESSAGES, max_tokens=4, temperature=0.5, stop=["x"], ignore_eos=True)
+    answer = invalid_server.chat(
+        messages=MESSAGES, max_tokens=4, temperature=0.5, stop=["x"], ignore_eos=True
+    )
     assert answer.status_code == 200
     assert invalid_server.http.get("/v1/speculation").json()["forced_acceptance"] == 0.7
 
@@ -66,20 +72,28 @@ def test_another_server_has_no_such_field(tokenizer):
 
 
 def test_steps_are_not_speculated_on_with_invalid_text():
-    with pytest.raises(ValueError, match="--forced-acceptance makes invalid text, which --speculator small"):
+    with pytest.raises(
+        ValueError, match="--forced-acceptance makes invalid text, which --speculator small"
+    ):
         serve(**vars(ServerOptions(forced_acceptance=0.5, speculator="small")))
 
 
 def test_the_engine_accepts_what_it_is_told_to():
-    """On the real model, whose drafts for itself the target would accept: all of them or none, whatever it says."""
+    """On the real model, whose drafts for itself the target would accept: all of them or none,
+    whatever it says."""
     accepted = []
     for forced in (1.0, 0.0):
         drafters = (DEFAULT_MODEL,)
-        with running_model(policy="fixed:3", drafters=drafters, max_model_len=256, forced_acceptance=forced) as server:
+        with running_model(
+            policy="fixed:3", drafters=drafters, max_model_len=256, forced_acceptance=forced
+        ) as server:
             server.chat(messages=MESSAGES, max_tokens=24, temperature=0, ignore_eos=True)
             table = server.http.get("/metrics").text.splitlines()
-        counts = {line.split()[0]: float(line.split()[1]) for line in table if not line.startswith("#")}
+        counts = {
+            line.split()[0]: float(line.split()[1]) for line in table if not line.startswith("#")
+        }
         names = ("smartspec_accepted_tokens_total", "smartspec_verified_tokens_total")
         accepted.append(tuple(counts[name] for name in names))
-    assert accepted[0][0] == pytest.approx(accepted[0][1], abs=3) and accepted[0][1] > 10  # the last draft is cut short
+    # the last draft is cut short
+    assert accepted[0][0] == pytest.approx(accepted[0][1], abs=3) and accepted[0][1] > 10
     assert accepted[1][0] == 0 < accepted[1][1]

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from smartspec.server.structured.json_text import MAX_DEPTH, JsonPrefix, read_json
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
@@ -55,7 +59,8 @@ def test_a_beginning_of_json_in_any_pieces(data):
 
 @given(st.text(alphabet='"\\{}[]:,1tn <\x01', max_size=12))
 def test_what_cannot_be_json(text):
-    """json.loads says of a beginning of JSON that it ends too early, of anything else where it is wrong."""
+    """json.loads says of a beginning of JSON that it ends too early, of anything else where it is
+    wrong."""
     end = JsonPrefix().feed(text)
     if end == len(text):
         return

@@ -19,7 +19,11 @@ def bearer(key: str) -> dict[str, bytes]:
 
 
 def test_every_key_is_a_key(guarded_server):
-    wrong_places = ({"Authorization": "Bearer"}, {"Authorization": "right"}, {"x-api-key": "Bearer right"})
+    wrong_places = (
+        {"Authorization": "Bearer"},
+        {"Authorization": "right"},
+        {"x-api-key": "Bearer right"},
+    )
     for headers in ({}, bearer("wrong"), {"x-api-key": "wrong"}, *wrong_places):
         answer = guarded_server.http.get("/v1/models", headers=headers)
         assert answer.status_code == 401 and "Authorization" in answer.json()["error"]["message"]
@@ -28,8 +32,12 @@ def test_every_key_is_a_key(guarded_server):
         for headers in (bearer(key), {"x-api-key": key.encode()}):
             assert guarded_server.http.get("/v1/models", headers=headers).status_code == 200
     with pytest.raises(openai.AuthenticationError):
-        guarded_server.client.with_options(api_key="wrong").completions.create(model=MODEL, prompt="a")
-    assert guarded_server.client.completions.create(model=MODEL, prompt="One").choices[0].text == "One"
+        guarded_server.client.with_options(api_key="wrong").completions.create(
+            model=MODEL, prompt="a"
+        )
+    assert (
+        guarded_server.client.completions.create(model=MODEL, prompt="One").choices[0].text == "One"
+    )
     assert guarded_server.http.get("/health").status_code == 200
     assert guarded_server.http.get("/metrics").status_code == 200
     assert guarded_server.http.get("/nowhere").status_code == 401
@@ -37,7 +45,9 @@ def test_every_key_is_a_key(guarded_server):
 
 def test_a_bearer_token_goes_before_the_other_header(guarded_server):
     def status(headers: dict) -> int:
-        return guarded_server.http.get("/v1/models", headers={"x-api-key": "right"} | headers).status_code
+        return guarded_server.http.get(
+            "/v1/models", headers={"x-api-key": "right"} | headers
+        ).status_code
 
     assert status(bearer("wrong")) == 401
     assert status({"Authorization": "Basic of-a-proxy"}) == 200
@@ -46,7 +56,9 @@ def test_a_bearer_token_goes_before_the_other_header(guarded_server):
 def test_without_the_key_the_body_is_not_read(guarded_server):
     address = urlsplit(guarded_server.url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 5000000\r\n\r\n{")
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 5000000\r\n\r\n{"
+        )
         assert connection.recv(1000).startswith(b"HTTP/1.1 401")
 
 
@@ -55,7 +67,9 @@ def test_the_admin_key_guards_what_shows_the_work_of_all(tokenizer):
         for path in ("/metrics", "/v1/speculation"):
             for headers in ({}, bearer("mine")):
                 answer = server.http.get(path, headers=headers)
-                assert answer.status_code == 401 and "--admin-key" in answer.json()["error"]["message"]
+                assert (
+                    answer.status_code == 401 and "--admin-key" in answer.json()["error"]["message"]
+                )
             assert server.http.get(path, headers=bearer("boss")).status_code == 200
         assert server.http.get("/v1/models", headers=bearer("boss")).status_code == 401
 
@@ -69,7 +83,12 @@ def test_keys_of_a_file(tmp_path):
     path.write_text("alpha", encoding="utf-16")
     with pytest.raises(ValueError, match="keys is no text in UTF-8: save it as UTF-8"):
         read_key_file(path)
-    for text, problem in (("", "holds no keys"), ("a\na", "line 2"), ("a 0", "line 1"), ("a b", "line 1")):
+    for text, problem in (
+        ("", "holds no keys"),
+        ("a\na", "line 2"),
+        ("a 0", "line 1"),
+        ("a b", "line 1"),
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match=problem):
             read_key_file(path)
@@ -79,7 +98,11 @@ def test_keys_of_a_file(tmp_path):
 def test_whatever_salt_a_request_names_it_belongs_to_its_key(salt):
     """Its bounds are what counts, and no other key's."""
     fields = {"prompt": [1], "cache_salt": salt}
-    scope = {"path": "/v1/completions", "headers": [(b"x-api-key", b"alpha")], "client": ("127.0.0.1", 1)}
+    scope = {
+        "path": "/v1/completions",
+        "headers": [(b"x-api-key", b"alpha")],
+        "client": ("127.0.0.1", 1),
+    }
     client = ApiKeys({"alpha": 1.0}).origin(scope)
     assert key_of(CompletionBody(**fields).origin(client).cache_salt) == client.client
     for keys in (ApiKeys(), ApiKeys({"alpha": 1.0}, shared_cache=True)):
@@ -112,11 +135,16 @@ def test_other_machines_need_a_key_or_an_explicit_word():
 
 def test_sites_of_other_pages():
     assert cors_origins(None) == ()
-    assert cors_origins("https://a.example, http://localhost:3000") == ("https://a.example", "http://localhost:3000")
+    assert cors_origins("https://a.example, http://localhost:3000") == (
+        "https://a.example",
+        "http://localhost:3000",
+    )
     assert cors_origins("*") == ("*",)
 
 
-@pytest.mark.parametrize("option", ["a.example", "https://a.example/", "https://A.example", "https://a.example,", " "])
+@pytest.mark.parametrize(
+    "option", ["a.example", "https://a.example/", "https://A.example", "https://a.example,", " "]
+)
 def test_sites_that_no_browser_names_so_are_refused(option):
     with pytest.raises(ValueError, match=r"--cors-origin .*write sites as"):
         cors_origins(option)

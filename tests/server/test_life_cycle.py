@@ -76,7 +76,8 @@ def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_
 
 
 def check_freed(server, num_steps: int) -> None:
-    """Called while the step of that number is under way and the client just gone: no step may follow."""
+    """Called while the step of that number is under way and the client just gone: no step may
+    follow."""
     assert server.core.num_running == 1
     eventually(lambda: server.engine.num_requests == 0)
     server.executor.let_go()
@@ -127,39 +128,65 @@ def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
     rejected = outcomes(server)["rejected"]
     answer = server.complete(**body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
-    last = json.loads(server.complete(stream=True, **body).text.strip().split("\n\n")[-1].removeprefix("data: "))
-    assert last["error"]["type"] == "invalid_request_error" and last["error"]["message"] == "no token is left"
+    last = json.loads(
+        server.complete(stream=True, **body).text.strip().split("\n\n")[-1].removeprefix("data: ")
+    )
+    assert (
+        last["error"]["type"] == "invalid_request_error"
+        and last["error"]["message"] == "no token is left"
+    )
     assert outcomes(server)["rejected"] == rejected + 2
     server.executor.bad_token_id, server.executor.is_callers = None, False
 
 
 def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
-    monkeypatch.setattr("smartspec.server.openai.calls.check_model", lambda requested, served: 1 / 0)
+    monkeypatch.setattr(
+        "smartspec.server.openai.calls.check_model", lambda requested, served: 1 / 0
+    )
     answer = server.complete(prompt="One two")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "division" not in answer.text
 
 
 def test_many_at_once_all_get_their_own_answer(burst_server):
-    requests = [Background(burst_server, prompt=f"request number {i}", max_tokens=50) for i in range(8)]
+    requests = [
+        Background(burst_server, prompt=f"request number {i}", max_tokens=50) for i in range(8)
+    ]
     texts = [request.join().json()["choices"][0]["text"] for request in requests]
     assert texts == [f"request number {i}" for i in range(8)]
 
 
 def outcomes(server) -> dict[str, float]:
     prefix = 'smartspec_requests_total{outcome="'
-    lines = [line for line in server.http.get("/metrics").text.splitlines() if line.startswith(prefix)]
+    lines = [
+        line for line in server.http.get("/metrics").text.splitlines() if line.startswith(prefix)
+    ]
     return {line.removeprefix(prefix).split('"')[0]: float(line.split()[-1]) for line in lines}
 
 
 def metric(server, name: str) -> float:
     text = server.http.get("/metrics").text
-    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"smartspec_{name} "))
+    return next(
+        float(line.split()[1])
+        for line in text.splitlines()
+        if line.startswith(f"smartspec_{name} ")
+    )
 
 
 def test_metrics(burst_server, tokenizer):
-    names = ("generation_tokens_total", "prompt_tokens_total", "verified_tokens_total", "accepted_tokens_total")
-    counts = (*names, "decode_rows_total", "chosen_length_count", "chosen_length_sum", "request_ttft_seconds_count")
+    names = (
+        "generation_tokens_total",
+        "prompt_tokens_total",
+        "verified_tokens_total",
+        "accepted_tokens_total",
+    )
+    counts = (
+        *names,
+        "decode_rows_total",
+        "chosen_length_count",
+        "chosen_length_sum",
+        "request_ttft_seconds_count",
+    )
     before = {name: metric(burst_server, name) for name in counts}
     stops = outcomes(burst_server)["stop"]
     prompt = "some words for the metrics, one two three four five six seven"
@@ -175,11 +202,20 @@ def test_metrics(burst_server, tokenizer):
     assert grown["request_ttft_seconds_count"] == 1
     for name in ("requests_running", "requests_waiting", "kv_use_ratio"):
         assert metric(burst_server, name) == 0
-    for name in ("request_tpot_seconds", "request_e2e_seconds", "step_seconds", "predicted_step_seconds"):
+    for name in (
+        "request_tpot_seconds",
+        "request_e2e_seconds",
+        "step_seconds",
+        "predicted_step_seconds",
+    ):
         assert metric(burst_server, f"{name}_count") > 0
 
 
 def test_speculation_and_health(burst_server):
     state = burst_server.http.get("/v1/speculation").json()
-    assert (state["policy"], state["drafters"], state["model"]) == ("fixed:6", ["prompt-lookup"], MODEL)
+    assert (state["policy"], state["drafters"], state["model"]) == (
+        "fixed:6",
+        ["prompt-lookup"],
+        MODEL,
+    )
     assert burst_server.http.get("/health").json() == {"status": "ok"}

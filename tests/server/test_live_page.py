@@ -1,4 +1,5 @@
-"""The live page: its events, what it costs while no client watches, and the page itself in a browser."""
+"""The live page: its events, what it costs while no client watches, and the page itself in a
+browser."""
 
 import json
 
@@ -30,7 +31,10 @@ def events_until(server: FakeServer, is_last) -> list[dict]:
 def test_events_tell_what_the_engine_did(burst_server):
     def generate(event: dict) -> bool:
         if not event["num_steps"]:
-            body = {"prompt": "One two three four five six seven eight", "speculation": {"workload_class": "counting"}}
+            body = {
+                "prompt": "One two three four five six seven eight",
+                "speculation": {"workload_class": "counting"},
+            }
             burst_server.complete(**body, max_tokens=9)
         return bool(event["num_steps"])
 
@@ -88,9 +92,18 @@ def test_no_page(tokenizer):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_report_says_which_text_was_drafted(burst_server, stream):
-    body = {"prompt": "One two three four five six", "max_tokens": 7, "speculation": {"report": True}, "stream": stream}
+    body = {
+        "prompt": "One two three four five six",
+        "max_tokens": 7,
+        "speculation": {"report": True},
+        "stream": stream,
+    }
     answer = burst_server.complete(**body)
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line] if stream else [answer.text]
+    lines = (
+        [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+        if stream
+        else [answer.text]
+    )
     choices = [json.loads(line)["choices"][0] for line in lines if line != "[DONE]"]
     pieces = [piece for choice in choices for piece in choice["speculation"]["pieces"]]
     assert [piece["accepted"] for piece in pieces] == [False] + [True] * 5
@@ -108,25 +121,38 @@ def test_the_page_shows_a_chat_and_survives_its_server(tokenizer):
         empty = page.run("find('lengths').toDataURL()")
         page.run("find('text').value = 'one two three four five'; find('send').click()")
         page.wait_for("document.querySelector('#log .about')")
-        assert "helpful AI assistant" in page.text("#log .assistant")  # the fake model says its prompt
-        marked = page.run("[...document.querySelectorAll('#log mark')].map(mark => mark.textContent).join('')")
-        assert "a helpful" in marked and " AI" not in marked  # which was the target's own token after six drafts
+        # the fake model says its prompt
+        assert "helpful AI assistant" in page.text("#log .assistant")
+        marked = page.run(
+            "[...document.querySelectorAll('#log mark')].map(mark => mark.textContent).join('')"
+        )
+        # which was the target's own token after six drafts
+        assert "a helpful" in marked and " AI" not in marked
         page.wait_for("steps.length > 2 && find('what-if').rows.length === 10")
         assert "300 tokens per second were expected" in page.text("#why")
         assert page.text("#what-if .planned th") == "as decided"
-        assert "tokens/s, " in page.text("#what-if .planned td") and " x off" in page.text("#what-if .planned td")
+        assert "tokens/s, " in page.text("#what-if .planned td") and " x off" in page.text(
+            "#what-if .planned td"
+        )
         decision = "recent[recent.length - 1].decision, verified: [0], accepted: [0]"
         page.run(f"showDecision({{...{decision}, queried: false, what_if: null}})")
-        assert "Drafters were not queried" in page.text("#why") and page.run("find('what-if').rows.length") == 10
+        assert (
+            "Drafters were not queried" in page.text("#why")
+            and page.run("find('what-if').rows.length") == 10
+        )
         page.run(f"showDecision({{...{decision}, queried: true, what_if: null}})")
         assert "There was no draft to choose from" in page.text("#why")
         page.wait_for("find('classes').textContent.includes('no class')")
         assert page.run("find('lengths').toDataURL()") != empty
         for width in (360, 1200):
             page.look(width, 900, dark=width < 600)
-            assert page.run("document.documentElement.scrollWidth <= innerWidth"), f"wider than {width}"
+            assert page.run("document.documentElement.scrollWidth <= innerWidth"), (
+                f"wider than {width}"
+            )
         server.web_server.should_exit = True
-        page.wait_for("find('status').dataset.state === 'gone' && document.body.classList.contains('stale')")
+        page.wait_for(
+            "find('status').dataset.state === 'gone' && document.body.classList.contains('stale')"
+        )
         page.run("find('text').value = 'six'; find('send').click()")
         page.wait_for("document.querySelector('#log .error') && !answering")
         assert page.text("#log .error") == "That did not work: the server cannot be reached"

@@ -1,8 +1,8 @@
 """Log-likelihoods as lm-eval takes them from a server, of the real model, against transformers'.
 
-lm-eval's `local-completions` sends the context and the continuation as one prompt with `echo`, `logprobs` 1 and
-`max_tokens` 1, adds up token_logprobs[context length:-1], and takes the continuation for greedy where each of these is
-the highest of its top_logprobs.
+lm-eval's `local-completions` sends the context and the continuation as one prompt with `echo`,
+`logprobs` 1 and `max_tokens` 1, adds up token_logprobs[context length:-1], and takes the
+continuation for greedy where each of these is the highest of its top_logprobs.
 """
 
 import itertools
@@ -37,13 +37,15 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def real_server() -> Iterator[FakeServer]:
-    """The default model under forced drafts, activations in fp32 as in transformers; no profile is measured."""
+    """The default model under forced drafts, activations in fp32 as in transformers; no profile is
+    measured."""
     with running_model(policy="fixed:4", max_model_len=512, activations="fp32") as server:
         yield server
 
 
 def make_pairs(count: int, max_tokens: int) -> list[Pair]:
-    """Contexts of real texts, with their own continuation and that of another text, in turn: as multiple choices."""
+    """Contexts of real texts, with their own continuation and that of another text, in turn: as
+    multiple choices."""
     tokenizer = default_tokenizer()
     texts = [tokenizer(prompt.text)["input_ids"][:max_tokens] for prompt in shipped_prompts()]
     texts = [ids for ids in texts if len(ids) >= 24]
@@ -70,7 +72,9 @@ def as_lm_eval(server: FakeServer, pairs: list[Pair]) -> list[tuple[float, bool]
         logprobs = choice.logprobs.token_logprobs[len(pair.context) : -1]
         tops = choice.logprobs.top_logprobs[len(pair.context) : -1]
         assert len(logprobs) == len(pair.continuation)
-        is_greedy = all(logprob == max(top.values()) for logprob, top in zip(logprobs, tops, strict=True))
+        is_greedy = all(
+            logprob == max(top.values()) for logprob, top in zip(logprobs, tops, strict=True)
+        )
         found.append((sum(logprobs), is_greedy))
     return found
 
@@ -82,28 +86,40 @@ def by_prompt_logprobs(server: FakeServer, pairs: list[Pair]) -> list[tuple[floa
     found = []
     for choice, pair in zip(answer["choices"], pairs, strict=True):
         entries = choice["prompt_logprobs"][len(pair.context) :]
-        own = [entry[str(token_id)] for entry, token_id in zip(entries, pair.continuation, strict=True)]
-        found.append((sum(entry["logprob"] for entry in own), all(entry["rank"] == 1 for entry in own)))
+        own = [
+            entry[str(token_id)] for entry, token_id in zip(entries, pair.continuation, strict=True)
+        ]
+        found.append(
+            (sum(entry["logprob"] for entry in own), all(entry["rank"] == 1 for entry in own))
+        )
     return found
 
 
 def reference(pairs: list[Pair]) -> list[tuple[float, float]]:
-    """transformers' log-likelihood of each continuation on the dequantised weights; and by how much each token leads
-    all others, at least (below 0: it is not greedy)."""
+    """transformers' log-likelihood of each continuation on the dequantised weights; and by how much
+    each token leads all others, at least (below 0: it is not greedy)."""
     model = stock_model()
     found = []
     for pair in pairs:
         token_ids = torch.tensor(pair.token_ids)
         with torch.inference_mode():
-            logprobs = model(token_ids[None, :-1]).logits[0, len(pair.context) - 1 :].log_softmax(dim=-1)
+            logprobs = (
+                model(token_ids[None, :-1]).logits[0, len(pair.context) - 1 :].log_softmax(dim=-1)
+            )
         own = logprobs.gather(1, token_ids[len(pair.context) :, None])
-        others = logprobs.scatter(1, token_ids[len(pair.context) :, None], -torch.inf).max(dim=1, keepdim=True).values
+        others = (
+            logprobs.scatter(1, token_ids[len(pair.context) :, None], -torch.inf)
+            .max(dim=1, keepdim=True)
+            .values
+        )
         found.append((own.sum().item(), (own - others).min().item()))
     return found
 
 
 @pytest.mark.parametrize("score", [as_lm_eval, by_prompt_logprobs])
-@pytest.mark.parametrize(("count", "max_tokens"), [(6, 40), pytest.param(200, 160, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("count", "max_tokens"), [(6, 40), pytest.param(200, 160, marks=pytest.mark.slow)]
+)
 def test_log_likelihoods_are_those_of_transformers(real_server, score, count, max_tokens):
     pairs = make_pairs(count, max_tokens)
     batches = in_batches(pairs)

@@ -23,7 +23,8 @@ from smartspec.engine.sampling.verification import verify
 from smartspec.server.structured.fields import StructuredOutputs
 from smartspec.server.structured.token_grammar import MAX_BUILDS
 
-# After "x" the lexer has to remember which of the last 100 letters were an "a": a few tokens of that exhaust its fuel.
+# After "x" the lexer has to remember which of the last 100 letters were an "a": a few tokens of
+# that exhaust its fuel.
 REGEX = r"ok(( fine)*|x([a-z ]*a[a-z ]{100}b)+)"
 
 
@@ -68,7 +69,9 @@ def test_looking_too_far_changes_nothing(compiled, ids, too_far):
     grammar, other = compiled.copy(), compiled.copy()
     grammar.accept(ids("ok"))
     before, after = grammar.allowed().copy(), grammar.allowed(ids(" fine")).copy()
-    assert any(not grammar.allowed(too_far[:end]).any() for end in range(1, len(too_far))), "the limit is met"
+    assert any(not grammar.allowed(too_far[:end]).any() for end in range(1, len(too_far))), (
+        "the limit is met"
+    )
     assert (grammar.allowed() == before).all() and (grammar.allowed(ids(" fine")) == after).all()
     assert grammar.num_allowed(ids(" fine fine")) == 2
     later = compiled.copy()
@@ -93,16 +96,35 @@ def test_after_some_errors_there_is_no_looking_ahead_and_the_output_goes_on(comp
 
 def run(tokenizer, grammar, next_of, prompt, policy):
     core = EngineCore(
-        Scheduler(BlockManager(400, 16, 2), max_batched_tokens=512, max_model_len=1024, max_draft_tokens=16),
-        LiveExecutor(Table(len(tokenizer), next_of), (drafter := PromptLookupDrafter(max_draft_tokens=16),)),
-        Controller(policy, 16, LatencyModel(CostCurve.linear(0.01, 1e-4)), drafters=(drafter.spec,), strict=True),
+        Scheduler(
+            BlockManager(400, 16, 2),
+            max_batched_tokens=512,
+            max_model_len=1024,
+            max_draft_tokens=16,
+        ),
+        LiveExecutor(
+            Table(len(tokenizer), next_of), (drafter := PromptLookupDrafter(max_draft_tokens=16),)
+        ),
+        Controller(
+            policy,
+            16,
+            LatencyModel(CostCurve.linear(0.01, 1e-4)),
+            drafters=(drafter.spec,),
+            strict=True,
+        ),
     )
     params = SamplingParams(max_tokens=40, temperature=0.0)
     eos = frozenset([tokenizer.eos_token_id])
     request = Request(0, prompt, params, seed=0, stop_token_ids=eos, grammar=grammar.copy())
     core.add_request(request)
-    num_verified = sum(core.step(float(now)).num_verified_tokens for now in range(1, 60) if core.has_work)
-    return tokenizer.decode(request.output_token_ids.tolist(), skip_special_tokens=True), request, num_verified
+    num_verified = sum(
+        core.step(float(now)).num_verified_tokens for now in range(1, 60) if core.has_work
+    )
+    return (
+        tokenizer.decode(request.output_token_ids.tolist(), skip_special_tokens=True),
+        request,
+        num_verified,
+    )
 
 
 def test_the_text_is_that_of_plain_decoding(tokenizer, compiled, ids, too_far):
@@ -116,7 +138,9 @@ def test_the_text_is_that_of_plain_decoding(tokenizer, compiled, ids, too_far):
         assert (num_verified > 0) == (policy != "off"), "something was drafted"
 
 
-def test_where_plain_decoding_meets_the_limit_so_does_decoding_with_drafts(tokenizer, compiled, ids, too_far):
+def test_where_plain_decoding_meets_the_limit_so_does_decoding_with_drafts(
+    tokenizer, compiled, ids, too_far
+):
     """At the same token, and it is the request that ends."""
     ok = ids("ok")[0]
     said = [ok, *too_far]
@@ -125,13 +149,17 @@ def test_where_plain_decoding_meets_the_limit_so_does_decoding_with_drafts(token
     for policy in ("off", "fixed:16"):
         grammar = compiled.copy()
         next_of = {colon: ok, ok: said[1]} | dict(itertools.pairwise(said[1:]))
-        texts[policy], request, _ = run(tokenizer, grammar, next_of, [*said, ids("\n")[0], colon], policy)
+        texts[policy], request, _ = run(
+            tokenizer, grammar, next_of, [*said, ids("\n")[0], colon], policy
+        )
         assert "too complex" in request.error and request.error_is_callers
     assert texts["off"] == texts["fixed:16"] != ""
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_tree_is_held_to_the_grammar_on_every_branch(tokenizer, compiled, ids, too_far, temperature):
+def test_a_tree_is_held_to_the_grammar_on_every_branch(
+    tokenizer, compiled, ids, too_far, temperature
+):
     ok, fine, the = ids("ok")[0], ids(" fine")[0], ids(" the")[0]
     grammar = compiled.copy()
     grammar.accept([ok])

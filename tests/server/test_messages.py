@@ -33,12 +33,23 @@ def events(server, **fields) -> list[dict]:
 
 
 def test_a_whole_message(server):
-    whole = send(server, system=[{"type": "text", "text": "One two three", "cache_control": {"type": "ephemeral"}}])
+    whole = send(
+        server,
+        system=[{"type": "text", "text": "One two three", "cache_control": {"type": "ephemeral"}}],
+    )
     assert whole["content"] == [{"type": "text", "text": "system\nOne two three"}]
-    assert (whole["type"], whole["role"], whole["stop_reason"]) == ("message", "assistant", "end_turn")
+    assert (whole["type"], whole["role"], whole["stop_reason"]) == (
+        "message",
+        "assistant",
+        "end_turn",
+    )
     usage = whole["usage"]
-    counted = server.http.post("/v1/messages/count_tokens", json={"system": "One two three", "messages": [USER]})
-    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == counted.json()["input_tokens"]
+    counted = server.http.post(
+        "/v1/messages/count_tokens", json={"system": "One two three", "messages": [USER]}
+    )
+    assert (
+        usage["input_tokens"] + usage["cache_read_input_tokens"] == counted.json()["input_tokens"]
+    )
     assert send(server, max_tokens=1)["stop_reason"] == "max_tokens"
 
 
@@ -59,7 +70,9 @@ def test_a_thought_text_and_a_call(burst_server, tokenizer, monkeypatch):
     assert [event["index"] for event in found if event["type"] == "content_block_stop"] == [0, 1, 2]
     deltas = [event["delta"] for event in found if event["type"] == "content_block_delta"]
     assert "".join(delta.get("text", "") for delta in deltas) == "Hello "
-    assert json.loads("".join(delta.get("partial_json", "") for delta in deltas)) == {"city": "Oslo"}
+    assert json.loads("".join(delta.get("partial_json", "") for delta in deltas)) == {
+        "city": "Oslo"
+    }
     assert found[-2]["delta"]["stop_reason"] == "tool_use"
     assert found[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
 
@@ -78,7 +91,11 @@ def test_a_conversation_with_tools_is_that_of_a_chat():
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "rain"}]},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": [{"type": "text", "text": "rain"}],
+                },
                 {"type": "text", "text": "And?", "cache_control": {"type": "ephemeral"}},
             ],
         },
@@ -87,7 +104,11 @@ def test_a_conversation_with_tools_is_that_of_a_chat():
     assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
     assert messages[1].reasoning_content == "hm" and messages[1].content == "I look."
     assert json.loads(messages[1].tool_calls[0].function.arguments) == {"city": "Oslo"}
-    assert (messages[2].content, messages[2].tool_call_id, messages[2].name) == ("rain", "t1", "weather")
+    assert (messages[2].content, messages[2].tool_call_id, messages[2].name) == (
+        "rain",
+        "t1",
+        "weather",
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +130,10 @@ def test_choices_of_tools(choice, expected):
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
-PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}}
+PDF = {
+    "type": "document",
+    "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="},
+}
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 
 
@@ -118,49 +142,87 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
     [
         ({"max_tokens": None}, "max_tokens is required"),
         ({"messages": []}, "messages: "),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]: the block is of type image"),
-        ({"messages": [{"role": "user", "content": [PDF]}]}, "messages[0].content[0]: the block is of type document"),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            "messages[0].content[0]: the block is of type image",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [PDF]}]},
+            "messages[0].content[0]: the block is of type document",
+        ),
         (
             {
                 "messages": [
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}]}
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}
+                        ],
+                    }
                 ]
             },
             "messages[0].content[0].content: part 0 is of type image",
         ),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content[0]: "),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+            "messages[0].content[0]: ",
+        ),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role: "),
         ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tool_choice 'required' needs tools"),
-        ({"tools": [TOOL, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}}, "names 'web_search'"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice names 'other'"),
+        (
+            {"tools": [TOOL, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}},
+            "names 'web_search'",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}},
+            "tool_choice names 'other'",
+        ),
         ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type: "),
-        ({"thread": {"type": "continue", "previous_message_id": "msg_1"}}, "thread: unsupported: nothing is stored"),
+        (
+            {"thread": {"type": "continue", "previous_message_id": "msg_1"}},
+            "thread: unsupported: nothing is stored",
+        ),
         ({"temperature": -1}, "temperature"),
     ],
     ids=str,
 )
 def test_bad_bodies(server, fields, words):
-    check_error(server.http.post("/v1/messages", json=BASE | fields), 400, "invalid_request_error", words)
+    check_error(
+        server.http.post("/v1/messages", json=BASE | fields), 400, "invalid_request_error", words
+    )
 
 
 def check_error(answer, status: int, kind: str, words: str) -> None:
     """In Anthropic's shape, with the id that its client reads from the headers."""
     assert answer.status_code == status, answer.text
     body = answer.json()
-    assert set(body) == {"type", "error", "request_id"} and set(body["error"]) == {"type", "message"}
-    assert (body["type"], body["error"]["type"]) == ("error", kind) and words in body["error"]["message"], body
+    assert set(body) == {"type", "error", "request_id"} and set(body["error"]) == {
+        "type",
+        "message",
+    }
+    assert (body["type"], body["error"]["type"]) == ("error", kind) and words in body["error"][
+        "message"
+    ], body
     assert body["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
 def test_errors_of_every_kind_have_anthropics_shape(server, guarded_server, small_server):
     url = "/v1/messages"
-    check_error(server.http.post(url, json=BASE | {"model": "claude-9"}), 404, "not_found_error", "claude-9")
-    check_error(server.http.post(f"{url}/batches", json={}), 404, "not_found_error", "/v1/messages/batches")
+    check_error(
+        server.http.post(url, json=BASE | {"model": "claude-9"}), 404, "not_found_error", "claude-9"
+    )
+    check_error(
+        server.http.post(f"{url}/batches", json={}), 404, "not_found_error", "/v1/messages/batches"
+    )
     check_error(server.http.get(url), 405, "invalid_request_error", "GET")
     check_error(server.http.post(url, content=b"{"), 400, "invalid_request_error", "JSON")
-    check_error(server.http.post(url, content=b" " * (9 * 2**20)), 413, "request_too_large", "8388608")
+    check_error(
+        server.http.post(url, content=b" " * (9 * 2**20)), 413, "request_too_large", "8388608"
+    )
     long = {"messages": [{"role": "user", "content": "word " * 600}]}
-    check_error(server.http.post(url, json=BASE | long), 400, "invalid_request_error", "prompt is too long")
+    check_error(
+        server.http.post(url, json=BASE | long), 400, "invalid_request_error", "prompt is too long"
+    )
     check_error(guarded_server.http.post(url, json=BASE), 401, "authentication_error", "x-api-key")
     assert "param" in server.http.post("/v1/messages_of_others", json={}).json()["error"]
 
@@ -170,35 +232,52 @@ def test_a_stop_sequence_is_named(burst_server):
     whole = send(burst_server, **fields)
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "two")
     assert whole["content"] == [{"type": "text", "text": "system\nOne "}]
-    assert events(burst_server, **fields)[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "two"}
+    assert events(burst_server, **fields)[-2]["delta"] == {
+        "stop_reason": "stop_sequence",
+        "stop_sequence": "two",
+    }
     unmatched = send(burst_server, system="One", stop_sequences=["zzz"])
     assert (unmatched["stop_reason"], unmatched["stop_sequence"]) == ("end_turn", None)
 
 
 def test_a_stream_without_text_has_its_events_in_order(server, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
-    kinds = [event["type"] for event in events(server, messages=[{"role": "user", "content": "One two"}], max_tokens=1)]
+    kinds = [
+        event["type"]
+        for event in events(server, messages=[{"role": "user", "content": "One two"}], max_tokens=1)
+    ]
     assert kinds[:2] == ["message_start", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
-@pytest.mark.parametrize("begun", ["Well, I", "Well, I ", [{"type": "text", "text": "Well, I"}]], ids=str)
+@pytest.mark.parametrize(
+    "begun", ["Well, I", "Well, I ", [{"type": "text", "text": "Well, I"}]], ids=str
+)
 def test_what_the_assistant_has_begun_is_continued(tokenizer, begun):
     turns = [USER, {"role": "assistant", "content": begun}]
     chat = MessagesBody.model_validate(BASE | {"messages": turns}).to_chat()
     text = tokenizer.apply_chat_template(
-        to_template(chat.messages), continue_final_message=chat.continue_final_message, tokenize=False
+        to_template(chat.messages),
+        continue_final_message=chat.continue_final_message,
+        tokenize=False,
     )
-    assert text.endswith("<|im_start|>assistant\n" + (begun if isinstance(begun, str) else "Well, I"))
+    assert text.endswith(
+        "<|im_start|>assistant\n" + (begun if isinstance(begun, str) else "Well, I")
+    )
 
 
 def test_an_empty_message_of_the_assistants_is_left_out(server):
     def counted(*turns: dict) -> int:
-        return server.http.post("/v1/messages/count_tokens", json={"messages": turns}).json()["input_tokens"]
+        return server.http.post("/v1/messages/count_tokens", json={"messages": turns}).json()[
+            "input_tokens"
+        ]
 
     for content in ("", [], " \n", [{"type": "text", "text": ""}]):
         assert counted(USER, {"role": "assistant", "content": content}) == counted(USER)
-    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}]}
+    called = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}],
+    }
     assert counted(USER, called) > counted(USER)  # a call is not continued
 
 

@@ -28,7 +28,13 @@ CALLS = [
     {"prompt": TEXT, "max_tokens": 3},
     {"prompt": TEXT, "max_tokens": 64},  # to the end of sequence
     {"prompt": TEXT, "max_tokens": 64, "stop": " gamma"},
-    {"prompt": TEXT, "max_tokens": 64, "stop": "ta ga", "stream": True, "stream_options": {"include_usage": True}},
+    {
+        "prompt": TEXT,
+        "max_tokens": 64,
+        "stop": "ta ga",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    },
     {"prompt": [TEXT, "one two", TEXT + " zeta"], "n": 2, "max_tokens": 9},
     {"prompt": TEXT * 20, "max_tokens": 2},
     {"prompt": TEXT * 20, "max_tokens": 2},  # its prefix is cached
@@ -49,7 +55,11 @@ def test_tokens_are_those_of_usage(fresh_server):
     assert found["prefix_cache_queries_total"] == found["prompt_tokens_total"]
     assert found["prefix_cache_hits_total"] == found["prompt_tokens_cached_total"] == cached > 0
     assert found["request_success_totalstop"] + found["request_success_totallength"] == num_choices
-    assert found["e2e_request_latency_seconds_count"] == found["time_to_first_token_seconds_count"] == num_choices
+    assert (
+        found["e2e_request_latency_seconds_count"]
+        == found["time_to_first_token_seconds_count"]
+        == num_choices
+    )
     accepted = found["spec_decode_num_accepted_tokens_total"]
     assert found.get("spec_decode_num_accepted_tokens_per_pos_total", 0) == accepted
     assert accepted <= found["spec_decode_num_draft_tokens_total"]
@@ -60,7 +70,8 @@ def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer):
     with running_server(tokenizer) as server:
         server.complete(prompt=["one two three", "one"], n=2, max_tokens=9)
         found = counters(server)
-    num_steps = [1 + len(tokenizer(prompt)["input_ids"]) for prompt in ("one two three", "one")]  # and the end
+    # and the end
+    num_steps = [1 + len(tokenizer(prompt)["input_ids"]) for prompt in ("one two three", "one")]
     assert found["request_max_num_generation_tokens_count"] == 2
     assert found["request_max_num_generation_tokens_sum"] == sum(num_steps)
     assert found["inter_token_latency_seconds_count"] == 2 * sum(count - 1 for count in num_steps)
@@ -70,7 +81,9 @@ def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer):
 def test_what_a_client_got_before_it_left_is_counted(tokenizer):
     with running_server(tokenizer, connection=NeverHalfClosed) as server:
         server.executor.hold(after=3)
-        stream = server.client.completions.create(model=MODEL, prompt=TEXT * 9, max_tokens=99, stream=True)
+        stream = server.client.completions.create(
+            model=MODEL, prompt=TEXT * 9, max_tokens=99, stream=True
+        )
         for _ in range(3):
             next(stream)
         stream.close()
@@ -79,7 +92,10 @@ def test_what_a_client_got_before_it_left_is_counted(tokenizer):
         found = counters(server)
     assert found["request_success_totalabort"] == 1 and found["generation_tokens_total"] == 3
     assert found["prompt_tokens_total"] == len(tokenizer(TEXT * 9)["input_ids"])
-    assert found["time_to_first_token_seconds_count"] == 1 and found["e2e_request_latency_seconds_count"] == 0
+    assert (
+        found["time_to_first_token_seconds_count"] == 1
+        and found["e2e_request_latency_seconds_count"] == 0
+    )
 
 
 def test_a_failure_counts_what_came_before_it(tokenizer):
@@ -95,9 +111,13 @@ def test_a_failure_counts_what_came_before_it(tokenizer):
 def test_preemptions_are_counted_and_change_no_counts(tokenizer):
     with running_server(tokenizer, kv_tokens=512) as server:
         prompts = [[5 + number] * 144 for number in range(3)]
-        answer = server.client.completions.create(model=MODEL, prompt=prompts, max_tokens=60, temperature=0)
+        answer = server.client.completions.create(
+            model=MODEL, prompt=prompts, max_tokens=60, temperature=0
+        )
         found = counters(server)
     assert found["num_preemptions_total"] > 0
     assert found["prompt_tokens_total"] == answer.usage.prompt_tokens == 3 * 144
     assert found["generation_tokens_total"] == answer.usage.completion_tokens == 180
-    assert found["prompt_tokens_cached_total"] == answer.usage.prompt_tokens_details.cached_tokens == 0
+    assert (
+        found["prompt_tokens_cached_total"] == answer.usage.prompt_tokens_details.cached_tokens == 0
+    )

@@ -45,7 +45,11 @@ def sorted_labels(labels: tuple[tuple[str, str], ...], **more: str) -> tuple[tup
 def samples(server) -> dict:
     """Values of /metrics by name and labels."""
     families = text_string_to_metric_families(server.http.get("/metrics").text)
-    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+    return {
+        (s.name, tuple(sorted(s.labels.items()))): s.value
+        for family in families
+        for s in family.samples
+    }
 
 
 def test_answers_are_counted_by_status(tokenizer):
@@ -55,7 +59,9 @@ def test_answers_are_counted_by_status(tokenizer):
             server.complete(promt="One two")
         server.http.get("/nowhere")
         found = samples(server)
-        assert [found["smartspec_http_responses_total", (("status", s),)] for s in ("200", "400", "404")] == [1, 3, 1]
+        assert [
+            found["smartspec_http_responses_total", (("status", s),)] for s in ("200", "400", "404")
+        ] == [1, 3, 1]
 
 
 def test_vllm_names_tell_the_same(tokenizer):
@@ -63,25 +69,40 @@ def test_vllm_names_tell_the_same(tokenizer):
         server.complete(prompt="One two three four five six seven eight", max_tokens=9)
         found = samples(server)
     model = (("engine", "0"), ("model_name", MODEL))
-    assert found["vllm:generation_tokens_total", model] == found["smartspec_generation_tokens_total", ()] == 9
+    assert (
+        found["vllm:generation_tokens_total", model]
+        == found["smartspec_generation_tokens_total", ()]
+        == 9
+    )
     assert found["vllm:num_requests_running", model] == 0
     assert found["vllm:spec_decode_num_accepted_tokens_total", model] == 6
     assert found["vllm:spec_decode_num_drafts_total", model] == 1
     assert found["vllm:request_success_total", sorted_labels(model, finished_reason="stop")] == 1
     for position in "012345":
-        assert found["vllm:spec_decode_num_accepted_tokens_per_pos_total", (*model, ("position", position))] == 1
+        assert (
+            found[
+                "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                (*model, ("position", position)),
+            ]
+            == 1
+        )
     for name in VLLM_HISTOGRAMS:
         bucket = found[f"vllm:{name}_bucket", sorted_labels(model, le="+Inf")]
         assert found[f"vllm:{name}_count", model] == bucket == 1
     # A gap between two steps, of which the second of the three brought seven tokens.
     assert found["vllm:inter_token_latency_seconds_count", model] == 2
-    parts = [f"smartspec_request_{part}_seconds_sum" for part in ("queue", "prefill", "decode", "e2e")]
+    parts = [
+        f"smartspec_request_{part}_seconds_sum" for part in ("queue", "prefill", "decode", "e2e")
+    ]
     queue, prefill, decode, e2e = (found[part, ()] for part in parts)
     assert min(queue, prefill, decode) >= 0 and queue + prefill + decode == pytest.approx(e2e)
 
 
 def test_a_line_for_every_request(tokenizer, caplog):
-    with caplog.at_level(logging.INFO, "smartspec.access"), running_server(tokenizer, access_log=True) as server:
+    with (
+        caplog.at_level(logging.INFO, "smartspec.access"),
+        running_server(tokenizer, access_log=True) as server,
+    ):
         server.complete(prompt="One two")
         server.http.get("/nowhere%0a127.0.0.1 GET /forged 200")
     whole, missing = (record for record in caplog.records if record.name == "smartspec.access")
@@ -90,16 +111,23 @@ def test_a_line_for_every_request(tokenizer, caplog):
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\x9b31mred", b"one\x85two", "é".encode(), b"1.2.3.4 GET /forged 200 0.1 ms", b"x" * 9999]
+    "raw",
+    [b"\x9b31mred", b"one\x85two", "é".encode(), b"1.2.3.4 GET /forged 200 0.1 ms", b"x" * 9999],
 )
 def test_an_address_from_a_proxy_is_one_printable_word(tokenizer, caplog, raw):
-    """What the connection lets through: no line feeds, but C1 controls, that begin a line or a terminal's command."""
-    with caplog.at_level(logging.INFO, "smartspec.access"), running_server(tokenizer, access_log=True) as server:
+    """What the connection lets through: no line feeds, but C1 controls, that begin a line or a
+    terminal's command."""
+    with (
+        caplog.at_level(logging.INFO, "smartspec.access"),
+        running_server(tokenizer, access_log=True) as server,
+    ):
         server.http.get("/health", headers=[(b"X-Forwarded-For", raw)])
         server.http.get("/health", headers=[(b"X-Forwarded-For", b"203.0.113.7, 127.0.0.1")])
         server.http.get("/a%20200%201.0%20ms%1b[31m", headers=[(b"User-Agent", raw)])
     lines = [record for record in caplog.records if record.name == "smartspec.access"]
-    assert len(lines) == 3 and all(line.message.isascii() and line.message.isprintable() for line in lines)
+    assert len(lines) == 3 and all(
+        line.message.isascii() and line.message.isprintable() for line in lines
+    )
     assert all(len(line.message.split(" ")) == 6 and len(line.message) < 1000 for line in lines)
     assert lines[1].message.startswith("203.0.113.7 GET /health 200")
     assert lines[2].fields["path"] == r"/a\x20200\x201.0\x20ms\x1b[31m"
@@ -128,13 +156,20 @@ def test_bad_requests_do_not_fill_the_log(caplog):
 
 
 def test_json_lines():
-    record = logging.LogRecord("smartspec.access", logging.INFO, __file__, 1, 'a "%s"\n', ("b",), None)
+    record = logging.LogRecord(
+        "smartspec.access", logging.INFO, __file__, 1, 'a "%s"\n', ("b",), None
+    )
     record.fields = {"status": 400}
     line = JsonLines().format(record)
     assert "\n" not in line
     told = json.loads(line)
     assert told.pop("time").endswith("+00:00")
-    assert told == {"level": "INFO", "logger": "smartspec.access", "message": 'a "b"\n', "status": 400}
+    assert told == {
+        "level": "INFO",
+        "logger": "smartspec.access",
+        "message": 'a "b"\n',
+        "status": 400,
+    }
     try:
         raise RuntimeError("why")
     except RuntimeError as error:
@@ -145,10 +180,14 @@ def test_json_lines():
 def test_a_client_that_finds_what_fails_does_not_fill_the_log():
     few, left_in = FewTracebacks(), []
     for number in range(3 * MAX_TRACEBACKS):
-        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed", (), (ValueError, None, None))
+        record = logging.LogRecord(
+            "uvicorn.error", logging.ERROR, __file__, 1, "failed", (), (ValueError, None, None)
+        )
         record.created = 1000.0 + number * TRACEBACKS_SECONDS / (2 * MAX_TRACEBACKS)
         left_in += [record.getMessage() for _ in range(few.filter(record))]
-    said = ["failed"] * (MAX_TRACEBACKS - 1) + ["failed (the next tracebacks of this minute are left out)"]
+    said = ["failed"] * (MAX_TRACEBACKS - 1) + [
+        "failed (the next tracebacks of this minute are left out)"
+    ]
     assert left_in == said * 2
     assert few.filter(logging.LogRecord("any", logging.ERROR, __file__, 1, "a line", (), None))
 
@@ -156,9 +195,13 @@ def test_a_client_that_finds_what_fails_does_not_fill_the_log():
 @pytest.mark.parametrize(("name", "expected"), [("bulk", 0), ("chat", None)])
 def test_a_request_of_a_class_has_its_settings(tokenizer, name, expected, monkeypatch):
     seen = []
-    with running_server(tokenizer, classes=WorkloadClasses({"bulk": {"max_draft_tokens": 0}})) as server:
+    with running_server(
+        tokenizer, classes=WorkloadClasses({"bulk": {"max_draft_tokens": 0}})
+    ) as server:
         add = server.core.add_request
-        monkeypatch.setattr(server.core, "add_request", lambda request: (seen.append(request), add(request)))
+        monkeypatch.setattr(
+            server.core, "add_request", lambda request: (seen.append(request), add(request))
+        )
         server.complete(prompt="One two", speculation={"workload_class": name})
     assert [request.speculation.max_draft_tokens for request in seen] == [expected]
     assert SpeculationBody(workload_class=name).max_draft_tokens is None
@@ -168,7 +211,11 @@ def test_the_dashboard_shows_metrics_that_exist():
     dashboard = (ROOT / "deploy" / "grafana.json").read_text()
     metrics = set(re.findall(r"smartspec_[a-z0-9_]+", dashboard))
     families = list(ServerMetrics(make_core(2)).registry.collect())
-    known = {family.name + suffix for family in families for suffix in ("", "_total", "_bucket", "_sum", "_count")}
+    known = {
+        family.name + suffix
+        for family in families
+        for suffix in ("", "_total", "_bucket", "_sum", "_count")
+    }
     assert len(metrics) > 10 and metrics <= known
 
 
@@ -177,7 +224,9 @@ def test_every_panel_of_a_dashboard_says_what_it_shows(name):
     panels = json.loads((ROOT / "deploy" / name).read_text())["panels"]
     for panel in panels:
         assert panel["title"] and panel["description"].endswith("."), panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"] and all(target["legendFormat"] for target in panel["targets"])
+        assert panel["fieldConfig"]["defaults"]["unit"] and all(
+            target["legendFormat"] for target in panel["targets"]
+        )
     assert len({panel["title"] for panel in panels}) == len(panels)
 
 
@@ -200,7 +249,10 @@ def test_a_generation_is_described_on_the_span_of_its_request(tokenizer, monkeyp
         server.complete(headers={"traceparent": f"00-{trace_id}-{caller}-01"}, **body)
     spans = {span.name: span for span in exporter.get_finished_spans()}
     request = spans["POST /v1/completions"]
-    assert (request.context.trace_id, request.parent.span_id) == (int(trace_id, 16), int(caller, 16))
+    assert (request.context.trace_id, request.parent.span_id) == (
+        int(trace_id, 16),
+        int(caller, 16),
+    )
     told = (request if stream else spans["fastapi.endpoint"]).attributes
     assert told["gen_ai.request.model"] == MODEL
     assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (5, 8)

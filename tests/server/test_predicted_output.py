@@ -1,4 +1,5 @@
-"""Predicted outputs over HTTP, through OpenAI's client, on the real model: the same text, sooner, and counted."""
+"""Predicted outputs over HTTP, through OpenAI's client, on the real model: the same text, sooner,
+and counted."""
 
 import json
 from collections.abc import Iterator
@@ -53,7 +54,10 @@ def test_the_text_is_the_same_and_what_was_predicted_is_counted(real_server, pla
         "Der schnelle braune Fuchs springt über den faulen Hund. " * 20,
         "",
         OLD[::-1],
-        [{"type": "text", "text": "\n" + LINES[4]}, {"type": "text", "text": "\n" + "\n".join(LINES[5:])}],
+        [
+            {"type": "text", "text": "\n" + LINES[4]},
+            {"type": "text", "text": "\n" + "\n".join(LINES[5:])},
+        ],
     ],
     ids=["another language", "empty", "equal to nothing", "in parts"],
 )
@@ -63,41 +67,71 @@ def test_no_prediction_changes_the_text(real_server, plain, content):
 
 
 def test_a_stream_several_choices_and_sampling_have_it_too(real_server, plain, prediction):
-    chunks = list(edited(real_server, prediction, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        edited(real_server, prediction, stream=True, stream_options={"include_usage": True})
+    )
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == plain
     usage = chunks[-1].usage
     assert usage.completion_tokens_details.accepted_prediction_tokens > usage.completion_tokens // 2
     sampled = {"n": 3, "temperature": 0.8, "seed": 5}
     with_it, without = edited(real_server, prediction, **sampled), edited(real_server, **sampled)
-    assert [c.message.content for c in with_it.choices] == [c.message.content for c in without.choices]
+    assert [c.message.content for c in with_it.choices] == [
+        c.message.content for c in without.choices
+    ]
     details = with_it.usage.completion_tokens_details
     assert details.accepted_prediction_tokens + details.rejected_prediction_tokens > 0
 
 
 def test_it_goes_together_with_grammars_and_tools(real_server):
-    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+        "required": ["city"],
+    }
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     prediction = {"type": "content", "content": '{"city": "Rome"} and more that no grammar allows'}
-    options = {"model": MODEL, "messages": [{"role": "user", "content": "Name a city"}], "temperature": 0}
+    options = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Name a city"}],
+        "temperature": 0,
+    }
     plain = real_server.client.chat.completions.create(**options, response_format=form)
-    answer = real_server.client.chat.completions.create(**options, response_format=form, prediction=prediction)
+    answer = real_server.client.chat.completions.create(
+        **options, response_format=form, prediction=prediction
+    )
     assert answer.choices[0].message.content == plain.choices[0].message.content
     tool = {"type": "function", "function": {"name": "weather", "parameters": schema}}
     called = {"tools": [tool], "tool_choice": "required", "prediction": prediction}
-    call = real_server.client.chat.completions.create(**options, **called).choices[0].message.tool_calls[0]
+    call = (
+        real_server.client.chat.completions.create(**options, **called)
+        .choices[0]
+        .message.tool_calls[0]
+    )
     assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
 
 
 @pytest.mark.parametrize(
     ("prediction", "param", "words"),
     [
-        ({"type": "content", "content": "a" * 1_000_000}, "prediction.content", "1000000 characters"),
-        ({"type": "content", "content": "word " * 2000}, "prediction.content", "tokens, more than any answer"),
+        (
+            {"type": "content", "content": "a" * 1_000_000},
+            "prediction.content",
+            "1000000 characters",
+        ),
+        (
+            {"type": "content", "content": "word " * 2000},
+            "prediction.content",
+            "tokens, more than any answer",
+        ),
         ({"type": "content", "content": 5}, "prediction.content", "string"),
         ({"type": "content"}, "prediction.content", "required"),
         ({"type": "contents", "content": "a"}, "prediction.type", "content"),
         ("a text", "prediction", "object"),
-        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction.content", "image_url"),
+        (
+            {"type": "content", "content": [{"type": "image_url"}]},
+            "prediction.content",
+            "image_url",
+        ),
     ],
 )
 def test_bad_predictions_are_refused_by_name(server, prediction, param, words):

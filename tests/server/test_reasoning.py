@@ -1,4 +1,5 @@
-"""Speculation on reasoning steps: who writes what, within which bounds, and that every answer says it is lossy."""
+"""Speculation on reasoning steps: who writes what, within which bounds, and that every answer says
+it is lossy."""
 
 import asyncio
 from types import SimpleNamespace
@@ -16,11 +17,16 @@ from smartspec.engine.runtime.config import EngineConfig
 
 DIGITS = tuple(range(100, 110))
 SCORE_TASK = (50, 51)
-BODY = {"model": MODEL, "messages": [{"role": "user", "content": "What is 2 + 2? Think."}], "temperature": 0}
+BODY = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "What is 2 + 2? Think."}],
+    "temperature": 0,
+}
 
 
 class Scripted:
-    """A writer that says what it is told, a text and a number of tokens at a time; and what it was given."""
+    """A writer that says what it is told, a text and a number of tokens at a time; and what it was
+    given."""
 
     def __init__(self, *said: tuple[str, int], token: int = 1, scores: tuple[int, ...] = ()):
         self.said, self.scores, self.token = list(said), list(scores), token
@@ -31,7 +37,9 @@ class Scripted:
         if params.allowed_token_ids:
             return Written((DIGITS[self.scores.pop(0)],), "", False)
         text, num_tokens = self.said.pop(0)
-        return Written((self.token,) * min(num_tokens, params.max_tokens), text, ended=not self.said)
+        return Written(
+            (self.token,) * min(num_tokens, params.max_tokens), text, ended=not self.said
+        )
 
 
 def run(method, small: Scripted, large: Scripted, max_tokens: int = 1000, **options) -> list:
@@ -65,7 +73,9 @@ def test_an_answer_ends_at_its_length():
 
 
 def test_the_large_model_begins_and_takes_over_where_a_step_begins_with_a_cue():
-    small = Scripted(("a\n\n", 9), ("Wait, is that so", 20), ("b\n\n", 8), ("It goes on", 20), ("c", 5))
+    small = Scripted(
+        ("a\n\n", 9), ("Wait, is that so", 20), ("b\n\n", 8), ("It goes on", 20), ("c", 5)
+    )
     large = Scripted(("first", 100), ("checked", 125), ("never", 1), token=2)
     steps = run(speculative_thinking, small, large)
     assert [(step.by, len(step.token_ids), step.cue) for step in steps] == [
@@ -81,19 +91,26 @@ def test_the_large_model_begins_and_takes_over_where_a_step_begins_with_a_cue():
 
 @pytest.fixture(scope="module")
 def server_of_two():
-    with running_model(policy="fixed:3", drafters=("prompt-lookup",), max_model_len=512, speculates=True) as server:
+    with running_model(
+        policy="fixed:3", drafters=("prompt-lookup",), max_model_len=512, speculates=True
+    ) as server:
         yield server
 
 
 @pytest.mark.parametrize("method", ["spec-reason", "speculative-thinking"])
 def test_real_models_answer_within_bounds_and_say_so(server_of_two, method):
-    options = {"reasoning_speculation": {"method": method, "step_tokens": 12, "threshold": 5}, "max_tokens": 40}
+    options = {
+        "reasoning_speculation": {"method": method, "step_tokens": 12, "threshold": 5},
+        "max_tokens": 40,
+    }
     answer = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options)
     assert answer.status_code == 200, answer.text
     found = answer.json()
     report = found["reasoning_speculation"]
     assert "lossy" in report["note"] and report["method"] == method
-    assert sum(step["tokens"] for step in report["steps"]) == found["usage"]["completion_tokens"] <= 40
+    assert (
+        sum(step["tokens"] for step in report["steps"]) == found["usage"]["completion_tokens"] <= 40
+    )
     assert found["choices"][0]["message"]["content"] and set(report["seconds"]) == {SMALL, LARGE}
     assert all(seconds > 0 for by, seconds in report["seconds"].items() if report["written"][by])
     again = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options).json()
@@ -109,7 +126,9 @@ def test_at_threshold_0_the_small_model_alone_writes_and_the_text_is_its_own(ser
 
 
 def test_max_tokens_is_clipped_and_the_answer_says_so(server_of_two):
-    answer = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | {"max_tokens": 100_000})
+    answer = server_of_two.http.post(
+        "/v1/reasoning/chat/completions", json=BODY | {"max_tokens": 100_000}
+    )
     assert answer.status_code == 200 and 0 < int(answer.headers["X-Max-Tokens-Clipped"]) < 512
 
 
@@ -131,22 +150,36 @@ def test_what_does_not_go_together_is_refused_by_name(server_of_two, options, pa
 @pytest.mark.parametrize(
     ("vocabulary", "problem"),
     [
-        ({"a": 0}, "'small' has a vocabulary of 1 tokens, 'large' of 2: use a --speculator of the same family"),
+        (
+            {"a": 0},
+            "'small' has a vocabulary of 1 tokens, 'large' of 2: use a --speculator of the same "
+            "family",
+        ),
         ({"a": 1, "b": 0}, "the vocabularies of 'small' and 'large' map tokens to different ids"),
-        ({"a": 0, "b": 1}, "--speculator small has 5 positions, the model serves 9: start with --max-model-len 5"),
+        (
+            {"a": 0, "b": 1},
+            "--speculator small has 5 positions, the model serves 9: start with --max-model-len 5",
+        ),
     ],
 )
 def test_a_speculator_that_cannot_go_on_with_the_text_is_refused(monkeypatch, vocabulary, problem):
     def engine(name: str, vocabulary: dict[str, int], max_model_len: int) -> SimpleNamespace:
         tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary)
         loaded = SimpleNamespace(name=name, vocab_size=len(vocabulary), tokenizer=tokenizer)
-        return SimpleNamespace(loaded=loaded, max_model_len=max_model_len, config=EngineConfig(model=name))
+        return SimpleNamespace(
+            loaded=loaded, max_model_len=max_model_len, config=EngineConfig(model=name)
+        )
 
-    monkeypatch.setattr(build, "build_engine", lambda config, report: engine(config.model, vocabulary, 5))
+    monkeypatch.setattr(
+        build, "build_engine", lambda config, report: engine(config.model, vocabulary, 5)
+    )
     with pytest.raises(ValueError, match=problem):
         load_speculator("small", engine("large", {"a": 0, "b": 1}, 9))
 
 
 def test_it_is_off_by_default(server):
     assert server.http.post("/v1/reasoning/chat/completions", json=BODY).status_code == 404
-    assert server.chat(**BODY, reasoning_speculation={}).json()["error"]["param"] == "reasoning_speculation"
+    assert (
+        server.chat(**BODY, reasoning_speculation={}).json()["error"]["param"]
+        == "reasoning_speculation"
+    )

@@ -11,13 +11,20 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
 
 
 def send(server, **fields):
-    return server.client.responses.create(model=MODEL, instructions="One two three", input="Hi", **fields)
+    return server.client.responses.create(
+        model=MODEL, instructions="One two three", input="Hi", **fields
+    )
 
 
 def test_a_whole_response(server):
     response = send(server, store=False, metadata={"a": "b"})
-    assert response.output_text == SAID and response.status == "completed" and response.error is None
-    assert response.metadata == {"a": "b"} and response.usage.total_tokens > response.usage.input_tokens > 0
+    assert (
+        response.output_text == SAID and response.status == "completed" and response.error is None
+    )
+    assert (
+        response.metadata == {"a": "b"}
+        and response.usage.total_tokens > response.usage.input_tokens > 0
+    )
     cut = send(server, max_output_tokens=2)
     assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens"
 
@@ -25,7 +32,10 @@ def test_a_whole_response(server):
 def test_a_streamed_response(burst_server):
     events = list(send(burst_server, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == SAID
+    assert (
+        "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        == SAID
+    )
     kinds = [event.type for event in events]
     assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
     assert events[-1].response.output_text == SAID and events[-1].response.usage.output_tokens > 0
@@ -33,13 +43,18 @@ def test_a_streamed_response(burst_server):
 
 def test_a_conversation_in_items(server):
     parts = [{"type": "input_text", "text": "One"}, {"type": "output_text", "text": " two"}]
-    items = [{"role": "developer", "content": parts}, {"type": "message", "role": "user", "content": "Hi"}]
+    items = [
+        {"role": "developer", "content": parts},
+        {"type": "message", "role": "user", "content": "Hi"},
+    ]
     assert server.client.responses.create(model=MODEL, input=items).output_text == "system\nOne two"
 
 
 def said_back(server, text: str, **fields):
     """The fake model says the prompt back: of a conversation of one system message, that."""
-    return server.client.responses.create(model=MODEL, instructions=text, input="Hi", tools=[TOOL], **fields)
+    return server.client.responses.create(
+        model=MODEL, instructions=text, input="Hi", tools=[TOOL], **fields
+    )
 
 
 def test_a_call_of_a_tool_is_an_item(server):
@@ -47,7 +62,11 @@ def test_a_call_of_a_tool_is_an_item(server):
     (call,) = [item for item in response.output if item.type == "function_call"]
     assert (call.name, call.arguments, call.status) == ("weather", '{"city": "Oslo"}', "completed")
     assert call.call_id and "I look." in response.output_text
-    assert response.tools[0].name == "weather" and response.tool_choice == "auto" and response.parallel_tool_calls
+    assert (
+        response.tools[0].name == "weather"
+        and response.tool_choice == "auto"
+        and response.parallel_tool_calls
+    )
 
 
 @pytest.mark.parametrize("text", [f"I look. {CALL}", "No call."])
@@ -62,7 +81,9 @@ def test_a_stream_has_the_same_items(burst_server, text):
     added = [event.item.id for event in events if event.type == "response.output_item.added"]
     assert done == added == [item.id for item in last.output]
     calls = [event for event in events if event.type == "response.function_call_arguments.done"]
-    assert [event.arguments for event in calls] == [i.arguments for i in last.output if i.type == "function_call"]
+    assert [event.arguments for event in calls] == [
+        i.arguments for i in last.output if i.type == "function_call"
+    ]
 
 
 @pytest.mark.parametrize(("parallel", "num_calls"), [(None, 2), (False, 1)])
@@ -77,7 +98,9 @@ def test_a_body_as_coding_agents_send_it(server):
     parts = [{"type": "input_text", "text": "One two"}]
     body = {
         "instructions": "Edit code.",
-        "input": [{"type": "message", "role": role, "content": parts} for role in ("developer", "user")],
+        "input": [
+            {"type": "message", "role": role, "content": parts} for role in ("developer", "user")
+        ],
         "tools": [TOOL | {"description": "Of a city"}],
         "tool_choice": "auto",
         "parallel_tool_calls": False,
@@ -95,12 +118,16 @@ def test_a_body_as_coding_agents_send_it(server):
 def test_log_probabilities_are_refused_by_name(server):
     body = {"input": "a", "include": ["reasoning.encrypted_content"]}
     assert server.http.post("/v1/responses", json=body).status_code == 200
-    answer = server.http.post("/v1/responses", json=body | {"include": ["message.output_text.logprobs"]})
+    answer = server.http.post(
+        "/v1/responses", json=body | {"include": ["message.output_text.logprobs"]}
+    )
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "include"
 
 
 def test_what_is_not_stored_is_said(server):
-    answer = server.http.post("/v1/responses", json={"input": "a", "previous_response_id": "resp_1"})
+    answer = server.http.post(
+        "/v1/responses", json={"input": "a", "previous_response_id": "resp_1"}
+    )
     assert "send the items of the conversation as input" in answer.json()["error"]["message"]
 
 
@@ -108,13 +135,31 @@ def test_calls_and_outputs_go_back_into_the_conversation(server):
     items = [
         {"role": "user", "content": "What is the weather?"},
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": []},
-        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}', "id": "fc_1"},
-        {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": '{"city": "Rome"}'},
+        {
+            "type": "function_call",
+            "call_id": "c1",
+            "name": "weather",
+            "arguments": '{"city": "Oslo"}',
+            "id": "fc_1",
+        },
+        {
+            "type": "function_call",
+            "call_id": "c2",
+            "name": "weather",
+            "arguments": '{"city": "Rome"}',
+        },
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
-        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "sun"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "c2",
+            "output": [{"type": "input_text", "text": "sun"}],
+        },
     ]
     _, assistant, one, two = to_messages([InputItem(**item) for item in items])
-    assert [call.id for call in assistant.tool_calls] == ["c1", "c2"] and assistant.role == "assistant"
+    assert [call.id for call in assistant.tool_calls] == [
+        "c1",
+        "c2",
+    ] and assistant.role == "assistant"
     assert [(m.role, m.content, m.tool_call_id, m.name) for m in (one, two)] == [
         ("tool", "rain", "c1", "weather"),
         ("tool", "sun", "c2", "weather"),
@@ -143,15 +188,31 @@ def test_structured_output(server):
         ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
         ({"input": "a", "conversation": {"id": "conv_1"}}, "conversation"),
         ({"input": "a", "prompt": {"id": "pmpt_1"}}, "prompt"),
-        ({"input": "a", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
-        ({"input": "a", "tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        (
+            {
+                "input": "a",
+                "tools": [{"type": "web_search"}],
+                "tool_choice": {"type": "web_search"},
+            },
+            "tool_choice",
+        ),
+        (
+            {"input": "a", "tools": [{"type": "web_search"}], "tool_choice": "required"},
+            "tool_choice",
+        ),
         ({"input": "a", "top_logprobs": 2}, "top_logprobs"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
-        ({"input": "a", "tools": [TOOL], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+        (
+            {"input": "a", "tools": [TOOL], "tool_choice": {"type": "function", "name": "other"}},
+            "tool_choice",
+        ),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0]"),
         ({"input": "a", "temperature": -1}, "temperature"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
-        ({"input": "a", "text": {"format": {"type": "json_schema", "schema": {"type": "foo"}}}}, "response_format"),
+        (
+            {"input": "a", "text": {"format": {"type": "json_schema", "schema": {"type": "foo"}}}},
+            "response_format",
+        ),
     ],
     ids=str,
 )

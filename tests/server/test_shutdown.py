@@ -13,7 +13,8 @@ from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 
 
 def stop(server: FakeServer, *signals: signal.Signals) -> None:
-    """What the process does when it gets these signals; the server runs in a thread, which gets none."""
+    """What the process does when it gets these signals; the server runs in a thread, which gets
+    none."""
     for number in signals:
         server.web_server.handle_exit(number, None)
 
@@ -28,7 +29,10 @@ def test_sigterm_lets_requests_finish_and_refuses_new_ones(tokenizer):
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/live").status_code == 200
         refused = server.complete(prompt="Three")
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, str(RETRY_AFTER_SECONDS))
+        assert (refused.status_code, refused.headers["retry-after"]) == (
+            503,
+            str(RETRY_AFTER_SECONDS),
+        )
         assert refused.json()["error"]["code"] == "engine_stopped"
         with pytest.raises(openai.InternalServerError, match="stopping"):
             server.client.completions.create(model="fake-model", prompt="Three")
@@ -45,7 +49,9 @@ def test_sigterm_lets_requests_finish_and_refuses_new_ones(tokenizer):
 def test_what_does_not_finish_is_told_so(tokenizer, drain_seconds, signals):
     with running_server(tokenizer, drain_seconds=drain_seconds) as server:
         server.executor.hold(after=5)
-        with server.http.stream("POST", "/v1/completions", json=ENDLESS | {"stream": True}) as answer:
+        with server.http.stream(
+            "POST", "/v1/completions", json=ENDLESS | {"stream": True}
+        ) as answer:
             lines = answer.iter_lines()
             next(lines)
             whole = Background(server, **ENDLESS)
@@ -55,7 +61,10 @@ def test_what_does_not_finish_is_told_so(tokenizer, drain_seconds, signals):
             server.executor.let_go()
             events = [line for line in lines if line]
         error = json.loads(events[-1].removeprefix("data: "))["error"]
-        assert (error["code"], error["type"]) == ("engine_stopped", "server_error") and "stopped" in error["message"]
+        assert (error["code"], error["type"]) == (
+            "engine_stopped",
+            "server_error",
+        ) and "stopped" in error["message"]
         assert whole.join().status_code == 503
 
 

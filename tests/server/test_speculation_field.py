@@ -1,4 +1,5 @@
-"""The extra field `speculation` of both endpoints, through OpenAI's client; and failures of the controller."""
+"""The extra field `speculation` of both endpoints, through OpenAI's client; and failures of the
+controller."""
 
 from collections import Counter
 
@@ -25,7 +26,9 @@ def send(server, endpoint: str, speculation: object):
 def views(server, monkeypatch) -> list:
     """The views of the controller's decisions from now on."""
     seen, plan = [], server.core.controller.plan
-    monkeypatch.setattr(server.core.controller, "plan", lambda view: seen.append(view) or plan(view))
+    monkeypatch.setattr(
+        server.core.controller, "plan", lambda view: seen.append(view) or plan(view)
+    )
     return seen
 
 
@@ -37,14 +40,18 @@ def test_options_reach_the_controller(server, views, endpoint):
     assert decoding
     for view in decoding:
         assert (
-            view.class_ids[0] >= 1 and view.weights.tolist() == [2.5] and view.extras["tpot_targets"].tolist() == [0.04]
+            view.class_ids[0] >= 1
+            and view.weights.tolist() == [2.5]
+            and view.extras["tpot_targets"].tolist() == [0.04]
         )
         assert view.max_draft_tokens[0] <= 3
 
 
 def test_every_choice_of_a_call_has_them(server, views):
     body = {"speculation": {"weight": 3}}
-    server.client.completions.create(model=MODEL, prompt=["One two", "Three four"], n=2, max_tokens=4, extra_body=body)
+    server.client.completions.create(
+        model=MODEL, prompt=["One two", "Three four"], n=2, max_tokens=4, extra_body=body
+    )
     assert max(view.num_rows for view in views) == 4
     assert all((view.weights == 3.0).all() for view in views)
 
@@ -75,7 +82,9 @@ def test_null_and_nothing_mean_the_defaults(server, views, speculation):
         ("fast", "speculation", "fast"),
     ],
 )
-def test_bad_options_are_answered_400_with_field_and_range(server, endpoint, speculation, param, words):
+def test_bad_options_are_answered_400_with_field_and_range(
+    server, endpoint, speculation, param, words
+):
     with pytest.raises(openai.BadRequestError) as caught:
         send(server, endpoint, speculation)
     error = caught.value.body
@@ -99,11 +108,17 @@ class FailingController(FixedController):
 
 def test_a_failing_controller_is_counted_and_requests_are_served(tokenizer):
     with running_server(tokenizer) as server:
-        server.core.controller = SafeController(FailingController(3), lambda text: None, retry_steps=1)
+        server.core.controller = SafeController(
+            FailingController(3), lambda text: None, retry_steps=1
+        )
         answer = send(server, "completions", None)
         assert answer.choices[0].text.startswith("One two three")
         lines = server.http.get("/metrics").text.splitlines()
-        count = next(float(line.split()[1]) for line in lines if line.startswith("smartspec_controller_errors_total"))
+        count = next(
+            float(line.split()[1])
+            for line in lines
+            if line.startswith("smartspec_controller_errors_total")
+        )
         assert count == server.core.controller.num_errors > 1
         state = server.http.get("/v1/speculation").json()
         assert state["controller_errors"] == {"ZeroDivisionError: nothing to divide by": count}
@@ -118,7 +133,9 @@ def test_ignored_input_is_counted_by_kind(tokenizer):
         controller.num_ignored["seconds"] += 3
         send(server, "completions", None)
         lines = server.http.get("/metrics").text.splitlines()
-        assert sorted(line for line in lines if line.startswith("smartspec_ignored_input_total")) == [
+        assert sorted(
+            line for line in lines if line.startswith("smartspec_ignored_input_total")
+        ) == [
             'smartspec_ignored_input_total{kind="clock"} 2.0',
             'smartspec_ignored_input_total{kind="seconds"} 3.0',
         ]

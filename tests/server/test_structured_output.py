@@ -10,7 +10,12 @@ from smartspec.server.structured.fields import MAX_SCHEMA_BYTES, StructuredOutpu
 from smartspec.server.structured.grammars import GrammarCompiler
 
 USER = {"role": "user", "content": "Hello there"}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 
 
 def test_a_grammar_follows_tokens(tokenizer):
@@ -22,7 +27,9 @@ def test_a_grammar_follows_tokens(tokenizer):
     assert np.flatnonzero(grammar.allowed(token_ids[:-1])).tolist() == [tokenizer.eos_token_id]
     assert grammar.num_allowed(token_ids) == len(token_ids)
     assert grammar.forced() == [], "it may begin in several ways"
-    named = grammar_compiler(tokenizer).compile(StructuredOutputs(regex="The capital of [a-z]+").definition())
+    named = grammar_compiler(tokenizer).compile(
+        StructuredOutputs(regex="The capital of [a-z]+").definition()
+    )
     assert tokenizer.decode(named.forced()) == "The capital of"
     assert grammar.num_allowed([*token_ids[:3], 500, *token_ids[3:]]) == 3
     assert grammar.allowed([500]).all(), "a place that is never reached"
@@ -36,7 +43,9 @@ def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
     grammar.allowed(token_ids), grammar.allowed([500]), grammar.num_allowed([500])
     assert (grammar.allowed() == before).all()
     grammar.accept(token_ids[:4])
-    assert (grammar.allowed() == other.allowed(token_ids[:4])).all() and (other.allowed() == before).all()
+    assert (grammar.allowed() == other.allowed(token_ids[:4])).all() and (
+        other.allowed() == before
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,10 @@ def test_what_cannot_be_compiled_is_said(tokenizer, requested):
 
 def test_descriptions_are_no_part_of_a_schemas_size(tokenizer):
     """OpenAI's limit of 120,000 characters counts names, enum and const values."""
-    properties = {f"field_{i:03d}": {"type": "integer", "description": 'What "it" says. ' * 60} for i in range(300)}
+    properties = {
+        f"field_{i:03d}": {"type": "integer", "description": 'What "it" says. ' * 60}
+        for i in range(300)
+    }
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
     assert len(json.dumps(schema)) > 2 * MAX_SCHEMA_BYTES
     grammar_compiler(tokenizer).compile(json_grammar(schema))
@@ -78,7 +90,15 @@ IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": IMPOSSIBLE}}}, None),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": IMPOSSIBLE},
+                }
+            },
+            None,
+        ),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
@@ -101,7 +121,12 @@ def test_bad_requests_are_refused_by_name(server, fields, param):
     "fields",
     [
         {"response_format": {"type": "json_object"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
+            }
+        },
         {"structured_outputs": {"choice": ["yes", "no"]}},
         {"guided_json": json.dumps(SCHEMA)},
         {"guided_choice": ["a", "b"]},

@@ -1,4 +1,5 @@
-"""Thoughts of models that think: told from the answer, in chats and responses, streamed and not, and sent back."""
+"""Thoughts of models that think: told from the answer, in chats and responses, streamed and not,
+and sent back."""
 
 import random
 
@@ -63,7 +64,9 @@ def test_tokens_of_a_thought_are_those_up_to_its_end():
 def chat(server, text: str, stream: bool, **fields):
     """(thought, text, names of called tools, finish reason)"""
     messages = [{"role": "user", "content": text}]
-    answer = server.client.chat.completions.create(model=MODEL, messages=messages, stream=stream, **fields)
+    answer = server.client.chat.completions.create(
+        model=MODEL, messages=messages, stream=stream, **fields
+    )
     choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
     parts = [choice.delta if stream else choice.message for choice in choices]
     thought = "".join(getattr(part, "reasoning_content", None) or "" for part in parts)
@@ -77,7 +80,10 @@ def test_a_chat_has_it_beside_the_content(burst_server, tokenizer, monkeypatch, 
     monkeypatch.setattr(tokenizer, "chat_template", THINKS)
     assert chat(burst_server, text, stream) == ("Well, well.", "Hello there", [], "stop")
     assert chat(burst_server, "Hello there", stream)[:2] == ("", "Hello there")
-    assert chat(burst_server, "Well</think>Hello<think>\n", stream)[:2] == ("Well", "Hello<think>\n")
+    assert chat(burst_server, "Well</think>Hello<think>\n", stream)[:2] == (
+        "Well",
+        "Hello<think>\n",
+    )
     called = chat(burst_server, f"<think>{CALL}</think>{CALL}", stream, tools=[CHAT_TOOL])
     assert called == (CALL, "", ["weather"], "tool_calls")
 
@@ -103,46 +109,70 @@ DEMANDS = [
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize(("demand", "answer"), DEMANDS)
 def test_a_grammar_holds_after_the_thought_and_not_inside(tokenizer, demand, answer, is_open):
-    """As in vLLM: structured output begins where reasoning has ended. A thought may hold what the grammar forbids."""
+    """As in vLLM: structured output begins where reasoning has ended. A thought may hold what the
+    grammar forbids."""
     (what,) = ChatBody.model_validate({"messages": MESSAGES} | demand).grammars().values()
     tables = grammar_compiler(tokenizer)._tables()
     begun = first_matcher(tables, after_thought(what.definition(), is_open))
 
     def holds(text: str) -> bool:
-        matcher, token_ids = begun.deep_copy(), tokenizer(text, add_special_tokens=False)["input_ids"]
+        matcher, token_ids = (
+            begun.deep_copy(),
+            tokenizer(text, add_special_tokens=False)["input_ids"],
+        )
         return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
 
     opening = "" if is_open else "<think>"
     for thought in ("\nHm, {[ 17 </thin", f"{answer} yes\n\n"):
-        assert holds(f"{opening}{thought}</think>\n\n{answer}") and holds(f"{opening}{thought}</think>{answer}")
+        assert holds(f"{opening}{thought}</think>\n\n{answer}") and holds(
+            f"{opening}{thought}</think>{answer}"
+        )
         assert not holds(f"{opening}{thought}</think>\n\nWell, {answer}")
-    assert holds(answer) != is_open and not holds("Well") and not holds(f"x{opening}y</think>{answer}</think>")
+    assert (
+        holds(answer) != is_open
+        and not holds("Well")
+        and not holds(f"x{opening}y</think>{answer}</think>")
+    )
 
 
 def test_an_answer_of_a_format_has_its_thought(server, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "chat_template", THINKS)
-    assert chat(server, "<think>a</think>b<think>", False, response_format=FORM)[:2] == ("a", "b<think>")
+    assert chat(server, "<think>a</think>b<think>", False, response_format=FORM)[:2] == (
+        "a",
+        "b<think>",
+    )
 
 
 @pytest.mark.parametrize(
     ("begun", "thought", "said"),
     [
         ("<think>\nI wonder", "<think>\nI wonder", "Done"),  # the fake model says its prompt back
-        ("So <think>\nI wonder</think>\n\nWell", "", "So <think>\nI wonder</think>\n\nWell</think>Done"),
+        (
+            "So <think>\nI wonder</think>\n\nWell",
+            "",
+            "So <think>\nI wonder</think>\n\nWell</think>Done",
+        ),
         ("Well", "", "Well</think>Done"),
     ],
 )
-def test_a_thought_that_is_continued_stays_one(server, tokenizer, monkeypatch, begun, thought, said):
+def test_a_thought_that_is_continued_stays_one(
+    server, tokenizer, monkeypatch, begun, thought, said
+):
     """vLLM's parsers look at all of the prompt, too."""
     monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[-1].content }}{# </think> #}")
     monkeypatch.setattr(
-        tokenizer, "apply_chat_template", lambda messages, **_: f"{messages[-1]['content']}</think>Done"
+        tokenizer,
+        "apply_chat_template",
+        lambda messages, **_: f"{messages[-1]['content']}</think>Done",
     )
     turns = [*MESSAGES, {"role": "assistant", "content": begun}]
     body = {"messages": turns, "max_tokens": 60}
     answer = server.chat(**body, continue_final_message=True, add_generation_prompt=False).json()
     message = answer["choices"][0]["message"]
-    assert (message.get("reasoning_content", ""), message["content"]) == (thought.removeprefix("<think>\n"), said)
+    assert (message.get("reasoning_content", ""), message["content"]) == (
+        thought.removeprefix("<think>\n"),
+        said,
+    )
     blocks = server.http.post("/v1/messages", json=body).json()["content"]
     assert [block["type"] for block in blocks] == ["thinking"] * bool(thought) + ["text"]
 
@@ -162,15 +192,32 @@ def test_a_response_has_an_item_of_it(burst_server, tokenizer, monkeypatch):
     kinds = [event.type for event in events]
     assert "".join(e.delta for e in events if e.type == "response.reasoning_text.delta") == "Well."
     assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
-    assert [event.output_index for event in events if event.type == "response.output_item.done"] == [0, 1, 2]
+    assert [
+        event.output_index for event in events if event.type == "response.output_item.done"
+    ] == [0, 1, 2]
 
 
 def test_a_thought_goes_back_with_the_message_after_it():
-    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    thought = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "hm"}],
+    }
     call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
     said = {"role": "assistant", "content": "Rain"}
-    items = [thought, call, {"type": "function_call_output", "call_id": "c1", "output": "rain"}, thought, said]
-    items += [{"type": "reasoning", "id": "rs_2", "summary": []}, {"role": "user", "content": "Thanks"}, thought]
+    items = [
+        thought,
+        call,
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        thought,
+        said,
+    ]
+    items += [
+        {"type": "reasoning", "id": "rs_2", "summary": []},
+        {"role": "user", "content": "Thanks"},
+        thought,
+    ]
     messages = to_messages([InputItem(**item) for item in items])
     (both,) = to_messages([InputItem(**item) for item in (thought, thought, call, thought, call)])
     assert both.reasoning_content == "hm\nhm\nhm" and len(both.tool_calls) == 2

@@ -1,5 +1,5 @@
-"""What is said of single tokens beside their log-probabilities: text, bytes, place. The fake model says the prompt
-back, so the answer's text is known."""
+"""What is said of single tokens beside their log-probabilities: text, bytes, place. The fake model
+says the prompt back, so the answer's text is known."""
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
@@ -20,12 +20,16 @@ ENTRY = TokenLogprobs(-0.5)
 
 
 def completion(server, stream=False, **body):
-    """Text and log-probabilities of a completion of the fake model, joined over the chunks of a stream."""
+    """Text and log-probabilities of a completion of the fake model, joined over the chunks of a
+    stream."""
     answer = server.client.completions.create(model=MODEL, max_tokens=200, stream=stream, **body)
     choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
     names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
     found = [choice.logprobs for choice in choices if choice.logprobs]
-    parts = {name: [value for logprobs in found for value in getattr(logprobs, name) or ()] for name in names}
+    parts = {
+        name: [value for logprobs in found for value in getattr(logprobs, name) or ()]
+        for name in names
+    }
     return "".join(choice.text for choice in choices), parts
 
 
@@ -69,7 +73,9 @@ def test_offsets_point_into_the_text(request, name, stream, text):
     said, parts = completion(server, stream, prompt=text, logprobs=1)
     assert said == text == "".join(parts["tokens"])
     check_offsets(text, parts["tokens"], parts["text_offset"])
-    assert all(token in top for token, top in zip(parts["tokens"], parts["top_logprobs"], strict=True))
+    assert all(
+        token in top for token, top in zip(parts["tokens"], parts["top_logprobs"], strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", ["server", "burst_server"])
@@ -98,7 +104,12 @@ def sentencepiece(pieces: list[str]) -> Tokenizer:
     vocabulary = {piece: number for number, piece in enumerate(["<unk>", "<s>", *pieces])}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    steps = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
 
@@ -118,12 +129,17 @@ def test_byte_tokens_and_leading_spaces_of_sentencepiece():
 
 
 def test_bytes_of_all_tokens_of_the_vocabulary(tokenizer):
-    """Against the tokenizer itself: whatever it makes of a text of all kinds of characters, bytes join to the text."""
+    """Against the tokenizer itself: whatever it makes of a text of all kinds of characters, bytes
+    join to the text."""
     backend = tokenizer.backend_tokenizer
     texts = TokenTexts(backend)
     characters = map(chr, [*range(1, 0xD800, 7), *range(0xE000, 0x2FFFF, 97)])
     # It has no tokens for some bytes and drops them.
-    text = "".join(c for c in characters if backend.decode(backend.encode(c, add_special_tokens=False).ids) == c)
+    text = "".join(
+        c
+        for c in characters
+        if backend.decode(backend.encode(c, add_special_tokens=False).ids) == c
+    )
     assert len(text) > 8000
     token_ids = backend.encode(text, add_special_tokens=False).ids
     assert b"".join(texts.alone(token_id)[1] for token_id in token_ids) == text.encode()

@@ -1,5 +1,6 @@
-"""Schemas of arguments: what their grammar makes satisfies the schema as it was given, and is made. Of plain objects it
-makes no properties but those that are named; composed ones are as open as they come, and oneOf holds as anyOf."""
+"""Schemas of arguments: what their grammar makes satisfies the schema as it was given, and is made.
+Of plain objects it makes no properties but those that are named; composed ones are as open as they
+come, and oneOf holds as anyOf."""
 
 import itertools
 import json
@@ -22,10 +23,12 @@ def obj(*required: str, **properties) -> dict:
 
 
 A, B, C = obj("a", a=DIGIT), obj("b", b=DIGIT), obj("c", c=DIGIT)
-CAT, DOG = obj(kind={"const": "cat"}, a=DIGIT), obj(kind={"const": "dog"}, b=DIGIT)  # as pydantic has tags
+# as pydantic has tags
+CAT, DOG = obj(kind={"const": "cat"}, a=DIGIT), obj(kind={"const": "dog"}, b=DIGIT)
 NODE = obj("a", a=DIGIT, next={"$ref": "#/$defs/Node"})
 
-# Each with arguments that are made, and some that are not: others than named ones, or what the schema excludes.
+# Each with arguments that are made, and some that are not: others than named ones, or what the
+# schema excludes.
 SCHEMAS = {
     "allOf": ({"allOf": [A, B]}, [{"a": 1, "b": 2}], [{"a": 1}, {"a": 1, "b": 2, "c": 3}]),
     "allOf of a reference beside properties": (
@@ -53,14 +56,19 @@ SCHEMAS = {
         [{"a": 1, "b": 1}, {"a": 1, "c": 1}],
         [{"a": 1}, {"a": 1, "b": 1, "c": 1}],
     ),
-    "common properties beside anyOf": (A | {"anyOf": [B, C]}, [{"a": 1, "b": 1}, {"a": 1, "c": 1}], [{"a": 1}]),
+    "common properties beside anyOf": (
+        A | {"anyOf": [B, C]},
+        [{"a": 1, "b": 1}, {"a": 1, "c": 1}],
+        [{"a": 1}],
+    ),
     "one alternative within another": (
         {"oneOf": [A, obj("a", "b", a=DIGIT, b=DIGIT)]},
         [{"a": 1}],
         [{"a": 1, "b": 1}],
     ),
     "alternatives told by a tag that may be left out": (
-        obj("pet", pet={"oneOf": [{"$ref": "#/$defs/0"}, {"$ref": "#/$defs/1"}]}) | {"$defs": {"0": CAT, "1": DOG}},
+        obj("pet", pet={"oneOf": [{"$ref": "#/$defs/0"}, {"$ref": "#/$defs/1"}]})
+        | {"$defs": {"0": CAT, "1": DOG}},
         [{"pet": {"kind": "cat", "a": 1}}, {"pet": {"kind": "dog"}}],
         [{"pet": {"a": 1}}, {"pet": {"kind": "dog", "a": 1}}],
     ),
@@ -70,7 +78,8 @@ SCHEMAS = {
         [{"x": {"a": 1, "b": 1}}],
     ),
     "a reference or null": (
-        obj("x", x={"anyOf": [{"$ref": "#/definitions/A"}, {"type": "null"}]}) | {"definitions": {"A": A}},
+        obj("x", x={"anyOf": [{"$ref": "#/definitions/A"}, {"type": "null"}]})
+        | {"definitions": {"A": A}},
         [{"x": {"a": 1}}, {"x": None}],
         [{"x": {"a": 1, "b": 1}}, {"x": {}}],
     ),
@@ -90,7 +99,8 @@ SCHEMAS = {
         [{"x": {"a": 1, "b": 1, "d": 1}}],
     ),
     "composed items": (
-        obj("xs", xs={"type": "array", "items": {"allOf": [A, {"$ref": "#/$defs/B"}]}}) | {"$defs": {"B": B}},
+        obj("xs", xs={"type": "array", "items": {"allOf": [A, {"$ref": "#/$defs/B"}]}})
+        | {"$defs": {"B": B}},
         [{"xs": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]}],
         [{"xs": [{"a": 1}]}],
     ),
@@ -119,7 +129,11 @@ SCHEMAS = {
         [{"a": 1}, {"a": 1, "b": 1}],
         [{"a": 1, "c": 1}],
     ),
-    "a part that says it is open": ({"allOf": [A, {"additionalProperties": True}]}, [{"a": 1, "z": 1}], [{"z": 1}]),
+    "a part that says it is open": (
+        {"allOf": [A, {"additionalProperties": True}]},
+        [{"a": 1, "z": 1}],
+        [{"z": 1}],
+    ),
     "an alternative that is open": (
         {"anyOf": [A, B | {"additionalProperties": {"type": "string"}}]},
         [{"a": 1}, {"b": 1, "z": "s"}],
@@ -131,13 +145,21 @@ SCHEMAS = {
         [{"x": {"a": 1, "z": 1}}],
     ),
     "required and not described": (obj("a", "z", a=DIGIT), [{"a": 1, "z": "any"}], [{"a": 1}]),
-    "patterns": (obj(a=DIGIT) | {"patternProperties": {"^x": DIGIT}}, [{"a": 1, "x1": 2}], [{"a": 1, "y": 2}]),
+    "patterns": (
+        obj(a=DIGIT) | {"patternProperties": {"^x": DIGIT}},
+        [{"a": 1, "x1": 2}],
+        [{"a": 1, "y": 2}],
+    ),
     "an argument named properties": (
         obj("properties", properties=A),
         [{"properties": {"a": 1}}],
         [{"properties": {"a": 1, "b": 1}}],
     ),
-    "an argument named allOf": (obj("allOf", allOf={"type": "array", "items": A}), [{"allOf": [{"a": 1}]}], [{}]),
+    "an argument named allOf": (
+        obj("allOf", allOf={"type": "array", "items": A}),
+        [{"allOf": [{"a": 1}]}],
+        [{}],
+    ),
     "an argument named additionalProperties": (
         obj("additionalProperties", additionalProperties=DIGIT, properties={"type": "object"}),
         [{"additionalProperties": 1}, {"additionalProperties": 1, "properties": {"free": [1]}}],
@@ -149,7 +171,10 @@ SCHEMAS = {
         [{"q": {"properties": {"a": 1}, "additionalProperties": False}}],
     ),
     "a map": (
-        obj("env", env={"type": "object", "additionalProperties": {"type": "string", "maxLength": 4}}),
+        obj(
+            "env",
+            env={"type": "object", "additionalProperties": {"type": "string", "maxLength": 4}},
+        ),
         [{"env": {}}, {"env": {"K": "v"}}],
         [{"env": {"K": 1}}],
     ),
@@ -159,12 +184,18 @@ SCHEMAS = {
         [{"x": {"a": 1, "b": 1}}],
     ),
     "a name of its own": ({"$schema": "x", "$id": "https://a.example/x", **A}, [{"a": 1}], [{}]),
-}  # fmt: skip
+}
 COMPOSED = {
-    *("allOf", "allOf of a reference beside properties", "a reference beside properties", "groups of required"),
+    *(
+        "allOf",
+        "allOf of a reference beside properties",
+        "a reference beside properties",
+        "groups of required",
+    ),
     *("exactly one of two", "common properties beside oneOf", "alternatives in all of two parts"),
     *("alternatives of alternatives", "parts of parts, in a property", "recursive and composed"),
-    *("one alternative within another", "alternatives told by a tag that may be left out"),  # as anyOf
+    # as anyOf
+    *("one alternative within another", "alternatives told by a tag that may be left out"),
 }
 NO_PARAMETERS = (
     None,
@@ -188,7 +219,9 @@ def is_made(grammar, tokenizer, value: dict) -> bool:
     """Whether the grammar makes the value, its properties in whatever order."""
     for items in itertools.permutations(value.items()):
         token_ids = tokenizer(json.dumps(dict(items)))["input_ids"]
-        if grammar.num_allowed(token_ids) == len(token_ids) and ends_after(grammar, tokenizer, token_ids):
+        if grammar.num_allowed(token_ids) == len(token_ids) and ends_after(
+            grammar, tokenizer, token_ids
+        ):
             return True
     return False
 
@@ -199,7 +232,10 @@ def ends_after(grammar, tokenizer, token_ids: list[int]) -> bool:
 
 def grammar_of(schema: dict, tokenizer):
     """Of the arguments, without a call around them."""
-    parts = {"lark_grammar": f"start: @{ARGUMENTS}0"}, {"name": f"{ARGUMENTS}0", "json_schema": schema | OPTIONS}
+    parts = (
+        {"lark_grammar": f"start: @{ARGUMENTS}0"},
+        {"name": f"{ARGUMENTS}0", "json_schema": schema | OPTIONS},
+    )
     return grammar_compiler(tokenizer).compile(json.dumps({"grammars": parts}))
 
 
@@ -212,13 +248,23 @@ def test_schemas_have_solutions_and_nothing_else(tokenizer, name):
         given.validate(value)
         assert is_made(grammar, tokenizer, value), value
     for value in others:
-        assert not is_made(grammar, tokenizer, value) or (name in COMPOSED and loosely.is_valid(value)), value
+        assert not is_made(grammar, tokenizer, value) or (
+            name in COMPOSED and loosely.is_valid(value)
+        ), value
 
 
 # Any value at all: texts of random tokens are then nested deep, and take minutes.
-FREE = {"required and not described", "patterns", "an argument named additionalProperties", "a map"} | {
-    "a part that says it is open", "an alternative that is open", "unevaluatedProperties", *COMPOSED
-}  # fmt: skip
+FREE = {
+    "required and not described",
+    "patterns",
+    "an argument named additionalProperties",
+    "a map",
+} | {
+    "a part that says it is open",
+    "an alternative that is open",
+    "unevaluatedProperties",
+    *COMPOSED,
+}
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS.keys() - FREE))
@@ -232,12 +278,18 @@ def test_whatever_a_model_writes_satisfies_the_schema(tokenizer, name):
         for _ in range(80):
             allowed = grammar.allowed().nonzero()[0]
             closes = [
-                i for i in allowed.tolist() if i == tokenizer.eos_token_id or set(tokenizer.decode([i])) <= set('}]"')
+                i
+                for i in allowed.tolist()
+                if i == tokenizer.eos_token_id or set(tokenizer.decode([i])) <= set('}]"')
             ]
-            token_ids.append(int(chance.choice(closes if closes and chance.random() < 0.3 else allowed)))
+            token_ids.append(
+                int(chance.choice(closes if closes and chance.random() < 0.3 else allowed))
+            )
             if token_ids[-1] == tokenizer.eos_token_id:
                 num_whole += 1
-                Draft202012Validator(as_any_of(schema)).validate(json.loads(tokenizer.decode(token_ids[:-1])))
+                Draft202012Validator(as_any_of(schema)).validate(
+                    json.loads(tokenizer.decode(token_ids[:-1]))
+                )
                 break
             grammar.accept(token_ids[-1:])
     assert num_whole > 0
@@ -247,10 +299,19 @@ def test_whatever_a_model_writes_satisfies_the_schema(tokenizer, name):
 def test_a_tool_without_parameters_is_called_with_nothing(tokenizer, schema):
     function = {"name": "f"} | ({} if schema is None else {"parameters": schema})
     tools = [{"type": "function", "function": function}]
-    body = ChatBody(messages=[{"role": "user", "content": "Call it"}], tools=tools, tool_choice="required")
+    body = ChatBody(
+        messages=[{"role": "user", "content": "Call it"}], tools=tools, tool_choice="required"
+    )
     grammar = grammar_compiler(tokenizer).compile(body.grammars()["tool_choice"].definition())
-    for arguments, is_right in (("{}", True), ('{"a": 1}', False), ('"an essay"', False), ("null", False)):
-        token_ids = tokenizer(f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>')["input_ids"]
+    for arguments, is_right in (
+        ("{}", True),
+        ('{"a": 1}', False),
+        ('"an essay"', False),
+        ("null", False),
+    ):
+        token_ids = tokenizer(
+            f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+        )["input_ids"]
         assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_right, arguments
 
 
@@ -268,13 +329,26 @@ def test_a_tool_without_parameters_is_called_with_nothing(tokenizer, schema):
 )
 def test_schemas_that_cannot_be_held_to_are_refused_with_a_remedy(server, schema, message):
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    answer = server.chat(messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required")
+    answer = server.chat(
+        messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required"
+    )
     error = answer.json()["error"]
-    assert answer.status_code == 400 and error["param"] == "tool_choice" and message in error["message"], error
+    assert (
+        answer.status_code == 400
+        and error["param"] == "tool_choice"
+        and message in error["message"]
+    ), error
 
 
 def test_large_schemas_are_refused_before_they_are_closed():
-    tools = [{"type": "function", "function": {"name": "f", "parameters": obj(a={"const": "x" * MAX_SCHEMA_BYTES})}}]
-    body = ChatBody(messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required")
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "f", "parameters": obj(a={"const": "x" * MAX_SCHEMA_BYTES})},
+        }
+    ]
+    body = ChatBody(
+        messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required"
+    )
     with pytest.raises(ValueError, match="longer than"):
         body.grammars()["tool_choice"].definition()

@@ -20,7 +20,10 @@ PARAMETERS = {
     "required": ["city"],
     "$defs": {"City": {"type": "string"}},
 }
-TOOL = {"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": PARAMETERS}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Of a city", "parameters": PARAMETERS},
+}
 OTHER = {"type": "function", "function": {"name": "time"}}
 NOTHING = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -34,7 +37,12 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
         (CALL, "", ["weather"]),
         (f"I look. {CALL}\n{CALL}\n", "I look. ", ["weather", "weather"]),
         (CALL.removesuffix("</tool_call>"), "", ["weather"]),
-        ('<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "parameters": {}}]</tool_call>', "", ["a", "b"]),
+        (
+            '<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "parameters": '
+            "{}}]</tool_call>",
+            "",
+            ["a", "b"],
+        ),
         (CALL.replace("Oslo", "</tool_call>"), "", ["weather"]),
         ("<tool_call>no JSON</tool_call> and on", "<tool_call>no JSON</tool_call> and on", []),
         ("<tool_call>[1]</tool_call><tool_c", "<tool_call>[1]</tool_call><tool_c", []),
@@ -46,7 +54,9 @@ def test_calls_are_told_from_text(text, shown, called, size):
     for begin in range(0, len(text), size):
         piece, found = reader.push(text[begin : begin + size], begin + size >= len(text))
         seen, calls = seen + piece, calls + found
-    assert seen == shown and [call.name for call in calls] == called and reader.num_calls == len(calls)
+    assert (
+        seen == shown and [call.name for call in calls] == called and reader.num_calls == len(calls)
+    )
     assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
 
 
@@ -89,8 +99,30 @@ def test_calls_without_arguments(text, called):
 
 
 PIECES = (
-    *("<tool_call>", "</tool_call>", '{"name": "a", "arguments": {"x": "', '"}}', '{"name":"b"}', '"', "\\", " ", "\n"),
-    *("said", "<", "</tool", "{", "[", ":", ",", "1", "tru", CALL, CALL.replace("Oslo", "</tool_call>")),
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "a", "arguments": {"x": "',
+        '"}}',
+        '{"name":"b"}',
+        '"',
+        "\\",
+        " ",
+        "\n",
+    ),
+    *(
+        "said",
+        "<",
+        "</tool",
+        "{",
+        "[",
+        ":",
+        ",",
+        "1",
+        "tru",
+        CALL,
+        CALL.replace("Oslo", "</tool_call>"),
+    ),
 )
 
 
@@ -117,28 +149,41 @@ def test_words_between_calls_keep_their_spaces():
 
 
 def test_each_character_is_looked_at_once(monkeypatch):
-    """A call that does not end, of end marks within a string: counted in characters that are scanned and parsed."""
+    """A call that does not end, of end marks within a string: counted in characters that are
+    scanned and parsed."""
     seen, parsed = [], []
     feed = json_text.JsonPrefix.feed
     counted = lambda self, text, begin=0: seen.append(len(text) - begin) or feed(self, text, begin)  # noqa: E731
     monkeypatch.setattr(json_text.JsonPrefix, "feed", counted)
-    monkeypatch.setattr(call_formats, "read_json", lambda text: parsed.append(len(text)) or json_text.read_json(text))
+    monkeypatch.setattr(
+        call_formats,
+        "read_json",
+        lambda text: parsed.append(len(text)) or json_text.read_json(text),
+    )
     text = '<tool_call>{"name":"f","arguments":{"a":"' + "</tool_call>" * 2000
     shown, calls, _ = pushed(text, list(range(50, len(text), 7)))
     assert shown == text and not calls
     assert sum(seen) < len(text) and sum(parsed) < len(text)
 
 
-@pytest.mark.parametrize("value", ['"\\ud800"', "1e999", "NaN", "[" * 400 + "]" * 400, "9" * 5000], ids=lambda v: v[:9])
+@pytest.mark.parametrize(
+    "value", ['"\\ud800"', "1e999", "NaN", "[" * 400 + "]" * 400, "9" * 5000], ids=lambda v: v[:9]
+)
 def test_what_no_answer_could_say_is_no_call(value):
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>'
     assert pushed(text, []) == (text, [], 0)
 
 
-@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": 1e999}', "[" * 400, "no JSON"], ids=lambda v: v[:15])
+@pytest.mark.parametrize(
+    "arguments", ['{"a": "\\ud800"}', '{"a": 1e999}', "[" * 400, "no JSON"], ids=lambda v: v[:15]
+)
 def test_odd_arguments_in_the_history_are_text(server, arguments):
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    history = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "x"}]
+    history = [
+        USER,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ]
     assert server.chat(messages=history, max_tokens=2).status_code == 200
 
 
@@ -174,18 +219,26 @@ def test_an_answer_in_a_format_may_be_a_call_instead(tokenizer):
 @pytest.mark.parametrize(("parallel", "most"), [(None, 1), (False, 1), (True, 3)])
 def test_several_calls_are_demanded_only_if_that_is_said(tokenizer, parallel, most):
     fields = {} if parallel is None else {"parallel_tool_calls": parallel}
-    requested = body(tools=[TOOL, OTHER], tool_choice="required", **fields).grammars()["tool_choice"]
+    requested = body(tools=[TOOL, OTHER], tool_choice="required", **fields).grammars()[
+        "tool_choice"
+    ]
     grammar = grammar_compiler(tokenizer).compile(requested.definition())
     for num_calls in (1, 2, 3):
         token_ids = tokenizer("\n".join([CALL] * num_calls))["input_ids"]
         assert (grammar.num_allowed(token_ids) == len(token_ids)) == (num_calls <= most)
     named = {"type": "function", "function": {"name": "weather"}}
-    assert not body(tools=[TOOL], tool_choice=named, parallel_tool_calls=True).grammars()["tool_choice"].several
+    assert (
+        not body(tools=[TOOL], tool_choice=named, parallel_tool_calls=True)
+        .grammars()["tool_choice"]
+        .several
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("parallel", "num_calls"), [(True, 2), (False, 1)])
-def test_calls_after_the_first_are_left_out_if_that_is_said(burst_server, parallel, num_calls, stream):
+def test_calls_after_the_first_are_left_out_if_that_is_said(
+    burst_server, parallel, num_calls, stream
+):
     answer = burst_server.client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "system", "content": f"{CALL}\n{CALL}"}],
@@ -198,7 +251,10 @@ def test_calls_after_the_first_are_left_out_if_that_is_said(burst_server, parall
     parts = [choice.delta if stream else choice.message for choice in choices]
     calls = [call for part in parts for call in part.tool_calls or ()]
     assert [call.function.name for call in calls] == ["weather"] * num_calls
-    assert CALL not in "".join(part.content or "" for part in parts) and choices[-1].finish_reason == "tool_calls"
+    assert (
+        CALL not in "".join(part.content or "" for part in parts)
+        and choices[-1].finish_reason == "tool_calls"
+    )
 
 
 HISTORY = [
@@ -209,7 +265,11 @@ HISTORY = [
         "refusal": None,
         "provider_specific_fields": {"refusal": None},
         "tool_calls": [
-            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "weather", "arguments": '{"city": "Oslo"}'},
+            }
         ],
     },
     {"role": "tool", "tool_call_id": "call_1", "content": "Rain"},
@@ -229,7 +289,8 @@ def test_history_for_chat_templates():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_comes_back(burst_server, stream):
-    """The fake model says its prompt back up to the end of the first message, and here that is a call."""
+    """The fake model says its prompt back up to the end of the first message, and here that is a
+    call."""
     prompt = {"role": "system", "content": CALL}
     answer = burst_server.client.chat.completions.create(
         model=MODEL, messages=[prompt], tools=[TOOL, OTHER], stream=stream
@@ -238,16 +299,27 @@ def test_a_call_comes_back(burst_server, stream):
         choices = [chunk.choices[0] for chunk in answer]
         calls = [call for choice in choices for call in choice.delta.tool_calls or ()]
         assert [call.index for call in calls] == list(range(len(calls)))
-        reason, content = choices[-1].finish_reason, "".join(choice.delta.content or "" for choice in choices)
+        reason, content = (
+            choices[-1].finish_reason,
+            "".join(choice.delta.content or "" for choice in choices),
+        )
     else:
         (choice,) = answer.choices
-        calls, reason, content = choice.message.tool_calls, choice.finish_reason, choice.message.content
-    assert calls[-1].function.name == "weather" and json.loads(calls[-1].function.arguments) == {"city": "Oslo"}
+        calls, reason, content = (
+            choice.message.tool_calls,
+            choice.finish_reason,
+            choice.message.content,
+        )
+    assert calls[-1].function.name == "weather" and json.loads(calls[-1].function.arguments) == {
+        "city": "Oslo"
+    }
     assert calls[-1].id.startswith("call_") and reason == "tool_calls" and CALL not in content
 
 
 def test_tools_that_are_not_offered_are_not_read(server):
-    answer = server.chat(messages=[{"role": "system", "content": CALL}], tools=[TOOL], tool_choice="none")
+    answer = server.chat(
+        messages=[{"role": "system", "content": CALL}], tools=[TOOL], tool_choice="none"
+    )
     assert CALL in answer.json()["choices"][0]["message"]["content"]
 
 
@@ -255,15 +327,34 @@ def test_tools_that_are_not_offered_are_not_read(server):
     ("fields", "param"),
     [
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+        ),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-        ({"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [TOOL] * 129}, "tools"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": "a", "tool_calls": HISTORY[1]["tool_calls"]}]}, "messages[0]"),
         (
             {
-                "tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "foo"}}}],
+                "tools": [TOOL],
+                "tool_choice": "required",
+                "response_format": {"type": "json_object"},
+            },
+            "response_format",
+        ),
+        ({"tools": [TOOL] * 129}, "tools"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "a", "tool_calls": HISTORY[1]["tool_calls"]}
+                ]
+            },
+            "messages[0]",
+        ),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "a", "parameters": {"type": "foo"}}}
+                ],
                 "tool_choice": "required",
             },
             "tool_choice",

@@ -1,4 +1,5 @@
-"""What a body holds that this server does not know: ignored at every depth and counted by name, or refused."""
+"""What a body holds that this server does not know: ignored at every depth and counted by name, or
+refused."""
 
 import json
 from pathlib import Path
@@ -14,7 +15,16 @@ BODIES = Path(__file__).parents[1] / "agent_bodies"
 USER = {"role": "user", "content": "Hello there"}
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": FUNCTION}
-HOSTED = ("web_search", "local_shell", "shell", "image_generation", "namespace", "mcp", "custom", "tool_search")
+HOSTED = (
+    "web_search",
+    "local_shell",
+    "shell",
+    "image_generation",
+    "namespace",
+    "mcp",
+    "custom",
+    "tool_search",
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +51,16 @@ CHAT = {
     "tools": [TOOL | {"cache_control": {}, "function": FUNCTION | {"defer_loading": True}}],
     "speculation": {"wieght": 2},
 }
-NAMES = {"cache_prompt", "options", "keep_alive", "timestamp", "id", "include_x", "cache_control", "defer_loading"}
+NAMES = {
+    "cache_prompt",
+    "options",
+    "keep_alive",
+    "timestamp",
+    "id",
+    "include_x",
+    "cache_control",
+    "defer_loading",
+}
 
 
 def test_unknown_fields_at_every_depth_are_ignored_and_counted(server):
@@ -61,8 +80,16 @@ def test_unknown_fields_at_every_depth_are_ignored_and_counted(server):
     [
         ("/v1/completions", {"prompt": "a", "cache_prompt": True}, {"cache_prompt"}),
         ("/v1/responses", {"input": "a", "client_metadata": {}}, {"client_metadata"}),
-        ("/v1/responses", {"input": [USER | {"x1": 1}], "reasoning": {"x2": 1}, "text": {"x3": 1}}, {"x1", "x2", "x3"}),
-        ("/v1/messages", {"max_tokens": 1, "messages": [USER | {"x4": 1}], "speed": "fast"}, {"x4", "speed"}),
+        (
+            "/v1/responses",
+            {"input": [USER | {"x1": 1}], "reasoning": {"x2": 1}, "text": {"x3": 1}},
+            {"x1", "x2", "x3"},
+        ),
+        (
+            "/v1/messages",
+            {"max_tokens": 1, "messages": [USER | {"x4": 1}], "speed": "fast"},
+            {"x4", "speed"},
+        ),
         ("/v1/messages/count_tokens", {"messages": [USER], "betas": []}, {"betas"}),
         ("/tokenize", {"prompt": "a", "return_token_strs": True}, {"return_token_strs"}),
     ],
@@ -71,7 +98,10 @@ def test_on_every_path(server, strict_server, path, body, names):
     assert server.http.post(path, json=body).status_code == 200
     assert names <= ignored(server).keys()
     refused = strict_server.http.post(path, json=body)
-    assert refused.status_code == 400 and "unknown or unsupported parameter" in refused.json()["error"]["message"]
+    assert (
+        refused.status_code == 400
+        and "unknown or unsupported parameter" in refused.json()["error"]["message"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,10 +109,18 @@ def test_on_every_path(server, strict_server, path, body, names):
     [
         ("/v1/completions", {"prompt": "a", "temprature": 1}, "temprature"),
         ("/v1/completions", {"prompt": "a", "x" * 1000: 1}, "x" * 77 + "..."),
-        ("/v1/completions", {"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "stream_options": {"include_usage": True}},
+            "stream_options",
+        ),
         ("/v1/completions", {"prompt": "a", "max_tokens": 10**6}, "max_tokens"),
         ("/v1/completions", {"prompt": "a", "speculation": {"wieght": 2}}, "speculation.wieght"),
-        ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        (
+            "/v1/chat/completions",
+            {"messages": [USER], "tools": [{"type": "web_search"}]},
+            "tools[0].type",
+        ),
         ("/v1/responses", {"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
     ],
     ids=str,
@@ -137,7 +175,9 @@ def test_hosted_tools_are_left_out_unless_demanded(server, kind):
     for path, body in bodies.items():
         assert server.http.post(path, json=body).status_code == 200
         answer = server.http.post(path, json=body | {"tool_choice": {"type": kind, "name": "h"}})
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice", answer.text
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice", (
+            answer.text
+        )
         assert kind in answer.json()["error"]["message"]
     assert ignored(server)[kind] == 4 - 2  # refused bodies are not counted
     tools = server.http.post("/v1/responses", json=bodies["/v1/responses"]).json()["tools"]
@@ -146,23 +186,40 @@ def test_hosted_tools_are_left_out_unless_demanded(server, kind):
 
 def test_allowed_tools_are_those_offered(server):
     other = {"type": "function", "name": "other"}
-    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}]}
+    choice = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}],
+    }
     body = {"input": "a", "tools": [{"type": "function"} | FUNCTION, other], "tool_choice": choice}
     answer = server.http.post("/v1/responses", json=body).json()
     assert [tool["name"] for tool in answer["tools"]] == ["f"] and answer["tool_choice"] == "auto"
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}
-    chat = {"messages": [USER], "tools": [TOOL, {"type": "function", "function": {"name": "other"}}]}
-    asked = [server.http.post("/tokenize", json=chat | more).json()["count"] for more in ({"tool_choice": choice}, {})]
+    chat = {
+        "messages": [USER],
+        "tools": [TOOL, {"type": "function", "function": {"name": "other"}}],
+    }
+    asked = [
+        server.http.post("/tokenize", json=chat | more).json()["count"]
+        for more in ({"tool_choice": choice}, {})
+    ]
     assert asked[0] < asked[1]
 
 
 def test_a_schema_beside_the_type_is_no_hint(server):
-    body = {"messages": [USER], "response_format": {"type": "json_object", "schema": {"type": "foo"}}}
+    body = {
+        "messages": [USER],
+        "response_format": {"type": "json_object", "schema": {"type": "foo"}},
+    }
     answer = server.chat(**body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "response_format", answer.text
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "response_format", (
+        answer.text
+    )
 
 
-@pytest.mark.parametrize(("agent", "path"), [("claude_code", "/v1/messages?beta=true"), ("codex", "/v1/responses")])
+@pytest.mark.parametrize(
+    ("agent", "path"), [("claude_code", "/v1/messages?beta=true"), ("codex", "/v1/responses")]
+)
 def test_bodies_as_agents_send_them(tokenizer, monkeypatch, agent, path):
     """The fake server's context is short: nothing but the last message goes into it."""
     monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[-1].content }}{# tools #}")

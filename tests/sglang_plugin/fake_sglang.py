@@ -1,11 +1,12 @@
-"""What of SGLang the plugin meets: a policy with the signatures of 0.5.23, and a scheduler loop that calls it."""
+"""What of SGLang the plugin meets: a policy with the signatures of 0.5.23, and a scheduler loop
+that calls it."""
 
 from collections.abc import Callable
 
 
 class OwnPolicy:
-    """Stands in for AdaptiveSpeculativeParams. slots: candidate steps from each batch size on. It always chooses the
-    longest."""
+    """Stands in for AdaptiveSpeculativeParams. slots: candidate steps from each batch size on. It
+    always chooses the longest."""
 
     def __init__(self, slots: dict[int, list[int]]):
         self.slots, self.verified = slots, []
@@ -21,7 +22,9 @@ class OwnPolicy:
     def get_steps_for_batch(self, batch_size: int) -> int:
         return max(self._slot(batch_size))
 
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> int | None:
+    def on_verify_complete(
+        self, num_correct_drafts_per_req: list[int], batch_size: int
+    ) -> int | None:
         self.verified.append((num_correct_drafts_per_req, batch_size))
         return max(self._slot(batch_size))
 
@@ -35,8 +38,8 @@ class OwnPolicy:
 
 
 class NewerPolicy(OwnPolicy):
-    """With the signatures of SGLang's pull request 28045, whose controller tells the steps of what was verified, and
-    which steps are active."""
+    """With the signatures of SGLang's pull request 28045, whose controller tells the steps of what
+    was verified, and which steps are active."""
 
     def __init__(self, slots: dict[int, list[int]]):
         super().__init__(slots)
@@ -67,8 +70,8 @@ def drive(
     seconds: Callable[[int, int], float],
     accepted: Callable[[int], list[int]],
 ) -> list[int]:
-    """SGLang's overlapped loop with one batch: the steps of each launch. seconds(batch size, steps) of the GPU;
-    accepted(steps), by request."""
+    """SGLang's overlapped loop with one batch: the steps of each launch. seconds(batch size, steps)
+    of the GPU; accepted(steps), by request."""
     chosen, free, last = [], clock.now, None
     for _ in range(num_steps):
         steps = policy.get_steps_for_batch(batch_size)

@@ -42,7 +42,9 @@ def sglang(monkeypatch, tmp_path):
 
 def made(worker=WORKER, policy=None, **names):
     controller = object.__new__(Controller)
-    plugin.hand_over(Controller.__init__, controller, worker, policy or OwnPolicy({1: [0, 1, 3]}), **names)
+    plugin.hand_over(
+        Controller.__init__, controller, worker, policy or OwnPolicy({1: [0, 1, 3]}), **names
+    )
     return controller
 
 
@@ -58,7 +60,10 @@ def test_without_being_asked_nothing_happens():
         "print([name for name in ('numpy', 'sglang', 'vllm', 'torch') if name in sys.modules])"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT / "src")}
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "src")},
     )
     assert (result.stdout.strip(), result.stderr) == ("[]", "")
 
@@ -66,7 +71,10 @@ def test_without_being_asked_nothing_happens():
 def test_it_is_registered_where_it_is_asked_for(sglang, monkeypatch):
     monkeypatch.setenv(plugin.ACTIVATION, "on")
     register()
-    assert [hook[0].rpartition(".")[2] for hook in sglang.hooks] == ["__init__", "process_batch_result_prefill"]
+    assert [hook[0].rpartition(".")[2] for hook in sglang.hooks] == [
+        "__init__",
+        "process_batch_result_prefill",
+    ]
     assert [hook[2] for hook in sglang.hooks] == ["around", "before"]
 
 
@@ -76,7 +84,11 @@ def test_an_untested_version_is_left_alone(sglang, monkeypatch, caplog, version)
     sglang.__version__ = version
     register()
     assert not sglang.hooks
-    assert len(caplog.messages) == 1 and version in caplog.text and "SMARTSPEC_UNTESTED=1" in caplog.text
+    assert (
+        len(caplog.messages) == 1
+        and version in caplog.text
+        and "SMARTSPEC_UNTESTED=1" in caplog.text
+    )
     monkeypatch.setenv(plugin.UNTESTED, "1")
     register()
     assert len(sglang.hooks) == 2
@@ -97,7 +109,8 @@ def test_our_policy_takes_the_place_of_sglangs(sglang, caplog, tmp_path):
 
 @pytest.mark.parametrize("is_off", [False, True])
 def test_a_newer_interface_is_served_too(sglang, tmp_path, is_off):
-    """Further parameters with defaults, and methods that the tested version does not have: SGLang's 28045."""
+    """Further parameters with defaults, and methods that the tested version does not have: SGLang's
+    28045."""
     if is_off:
         (tmp_path / "sglang").mkdir()
         (tmp_path / "sglang" / "off").touch()
@@ -160,7 +173,9 @@ class OtherPolicy(OwnPolicy):
         (SimpleNamespace(), OwnPolicy({1: [0, 1]}), "server_args"),
     ],
 )
-def test_where_it_does_not_fit_sglangs_policy_is_handed_over(sglang, caplog, worker, policy, reason):
+def test_where_it_does_not_fit_sglangs_policy_is_handed_over(
+    sglang, caplog, worker, policy, reason
+):
     controller = made(worker, policy)
     assert controller.params is policy and controller.worker is worker
     assert len(caplog.messages) == 1 and reason in caplog.text
@@ -172,14 +187,22 @@ def test_another_controller_is_left_alone(sglang, caplog):
 
     controller, own = object.__new__(Controller), OwnPolicy({1: [0, 1]})
     plugin.hand_over(initialize, controller, WORKER, "steps.json", policy=own)
-    assert controller.params is own and controller.config_path == "steps.json" and len(caplog.messages) == 1
+    assert (
+        controller.params is own
+        and controller.config_path == "steps.json"
+        and len(caplog.messages) == 1
+    )
 
 
 def test_the_end_of_prefill_reaches_our_policy_alone(sglang):
     ended = SimpleNamespace(copy_done=None)
     controller = made()
-    plugin.end_prefill(SimpleNamespace(model_worker=SimpleNamespace(adaptive_controller=controller)), None, ended)
-    plugin.end_prefill(SimpleNamespace(model_worker=SimpleNamespace(adaptive_controller=controller)), result=ended)
+    plugin.end_prefill(
+        SimpleNamespace(model_worker=SimpleNamespace(adaptive_controller=controller)), None, ended
+    )
+    plugin.end_prefill(
+        SimpleNamespace(model_worker=SimpleNamespace(adaptive_controller=controller)), result=ended
+    )
     others = Controller(WORKER, OwnPolicy({1: [0]}))
     for worker in (SimpleNamespace(adaptive_controller=others), SimpleNamespace(), None):
         plugin.end_prefill(SimpleNamespace(model_worker=worker), None, ended)

@@ -32,7 +32,13 @@ def leading(probability: float, rows: int, seed: int = 0):
     rng = np.random.default_rng(seed)
 
     def accepted(steps: int) -> list[int]:
-        return (rng.random((rows, steps)) < probability).cumprod(axis=1).sum(axis=1).astype(int).tolist()
+        return (
+            (rng.random((rows, steps)) < probability)
+            .cumprod(axis=1)
+            .sum(axis=1)
+            .astype(int)
+            .tolist()
+        )
 
     return accepted
 
@@ -45,7 +51,11 @@ def test_the_interface_is_that_of_sglang(tmp_path):
 
 @pytest.mark.parametrize(
     ("probability", "seconds", "least", "most"),
-    [(0.95, weight_bound, 4.5, 5.0), (0.02, weight_bound, 0.0, 0.4), (0.6, compute_bound, 0.0, 0.4)],
+    [
+        (0.95, weight_bound, 4.5, 5.0),
+        (0.02, weight_bound, 0.0, 0.4),
+        (0.6, compute_bound, 0.0, 0.4),
+    ],
 )
 def test_steps_follow_acceptance_and_time(tmp_path, probability, seconds, least, most):
     policy, _, clock, lines = make(tmp_path)

@@ -1,5 +1,5 @@
-"""Tests with SGLang's own classes, in an environment of their own: `make test-sglang`. They need no GPU. They are
-marked, so that the default tests leave them out."""
+"""Tests with SGLang's own classes, in an environment of their own: `make test-sglang`. They need no
+GPU. They are marked, so that the default tests leave them out."""
 
 import sys
 from importlib.util import find_spec

@@ -14,17 +14,26 @@ from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.switch import Switch
 
 
-def controllers(tmp_path: Path) -> tuple[AdaptiveController, AdaptiveController, list[str], VirtualClock]:
+def controllers(
+    tmp_path: Path,
+) -> tuple[AdaptiveController, AdaptiveController, list[str], VirtualClock]:
     """Ours around SGLang's policy, and SGLang's alone."""
     lines, clock = [], VirtualClock()
-    ours = GoodputSteps(AdaptiveSpeculativeParams(3), Switch(tmp_path / "off", FileThread()), lines.append, clock)
-    pair = AdaptiveController(Worker(3), ours), AdaptiveController(Worker(3), AdaptiveSpeculativeParams(3))
+    ours = GoodputSteps(
+        AdaptiveSpeculativeParams(3), Switch(tmp_path / "off", FileThread()), lines.append, clock
+    )
+    pair = (
+        AdaptiveController(Worker(3), ours),
+        AdaptiveController(Worker(3), AdaptiveSpeculativeParams(3)),
+    )
     for controller in pair:
         controller.init_states(GRAPH_SIZES)
     return *pair, lines, clock
 
 
-def follow(controllers, num_steps: int, acceptance: float, seed: int, clock: VirtualClock) -> list[tuple[int, ...]]:
+def follow(
+    controllers, num_steps: int, acceptance: float, seed: int, clock: VirtualClock
+) -> list[tuple[int, ...]]:
     """Steps of each controller, in a run in which all meet the same tokens."""
     rng, chosen = np.random.default_rng(seed), []
     for _ in range(num_steps):

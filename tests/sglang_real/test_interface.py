@@ -45,7 +45,10 @@ def test_our_policy_has_all_that_sglangs_interface_names():
     assert named == {*plugin.METHODS, "candidate_steps"}
     ours = GoodputSteps(AdaptiveSpeculativeParams(3), Switch(Path("off"), FileThread()), print)
     for name, expected in plugin.METHODS.items():
-        assert tuple(inspect.signature(getattr(AdaptiveSpecPolicy, name)).parameters) == ("self", *expected)
+        assert tuple(inspect.signature(getattr(AdaptiveSpecPolicy, name)).parameters) == (
+            "self",
+            *expected,
+        )
         assert plugin.parameters_problem(name, getattr(ours, name), expected) is None
 
 
@@ -57,13 +60,21 @@ def test_the_scheduler_calls_in_the_order_that_times_rely_on():
     """Its modules need a GPU's libraries to be imported: their source is read."""
     processor = functions("managers/scheduler_components/batch_result_processor.py")
     prefill = ast.unparse(processor["process_batch_result_prefill"])
-    assert [argument.arg for argument in processor["process_batch_result_prefill"].args.args][1:] == ["batch", "result"]
+    assert [argument.arg for argument in processor["process_batch_result_prefill"].args.args][
+        1:
+    ] == ["batch", "result"]
     assert "result.copy_done.synchronize()" in prefill
     resolve = ast.unparse(processor["_resolve_spec_v2_tokens"])
-    assert "self.model_worker.on_verify_complete_cpu(result.num_correct_drafts_per_req_cpu" in resolve
+    assert (
+        "self.model_worker.on_verify_complete_cpu(result.num_correct_drafts_per_req_cpu" in resolve
+    )
     worker = ast.unparse(functions("speculative/eagle_worker_v2.py")["forward_batch_generation"])
-    assert worker.index("self.activate_step_by_batch(batch.seq_lens.shape[0])") < worker.index("self.verify(")
-    assert worker.index("self.verify(") < worker.index("self.draft_worker._draft_extend_for_decode(")
+    assert worker.index("self.activate_step_by_batch(batch.seq_lens.shape[0])") < worker.index(
+        "self.verify("
+    )
+    assert worker.index("self.verify(") < worker.index(
+        "self.draft_worker._draft_extend_for_decode("
+    )
     loop = ast.unparse(functions("managers/scheduler.py")["event_loop_overlap"])
     assert loop.index("self.run_batch(batch)") < loop.rindex("pop_and_process()")
 
@@ -92,7 +103,10 @@ def test_our_baseline_moves_as_sglangs_policy_does(seed):
 
 
 def test_an_exported_table_is_read_by_sglang(tmp_path):
-    tables = [[LengthRange(1, 7, 5), LengthRange(8, 64, 0)], [LengthRange(1, 8, 3), LengthRange(9, 64, 1)]]
+    tables = [
+        [LengthRange(1, 7, 5), LengthRange(8, 64, 0)],
+        [LengthRange(1, 8, 3), LengthRange(9, 64, 1)],
+    ]
     path = tmp_path / "tiers.json"
     path.write_text(json.dumps(sglang_config(tables)))
     assert resolve_candidate_steps_from_config(str(path)) == [0, 1, 3, 5]
@@ -100,7 +114,8 @@ def test_an_exported_table_is_read_by_sglang(tmp_path):
 
 @pytest.mark.parametrize(("asked", "ours"), [("on", True), ("off", False)])
 def test_sglang_loads_the_installed_plugin(asked, ours, tmp_path):
-    """As each of its processes does. The hook on prefill needs modules that need a GPU's libraries: it is left out."""
+    """As each of its processes does. The hook on prefill needs modules that need a GPU's libraries:
+    it is left out."""
     program = (
         "from sglang.srt.plugins import load_plugins\nload_plugins()\n"
         "from sglang.srt.speculative.adaptive_runtime_state import AdaptiveController\n"
@@ -108,8 +123,16 @@ def test_sglang_loads_the_installed_plugin(asked, ours, tmp_path):
         "from lib.emulated_gpu.sglang_loop import Worker\n"
         "print(type(AdaptiveController(Worker(3), AdaptiveSpeculativeParams(3)).params).__name__)"
     )
-    paths = os.pathsep.join([str(Path(__file__).parents[2] / "benchmarks"), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"SMARTSPEC_SGLANG": asked, "PYTHONPATH": paths, "SMARTSPEC_CACHE": str(tmp_path)}
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    paths = os.pathsep.join(
+        [str(Path(__file__).parents[2] / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    )
+    environment = os.environ | {
+        "SMARTSPEC_SGLANG": asked,
+        "PYTHONPATH": paths,
+        "SMARTSPEC_CACHE": str(tmp_path),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
     name = "GoodputSteps" if ours else "AdaptiveSpeculativeParams"
     assert result.stdout.splitlines()[-1:] == [name], result.stderr

@@ -1,4 +1,5 @@
-"""Tensor parallelism: two processes with SGLang's own group, controller and policy, and a clock each."""
+"""Tensor parallelism: two processes with SGLang's own group, controller and policy, and a clock
+each."""
 
 import json
 import os
@@ -17,7 +18,9 @@ def steps_of_ranks(tmp_path, tp_size: int, uses_queue: bool) -> list[list[int]]:
         "SMARTSPEC_SGLANG": "on",
         "SMARTSPEC_CACHE": str(tmp_path),
         "SGLANG_USE_MESSAGE_QUEUE_BROADCASTER": str(uses_queue).lower(),
-        "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[2] / "benchmarks"), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(PROGRAM.parents[2] / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     words = [sys.executable, str(PROGRAM)], [str(tmp_path / "meeting"), str(tp_size)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}

@@ -1,5 +1,5 @@
-"""One rank of two, for test_ranks.py: `two_ranks.py RANK FILE TP_SIZE` prints the steps of each launch. FILE: where
-they meet. TP_SIZE: 2, or 1 to let each decide for itself."""
+"""One rank of two, for test_ranks.py: `two_ranks.py RANK FILE TP_SIZE` prints the steps of each
+launch. FILE: where they meet. TP_SIZE: 2, or 1 to let each decide for itself."""
 
 import json
 import os
@@ -16,7 +16,11 @@ from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParam
 rank, file, tp_size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 uses_queue = os.environ["SGLANG_USE_MESSAGE_QUEUE_BROADCASTER"] == "true"
 init_distributed_environment(
-    world_size=2, rank=rank, local_rank=rank, distributed_init_method=f"file://{file}", backend="gloo"
+    world_size=2,
+    rank=rank,
+    local_rank=rank,
+    distributed_init_method=f"file://{file}",
+    backend="gloo",
 )
 group = init_model_parallel_group(
     [[0, 1]], rank, "gloo", use_pynccl=False, use_custom_allreduce=False,
@@ -36,5 +40,7 @@ for _ in range(400):
     controller.activate_step_by_batch(batch_size)
     chosen.append(worker.speculative_num_steps)
     clock.now += 0.010 if rank == 0 else 0.001 * (1 + worker.speculative_num_steps) * batch_size
-    controller.on_verify_complete(np.minimum(right, worker.speculative_num_steps).tolist(), batch_size)
+    controller.on_verify_complete(
+        np.minimum(right, worker.speculative_num_steps).tolist(), batch_size
+    )
 print(json.dumps({"policy": type(controller.params).__name__, "chosen": chosen}))

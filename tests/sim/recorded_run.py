@@ -1,4 +1,5 @@
-"""A toy engine with known acceptance and time that writes a decision log: what a replay should find can be counted."""
+"""A toy engine with known acceptance and time that writes a decision log: what a replay should find
+can be counted."""
 
 from pathlib import Path
 
@@ -22,10 +23,19 @@ HOST_SECONDS = 0.001
 class ToyRun:
     """num_rows requests that run for ever, each with its own acceptance of drafts.
 
-    chains: int [steps, R], how many draft tokens of each step would be accepted at most. records: what was logged.
+    chains: int [steps, R], how many draft tokens of each step would be accepted at most. records:
+    what was logged.
     """
 
-    def __init__(self, policy: str, num_steps: int, *, num_rows: int = 4, use_model: bool = False, seed: int = 0):
+    def __init__(
+        self,
+        policy: str,
+        num_steps: int,
+        *,
+        num_rows: int = 4,
+        use_model: bool = False,
+        seed: int = 0,
+    ):
         self.drafter, self.profile = (MODEL, WITH_MODEL) if use_model else (LOOKUP, PROFILE)
         self.header = LogHeader("toy", policy, K, (self.drafter,), self.profile.to_dict())
         self.records: list[DecisionRecord] = []
@@ -51,8 +61,16 @@ class ToyRun:
 
     def _view(self, now: float) -> BatchView:
         num_rows = len(self._context)
-        drafts = {"lag": self._context - self._seen} if self.drafter.has_passes else {"found_lengths": K}
-        return make_view(np.arange(num_rows) + 10, context_tokens=self._context, max_draft_tokens=K, now=now, **drafts)
+        drafts = (
+            {"lag": self._context - self._seen} if self.drafter.has_passes else {"found_lengths": K}
+        )
+        return make_view(
+            np.arange(num_rows) + 10,
+            context_tokens=self._context,
+            max_draft_tokens=K,
+            now=now,
+            **drafts,
+        )
 
     def _step(self, now: float, chains: np.ndarray) -> None:
         view = self._view(now)
@@ -63,7 +81,13 @@ class ToyRun:
         seconds = self.seconds(view, plan, verified)
         free = free_test(verified, np.where(is_free, chains > verified, -1))
         outcome = make_outcome(
-            view, plan, verified, accepted, drafted=plan.lengths, seconds=seconds, free_tests=(free,)
+            view,
+            plan,
+            verified,
+            accepted,
+            drafted=plan.lengths,
+            seconds=seconds,
+            free_tests=(free,),
         )
         learn(self._controller, outcome)
         predicted = {

@@ -1,4 +1,5 @@
-"""The example that shows a figure of each of six papers: the figures have the shapes that it says."""
+"""The example that shows a figure of each of six papers: the figures have the shapes that it
+says."""
 
 import sys
 from pathlib import Path
@@ -22,7 +23,9 @@ def test_smartspec_proposes_less_to_more_requests_and_more_where_more_is_accepte
 
 def test_the_best_length_of_synergy_falls_with_the_batch():
     by_length = list(numbers(figures.synergy(60)).values())
-    best = [max(range(4), key=lambda i, at=at: by_length[i][at]) for at in range(len(figures.BATCHES))]
+    best = [
+        max(range(4), key=lambda i, at=at: by_length[i][at]) for at in range(len(figures.BATCHES))
+    ]
     assert best == sorted(best, reverse=True)
     assert best[-1] < best[0]
 

@@ -1,4 +1,5 @@
-"""Whole simulations: nothing is lost, times add up, seeds repeat, policies share random numbers, replicas the load."""
+"""Whole simulations: nothing is lost, times add up, seeds repeat, policies share random numbers,
+replicas the load."""
 
 from dataclasses import replace
 
@@ -12,7 +13,9 @@ from smartspec.sim.simulation import make_fleet, make_traffic, simulate
 from smartspec.sim.world.traffic import Traffic, trace_traffic
 from smartspec.workload.arrivals import Trace
 
-BUSY = Scenario(batch=12, num_requests=40, output_tokens=30, prompt_tokens=100, acceptance="0.9/4,0.3/4")
+BUSY = Scenario(
+    batch=12, num_requests=40, output_tokens=30, prompt_tokens=100, acceptance="0.9/4,0.3/4"
+)
 QUIET = replace(BUSY, jitter=0.0)
 
 
@@ -56,7 +59,9 @@ def linear_fleet(policy: str, num_requests: int, **changes):
     fleet = make_fleet(scenario)
     for replica in fleet.replicas:
         time = replica.executor.time
-        replica.executor.time = replace(time, target=CostCurve.linear(0.010, 0.001), host_seconds=0.002)
+        replica.executor.time = replace(
+            time, target=CostCurve.linear(0.010, 0.001), host_seconds=0.002
+        )
     return fleet, scenario
 
 
@@ -69,14 +74,17 @@ def serve(fleet, traffic):
 
 
 def traffic_of(prompts, outputs, arrivals):
-    return Traffic(np.array(prompts), np.array(outputs), np.zeros(len(prompts), int), np.array(arrivals, float))
+    return Traffic(
+        np.array(prompts), np.array(outputs), np.zeros(len(prompts), int), np.array(arrivals, float)
+    )
 
 
 def test_plain_decoding_takes_the_times_computed_by_hand():
     fleet, _ = linear_fleet("off", 2)
     records, totals = serve(fleet, traffic_of([20, 5], [3, 2], [1.0, 1.005]))
     prefill = 0.010 + 0.020 + 0.002
-    # The second request arrives during the first one's prefill and starts at its end, beside one decoding row.
+    # The second request arrives during the first one's prefill and starts at its end, beside one
+    # decoding row.
     mixed = 0.010 + 0.006 + 0.002
     both = 0.010 + 0.002 + 0.002
     assert records[0].ttft_seconds == pytest.approx(prefill)
@@ -116,7 +124,8 @@ def test_a_draft_model_that_was_off_pays_for_the_prefill_of_its_kv():
 
 
 class SeesViews:
-    """A controller that notes the largest draft each view allows, and the lengths drafted in answer."""
+    """A controller that notes the largest draft each view allows, and the lengths drafted in
+    answer."""
 
     def __init__(self, controller):
         self._controller = controller
@@ -138,7 +147,8 @@ def test_no_view_tells_where_an_answer_ends_and_a_draft_model_draws_eos(drafter,
     core = fleet.replicas[0].core
     core.controller = SeesViews(core.controller)
     records, totals = serve(fleet, traffic_of([10], [11], [0.0]))
-    # One token from the prefill, seven, then three of which the last is EOS; a lookup draft runs on after it.
+    # One token from the prefill, seven, then three of which the last is EOS; a lookup draft runs on
+    # after it.
     assert core.controller.allowed == [8, 8]
     assert core.controller.drafted == [6, last]
     assert (records[0].num_output_tokens, records[0].finish_reason) == (11, "stop")
@@ -157,7 +167,9 @@ def test_the_same_seed_gives_the_same_run(policy):
 
 def test_policies_meet_the_same_random_numbers_at_the_same_place():
     """Where no draft is cut short, a request emits the same numbers of tokens whatever the load."""
-    alone = replace(QUIET, policy="fixed:4", drafter="lookup", num_requests=12, acceptance="0.6/4/4")
+    alone = replace(
+        QUIET, policy="fixed:4", drafter="lookup", num_requests=12, acceptance="0.6/4/4"
+    )
     one_by_one = simulate(replace(alone, batch=1)).run.totals
     together = simulate(replace(alone, batch=12)).run.totals
     assert one_by_one.num_accepted_tokens == together.num_accepted_tokens
@@ -179,7 +191,8 @@ def test_emitted_tokens_follow_the_closed_form(drafter):
     totals = simulate(scenario).run.totals
     expected = (1 - acceptance ** (length + 1)) / (1 - acceptance)
     emitted_per_row = 1 + totals.num_accepted_tokens / totals.num_row_steps
-    # About 8,000 rows of standard deviation 1.9: three standard errors are 0.07; ends of requests cut a few drafts.
+    # About 8,000 rows of standard deviation 1.9: three standard errors are 0.07; ends of requests
+    # cut a few drafts.
     assert totals.num_row_steps > 5000
     assert emitted_per_row == pytest.approx(expected, abs=0.07)
 
@@ -198,7 +211,8 @@ def test_routers():
 
 
 def test_a_step_is_known_to_the_router_only_when_it_ends():
-    """The last request comes just before replica 1 ends its step, so both look equally loaded, and it waits at 0."""
+    """The last request comes just before replica 1 ends its step, so both look equally loaded, and
+    it waits at 0."""
     fleet, _ = linear_fleet("off", 4, replicas=2, router="least-loaded")
     records, _ = serve(fleet, traffic_of([20] * 4, [1, 1, 1, 1], [0.0, 0.001, 0.010, 0.0325]))
     assert records[2].end_to_end_seconds == pytest.approx(0.064 - 0.010)
@@ -279,14 +293,20 @@ def test_requests_carry_their_class_where_tagged():
         ({"seconds": 3.0}, "give num_requests"),
         ({"found_share": 0.3}, "found_share 0.3 is for drafter lookup"),
         ({"found_share": 1.3, "drafter": "lookup"}, "found_share must be at least 0 and at most 1"),
-        ({"draft_tensor_parallel": 1, "drafter": "lookup"}, "draft_tensor_parallel 1 is for a draft model"),
+        (
+            {"draft_tensor_parallel": 1, "drafter": "lookup"},
+            "draft_tensor_parallel 1 is for a draft model",
+        ),
         ({"replicas": 0}, "replicas must be at least 1"),
         ({"host_seconds": float("nan")}, "host_seconds must be at least 0 .* got nan"),
         ({"host_seconds": float("inf")}, "host_seconds must be at least 0 .* got inf"),
         ({"prompt_tokens": 2**63 - 1}, "prompt_tokens must be at least 1 and at most 1000000"),
         ({"output_tokens": 2**63 - 1}, "output_tokens must be at least 1 and at most 1000000"),
         ({"max_draft_tokens": 10**8}, "max_draft_tokens must be at least 1 and at most 1000"),
-        ({"batch": None, "rate": 1.0, "seconds": float("nan")}, "seconds must be at least 1e-06 .* got nan"),
+        (
+            {"batch": None, "rate": 1.0, "seconds": float("nan")},
+            "seconds must be at least 1e-06 .* got nan",
+        ),
         ({"batch": None, "rate": 1.0, "seconds": 0}, "seconds must be at least 1e-06 .* got 0"),
         ({"batch": None, "rate": 1.0, "seconds": -1}, "seconds must be at least 1e-06 .* got -1"),
     ],

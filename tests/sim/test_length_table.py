@@ -1,4 +1,5 @@
-"""`smartspec export`: tables of lengths, in the forms that vLLM, SGLang and TensorRT-LLM document."""
+"""`smartspec export`: tables of lengths, in the forms that vLLM, SGLang and TensorRT-LLM
+document."""
 
 import itertools
 import json
@@ -39,7 +40,9 @@ def test_a_table_covers_every_batch_size_once(max_batch):
 
 
 def test_better_drafts_get_longer_and_larger_batches_shorter_lengths():
-    good, bad = (length_table(Scenario(batch=1, drafter="lookup"), acceptance) for acceptance in (0.8, 0.2))
+    good, bad = (
+        length_table(Scenario(batch=1, drafter="lookup"), acceptance) for acceptance in (0.8, 0.2)
+    )
     assert all(lookup(good, size) >= lookup(bad, size) for size in (1, 8, 64, 256))
     assert all(a.length > b.length for table in (good, bad) for a, b in itertools.pairwise(table))
 
@@ -61,16 +64,22 @@ def test_sglang_takes_the_least_batch_size_of_every_slot():
     }
     keys = sorted(map(int, config))
     for size in range(1, 65):  # SGLang: the largest key that is not above the batch size
-        assert lookup(TABLE, size) in config[str(keys[bisect_right(keys, size) - 1])]["candidate_steps"]
+        assert (
+            lookup(TABLE, size)
+            in config[str(keys[bisect_right(keys, size) - 1])]["candidate_steps"]
+        )
 
 
 def test_tensorrt_llm_takes_the_largest_batch_size_of_every_length():
     config = tensorrt_llm_config(TABLE)
     assert config == {"max_draft_len": 5, "draft_len_schedule": {4: 5, 32: 2}}
     keys = sorted(config["draft_len_schedule"])
-    for size in range(1, 65):  # TensorRT-LLM: the least key that is not below the batch size; beyond the last, none
+    # TensorRT-LLM: the least key that is not below the batch size; beyond the last, none
+    for size in range(1, 65):
         index = bisect_left(keys, size)
-        assert lookup(TABLE, size) == (config["draft_len_schedule"][keys[index]] if index < len(keys) else 0)
+        assert lookup(TABLE, size) == (
+            config["draft_len_schedule"][keys[index]] if index < len(keys) else 0
+        )
 
 
 def test_tensorrt_llm_has_no_schedule_without_drafts():
@@ -80,7 +89,17 @@ def test_tensorrt_llm_has_no_schedule_without_drafts():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_the_command_prints_one_object(engine):
-    command = [sys.executable, "-m", "smartspec", "export", engine, "--hardware", "l4", "--max-batch", "64"]
+    command = [
+        sys.executable,
+        "-m",
+        "smartspec",
+        "export",
+        engine,
+        "--hardware",
+        "l4",
+        "--max-batch",
+        "64",
+    ]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)
@@ -108,11 +127,18 @@ def test_no_length_of_0_is_written_unless_allowed(engine, acceptance, drafter):
     allowed = CliRunner().invoke(_build_app(), ["export", *options, "--allow-zero"])
     if acceptance == 0.0 and engine == "tensorrt-llm":
         assert "leave speculation off" in str(allowed.exception)
-        assert "no drafts are best for some batches of 1 to 500 requests, and 1 is written" in result.stderr
+        assert (
+            "no drafts are best for some batches of 1 to 500 requests, and 1 is written"
+            in result.stderr
+        )
         return
     lengths, largest = entries(engine, json.loads(allowed.stdout))
     has_zero = 0 in lengths or largest < 500
-    assert has_zero == ("no drafts are best" in allowed.stderr) == ("no drafts are best" in result.stderr)
+    assert (
+        has_zero
+        == ("no drafts are best" in allowed.stderr)
+        == ("no drafts are best" in result.stderr)
+    )
     assert has_zero == ("--allow-zero writes 0" in result.stderr)
     assert ("no harm to a lookup" in result.stderr) == (has_zero and drafter == "lookup")
     if not has_zero:
@@ -122,7 +148,9 @@ def test_no_length_of_0_is_written_unless_allowed(engine, acceptance, drafter):
 def test_lengths_to_choose_from_have_a_0_if_allowed():
     command = ["export", "vllm", "--acceptance", "0.2", "--lengths", "3,5", "--max-batch", "64"]
     tables = [
-        json.loads(CliRunner().invoke(_build_app(), [*command, *more]).stdout)["num_speculative_tokens_per_batch_size"]
+        json.loads(CliRunner().invoke(_build_app(), [*command, *more]).stdout)[
+            "num_speculative_tokens_per_batch_size"
+        ]
         for more in ([], ["--allow-zero"])
     ]
     assert tables == [[[1, 63, 3], [64, 64, 5]], [[1, 62, 0], [63, 63, 5], [64, 64, 3]]]
@@ -130,8 +158,12 @@ def test_lengths_to_choose_from_have_a_0_if_allowed():
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
 def test_zeros_become_ones_and_nothing_else_changes(by_size):
-    table = without_zeros([LengthRange(size, size, length) for size, length in enumerate(by_size, 1)])
-    assert [r.length for r in table for _ in range(r.first, r.last + 1)] == [max(length, 1) for length in by_size]
+    table = without_zeros(
+        [LengthRange(size, size, length) for size, length in enumerate(by_size, 1)]
+    )
+    assert [r.length for r in table for _ in range(r.first, r.last + 1)] == [
+        max(length, 1) for length in by_size
+    ]
     assert all(a.length != b.length and a.last + 1 == b.first for a, b in itertools.pairwise(table))
 
 

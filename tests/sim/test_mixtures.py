@@ -1,12 +1,13 @@
-"""Mixtures of experts: the first draft tokens are dear, as each needs experts of its own, and beside many requests they
-are cheap again."""
+"""Mixtures of experts: the first draft tokens are dear, as each needs experts of its own, and
+beside many requests they are cheap again."""
 
 import numpy as np
 import pytest
 
 from smartspec.sim.world.hardware import MODEL_SHAPES, ModelShape, Roofline, roofline
 
-MIXTURES = {"mixtral-8x7b": (2, 12.9), "qwen-3-30b-a3b": (1, 3.3), "deepseek-moe-16b": (1, 2.8)}  # devices, billions
+# devices, billions
+MIXTURES = {"mixtral-8x7b": (2, 12.9), "qwen-3-30b-a3b": (1, 3.3), "deepseek-moe-16b": (1, 2.8)}
 LENGTHS = np.arange(9)
 ACCEPTANCE = 0.7
 
@@ -27,7 +28,11 @@ def dense_of_the_active_size(shape: ModelShape) -> ModelShape:
 @pytest.mark.parametrize("name", MIXTURES)
 def test_as_many_weights_are_active_as_published(name):
     shape = MODEL_SHAPES[name]
-    active = shape.layer_weights + shape.experts_per_token * shape.expert_weights + 2 * shape.head_weights
+    active = (
+        shape.layer_weights
+        + shape.experts_per_token * shape.expert_weights
+        + 2 * shape.head_weights
+    )
     assert active / 1e9 == pytest.approx(MIXTURES[name][1], rel=0.03)
 
 
@@ -41,14 +46,17 @@ def test_experts_that_are_read_grow_from_those_of_a_token_to_all():
     assert shape.distinct_experts(2) == pytest.approx(3.5)  # 8 (1 - 0.75^2)
     assert shape.distinct_experts(64) == pytest.approx(8.0)
     random = np.random.default_rng(0)
-    routed = [len({*(random.permutation(8)[:2].tolist() + random.permutation(8)[:2].tolist())}) for _ in range(4000)]
+    routed = [
+        len({*(random.permutation(8)[:2].tolist() + random.permutation(8)[:2].tolist())})
+        for _ in range(4000)
+    ]
     assert np.mean(routed) == pytest.approx(3.5, abs=0.03)
 
 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_one_request_has_shorter_drafts_than_on_a_dense_model_and_many_have_longer_ones(name):
-    """The crossing: beside a few requests a draft token reads experts that no other needs; beside many all are read
-    anyway, and the arithmetic of a token is that of the active weights alone."""
+    """The crossing: beside a few requests a draft token reads experts that no other needs; beside
+    many all are read anyway, and the arithmetic of a token is that of the active weights alone."""
     devices = MIXTURES[name][0]
     mixture = roofline("h100", name, devices)
     dense = Roofline(mixture.accelerator, dense_of_the_active_size(mixture.model), devices)

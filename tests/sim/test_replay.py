@@ -1,4 +1,5 @@
-"""Replays of logs whose ground truth is known: exact where the log holds the answer, close where hindsight must do."""
+"""Replays of logs whose ground truth is known: exact where the log holds the answer, close where
+hindsight must do."""
 
 import json
 from dataclasses import replace
@@ -53,7 +54,8 @@ def test_shorter_drafts_than_recorded_are_known_exactly(long_drafts, tmp_path):
 def test_time_follows_the_machine_not_its_profile(long_drafts, tmp_path):
     (off,) = replayed(long_drafts, tmp_path, "off")
     ground_truth = sum(
-        long_drafts.seconds(record.view, no_drafts(4), np.zeros(4, dtype=int)).total for record in long_drafts.records
+        long_drafts.seconds(record.view, no_drafts(4), np.zeros(4, dtype=int)).total
+        for record in long_drafts.records
     )
     assert off.seconds == pytest.approx(ground_truth, rel=0.03)
     assert off.seconds > 1.3 * ground_truth / SLOWDOWN
@@ -71,11 +73,17 @@ def test_longer_drafts_than_recorded_are_drawn_and_right_on_average(tmp_path):
 
 def test_speeds_are_as_in_truth(long_drafts, tmp_path):
     lengths = range(1, K + 1)
-    by_replay = [t.tokens_per_second for t in replayed(long_drafts, tmp_path, *(f"fixed:{k}" for k in lengths))]
+    by_replay = [
+        t.tokens_per_second
+        for t in replayed(long_drafts, tmp_path, *(f"fixed:{k}" for k in lengths))
+    ]
     ground_truth = []
     for k in lengths:
         plan = Plan(np.full(4, k), np.zeros(4, dtype=int))
-        seconds = sum(long_drafts.seconds(record.view, plan, plan.lengths).total for record in long_drafts.records)
+        seconds = sum(
+            long_drafts.seconds(record.view, plan, plan.lengths).total
+            for record in long_drafts.records
+        )
         ground_truth.append(long_drafts.emitted(k) / seconds)
     np.testing.assert_allclose(by_replay, ground_truth, rtol=0.03)
 
@@ -112,8 +120,12 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
     counts = {"tested": np.array([2, 2, 2, 2]), "accepted": np.array([2, 2, 2, 2])}
     outcome = replace(record.outcome, **counts, free_tests=(), num_emitted=8)
     ended = replace(record, outcome=outcome)
-    draft_outcomes = draft_outcomes_of(ended, 0, LOOKUP, np.ones((4, K)), np.empty(0), np.zeros((4, K)))
-    assert draft_outcomes.num_accepted.tolist() == draft_outcomes.max_emitted.tolist() == [2, 2, 2, 2]
+    draft_outcomes = draft_outcomes_of(
+        ended, 0, LOOKUP, np.ones((4, K)), np.empty(0), np.zeros((4, K))
+    )
+    assert (
+        draft_outcomes.num_accepted.tolist() == draft_outcomes.max_emitted.tolist() == [2, 2, 2, 2]
+    )
     run = ToyRun("off", 0)
     run.records.append(ended)
     for policy, num_emitted in (("off", 4), ("fixed:1", 8), ("fixed:2", 8), ("fixed:5", 8)):
@@ -124,8 +136,13 @@ def test_where_a_request_ended_longer_drafts_emit_no_more(long_drafts, tmp_path)
 def test_another_drafter_has_no_recorded_outcome(long_drafts):
     chances, rank_chances = (np.full((4, K), value) for value in (0.5, 0.4)), np.empty(0)
     conditional, uniform = chances
-    draft_outcomes = draft_outcomes_of(long_drafts.records[0], 1, MODEL, conditional, rank_chances, uniform)
-    assert draft_outcomes.num_known.tolist() == [0] * 4 and draft_outcomes.num_accepted.tolist() == [K] * 4
+    draft_outcomes = draft_outcomes_of(
+        long_drafts.records[0], 1, MODEL, conditional, rank_chances, uniform
+    )
+    assert (
+        draft_outcomes.num_known.tolist() == [0] * 4
+        and draft_outcomes.num_accepted.tolist() == [K] * 4
+    )
 
 
 def test_hindsight_acceptance_tells_requests_apart(long_drafts):
@@ -135,7 +152,9 @@ def test_hindsight_acceptance_tells_requests_apart(long_drafts):
     hindsight.fit()
     view = long_drafts.records[0].view
     conditional = hindsight.conditional(view)[0]
-    np.testing.assert_allclose(conditional, np.repeat(long_drafts.acceptance[:, None], K, axis=1), atol=0.08)
+    np.testing.assert_allclose(
+        conditional, np.repeat(long_drafts.acceptance[:, None], K, axis=1), atol=0.08
+    )
     unknown = hindsight.conditional(replace(view, request_ids=view.request_ids + 1000))[0]
     assert (np.ptp(unknown, axis=0) < 1e-12).all() and 0.5 < unknown[0, 0] < 0.8
 
@@ -183,7 +202,10 @@ def too_long(line: str) -> str:
     [
         (lambda line: line[:30], "line 3: not valid JSON"),
         (lambda line: "", "line 3: not valid JSON"),
-        (lambda line: line.replace('"accepted"', '"acepted"'), "line 3: field 'accepted' .* nothing"),
+        (
+            lambda line: line.replace('"accepted"', '"acepted"'),
+            "line 3: field 'accepted' .* nothing",
+        ),
         (lambda line: line.replace('"format":2', '"format":7'), "line 3: field 'format' is 7"),
         (lambda line: "\udcff", "line 3: not UTF-8"),
         (too_long, f"line 3: a draft of {K + 1} tokens"),
@@ -228,7 +250,11 @@ def test_a_policy_without_a_token_has_no_ratio(long_drafts, tmp_path, capsys):
     record = long_drafts.records[0]
     run = ToyRun("off", 0)
     # One token less of each request than was accepted and sampled: without drafts none is left.
-    run.records.append(replace(record, outcome=replace(record.outcome, num_emitted=int(record.outcome.accepted.sum()))))
+    run.records.append(
+        replace(
+            record, outcome=replace(record.outcome, num_emitted=int(record.outcome.accepted.sum()))
+        )
+    )
     replay_command(run.write(tmp_path / "log.jsonl"), "fixed:2", 0)
     assert "fixed:2" in capsys.readouterr().out
 

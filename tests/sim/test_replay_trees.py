@@ -1,4 +1,5 @@
-"""Replays of logs with trees: exact where the log holds the answer, right on average where it does not."""
+"""Replays of logs with trees: exact where the log holds the answer, right on average where it does
+not."""
 
 from dataclasses import replace
 
@@ -25,7 +26,9 @@ K, NUM_ROWS = 12, 4
 
 def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
     """A log, written to path, of NUM_ROWS requests that get so many tokens each; its records."""
-    scenario = Scenario(policy=policy, drafter="head", acceptance="eagle3", batch=NUM_ROWS, max_draft_tokens=K)
+    scenario = Scenario(
+        policy=policy, drafter="head", acceptance="eagle3", batch=NUM_ROWS, max_draft_tokens=K
+    )
     time, ground_truth = ground_truth_time(scenario), ground_truth_acceptance(scenario)
     executor = SimExecutor(time, ground_truth, drafter=HEAD, num_slots=NUM_ROWS, seed=0)
     controller = make_controller(scenario, time, executor.true_estimates, HEAD)
@@ -38,11 +41,15 @@ def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
     for number in range(NUM_ROWS):
         ground_truth.begin(number)
         params = SamplingParams(max_tokens=num_tokens + K, temperature=0.0)
-        core.add_request(Request(number, [number] * 50, params, seed=0, stop_token_ids=frozenset({EOS})))
+        core.add_request(
+            Request(number, [number] * 50, params, seed=0, stop_token_ids=frozenset({EOS}))
+        )
     now = 0.0
     while core.has_work:
         now += core.step(now).seconds.total
-    path.write_text("".join(f"{line}\n" for line in (*lines, *(record.to_json() for record in records))))
+    path.write_text(
+        "".join(f"{line}\n" for line in (*lines, *(record.to_json() for record in records)))
+    )
     return records
 
 
@@ -96,7 +103,9 @@ def test_of_chains_a_log_of_trees_knows_the_top_1_child(large_trees):
     assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.log_share == 1.0
 
 
-@pytest.mark.parametrize(("policy", "other"), [("eagle2:6", "eagle2:12"), ("fixed:5", "eagle2:8"), ("ddd", "fixed:3")])
+@pytest.mark.parametrize(
+    ("policy", "other"), [("eagle2:6", "eagle2:12"), ("fixed:5", "eagle2:8"), ("ddd", "fixed:3")]
+)
 def test_what_was_not_recorded_is_drawn_and_right_on_average(policy, other, tmp_path):
     recorded(policy, tmp_path / "log.jsonl", num_tokens=400)
     _, (totals,) = replay(RecordedLog(tmp_path / "log.jsonl"), [other])
@@ -138,7 +147,9 @@ def test_where_a_request_ended_nothing_more_is_right(large_trees):
     path = np.flatnonzero(outcome.node_tests[0] == 1)
     tests = outcome.node_tests.copy()
     tests[0, path[1:]], tests[0, np.isin(outcome.parents[0], path)] = -1, -1
-    ended = replace(outcome, accepted=np.minimum(outcome.accepted, 1), tested=np.minimum(outcome.tested, 1))
+    ended = replace(
+        outcome, accepted=np.minimum(outcome.accepted, 1), tested=np.minimum(outcome.tested, 1)
+    )
     ended = replace(ended, node_tests=tests)
     successes, has_ended = successes_of(ended)
     assert successes[0] == 1 and has_ended[0]

@@ -13,7 +13,10 @@ def test_count_leading():
 
 
 def test_masked_keeps_the_beginning_of_each_row():
-    assert np.isnan(masked(np.ones((2, 3)), np.array([1, 3]))).tolist() == [[False, True, True], [False] * 3]
+    assert np.isnan(masked(np.ones((2, 3)), np.array([1, 3]))).tolist() == [
+        [False, True, True],
+        [False] * 3,
+    ]
 
 
 def test_a_stop_rule_ends_drafts_after_the_token_it_saw():
@@ -24,7 +27,9 @@ def test_a_stop_rule_ends_drafts_after_the_token_it_saw():
         assert (entropy == 1 - confidence).all()
         return confidence < 0.5
 
-    confidence = np.array([[0.9, 0.4, 0.9, 0.9], [0.4, 0.9, 0.9, 0.9], [0.9, 0.9, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]])
+    confidence = np.array(
+        [[0.9, 0.4, 0.9, 0.9], [0.4, 0.9, 0.9, 0.9], [0.9, 0.9, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]]
+    )
     drafted = stop_early(stop, np.array([4, 4, 3, 0]), confidence, 1 - confidence)
     assert drafted.tolist() == [2, 1, 3, 0]
     assert calls == [(0, [0, 1, 2]), (1, [0, 2]), (2, [2])]

@@ -23,7 +23,17 @@ from smartspec.sim.fleet import Fleet
 from smartspec.sim.scenario import Scenario
 
 CARD = Path(__file__).parents[2] / "docs/results/cards/llama-3.1-8b-eagle3-h100.json"
-SMALL = ["simulate", "--num-requests", "12", "--output-tokens", "20", "--seeds", "2", "--controller-time", "none"]
+SMALL = [
+    "simulate",
+    "--num-requests",
+    "12",
+    "--output-tokens",
+    "20",
+    "--seeds",
+    "2",
+    "--controller-time",
+    "none",
+]
 
 
 @pytest.fixture
@@ -39,16 +49,25 @@ def table(output: str) -> list[list[str]]:
 
 def test_table_file_and_plot(call, tmp_path):
     saved, drawn = tmp_path / "runs.json", tmp_path / "runs.png"
-    result = call("--batch", "4", "--policy", "off,fixed:2", "--output", str(saved), "--plot", str(drawn))
+    result = call(
+        "--batch", "4", "--policy", "off,fixed:2", "--output", str(saved), "--plot", str(drawn)
+    )
     assert result.exit_code == 0, result.output
-    assert [cells[0] for cells in table(result.output)] == ["off", "fixed:2"], "the slowest comes first"
+    assert [cells[0] for cells in table(result.output)] == ["off", "fixed:2"], (
+        "the slowest comes first"
+    )
     runs = json.loads(saved.read_text())["runs"]
     assert [(run["settings"]["policy"], run["settings"]["seed"]) for run in runs] == [
         ("off", 0), ("fixed:2", 0), ("off", 1), ("fixed:2", 1),
     ]  # fmt: skip
     for run in runs:
         assert run["summary"]["num_completed"] == len(run["requests"]) == 12
-        assert run["requests"][0].keys() >= {"prompt_id", "ttft_seconds", "tpot_seconds", "end_to_end_seconds"}
+        assert run["requests"][0].keys() >= {
+            "prompt_id",
+            "ttft_seconds",
+            "tpot_seconds",
+            "end_to_end_seconds",
+        }
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
@@ -70,10 +89,14 @@ def test_the_controller_is_charged_by_default_and_again_from_a_file(call, tmp_pa
     assert all([size for size, _ in table] == [1, 2, 4, 6] for table in tables.values())
     assert 0 < tables["off"][0][1] < tables["fixed:2"][0][1] < 1
     with pytest.raises(ValueError, match=r"first.json has no run of fixed:3: use measured or none"):
-        raise call("--batch", "4", "--policy", "off,fixed:3", "--controller-time", str(first)).exception
+        raise call(
+            "--batch", "4", "--policy", "off,fixed:3", "--controller-time", str(first)
+        ).exception
 
 
-@pytest.mark.parametrize("content", [None, "[]", "{", '{"runs": [{"settings": {"policy": "off"}}]}'])
+@pytest.mark.parametrize(
+    "content", [None, "[]", "{", '{"runs": [{"settings": {"policy": "off"}}]}']
+)
 def test_a_file_without_controller_times_is_named(call, tmp_path, content):
     path = tmp_path / "times.json"
     if content is not None:
@@ -85,22 +108,38 @@ def test_a_file_without_controller_times_is_named(call, tmp_path, content):
 def test_a_trace_is_replayed(call, tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,30,5\n0.5,40,6\n")
-    result = call("--trace", str(trace), "--policy", "off", "--drafter", "lookup", "--replicas", "2")
+    result = call(
+        "--trace", str(trace), "--policy", "off", "--drafter", "lookup", "--replicas", "2"
+    )
     assert result.exit_code == 0, result.output
 
 
 def test_acceptance_of_a_decision_log(call, tmp_path):
     log = ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl")
-    result = call("--batch", "4", "--policy", "off,fixed:3", "--drafter", "lookup", "--acceptance", str(log))
+    result = call(
+        "--batch", "4", "--policy", "off,fixed:3", "--drafter", "lookup", "--acceptance", str(log)
+    )
     assert result.exit_code == 0, result.output
     accepted = {cells[0]: cells[-1] for cells in table(result.output)}["fixed:3"]
     assert 0.2 < float(accepted) < 0.7, "requests accepted at 0.4 and at 0.9"
 
 
 def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
-    """A plain pass of two rows takes 22 ms on the toy's machine, and a millisecond is the host's."""
+    """A plain pass of two rows takes 22 ms on the toy's machine, and a millisecond is the
+    host's."""
     log = str(ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl"))
-    recorded = ("--hardware", log, "--acceptance", log, "--drafter", "lookup", "--kv-tokens", "9000", "--jitter", "0")
+    recorded = (
+        "--hardware",
+        log,
+        "--acceptance",
+        log,
+        "--drafter",
+        "lookup",
+        "--kv-tokens",
+        "9000",
+        "--jitter",
+        "0",
+    )
     result = call("--batch", "2", "--policy", "off,fixed:5", "--prompt-tokens", "2", *recorded)
     assert result.exit_code == 0, result.output
     rates = {cells[0]: float(cells[6]) for cells in table(result.output)}
@@ -120,7 +159,9 @@ def test_a_narrow_table_loses_no_digits(call):
 
 def test_runs_in_processes_are_the_same_runs(call, tmp_path):
     def play(name: str, *processes: str) -> tuple[list[str], list[dict]]:
-        result = call("--batch", "4", "--policy", "off,goodput", *processes, "--output", str(tmp_path / name))
+        result = call(
+            "--batch", "4", "--policy", "off,goodput", *processes, "--output", str(tmp_path / name)
+        )
         assert result.exit_code == 0, result.output
         return table(result.output), json.loads((tmp_path / name).read_text())["runs"]
 
@@ -136,7 +177,11 @@ def test_lengths_belong_to_their_policy_and_policies_count_once(call):
 def test_default_policies_fit_the_longest_draft(call):
     result = call("--batch", "4", "--max-draft-tokens", "3")
     assert result.exit_code == 0, result.output
-    assert sorted(cells[0] for cells in table(result.output)) == ["goodput", "off", "perfect-estimates"]
+    assert sorted(cells[0] for cells in table(result.output)) == [
+        "goodput",
+        "off",
+        "perfect-estimates",
+    ]
 
 
 def options(*arguments: str) -> dict:
@@ -152,13 +197,18 @@ def test_all_policies_are_played_in_one_run(call, longest):
     result = call("--batch", "2", "--policy", "all", "--controller-time", "none", *options)
     assert result.exit_code == 0, result.output
     names = {line.split()[0] for line in result.output.splitlines() if line.strip()}
-    played = {name for name in names if name in all_policies(8) or name.startswith(("fixed:", "perfect-"))}
+    played = {
+        name for name in names if name in all_policies(8) or name.startswith(("fixed:", "perfect-"))
+    }
     assert played == {*all_policies(longest), "perfect-estimates", "perfect-outcomes"}
 
 
 def test_a_model_without_a_usual_draft_model_can_do_without_one(call):
     options = ("--num-requests", "2", "--controller-time", "none", "--policy", "goodput")
-    assert call("--model", "qwen-3-30b-a3b", "--drafter", "lookup", "--batch", "1", *options).exit_code == 0
+    assert (
+        call("--model", "qwen-3-30b-a3b", "--drafter", "lookup", "--batch", "1", *options).exit_code
+        == 0
+    )
     with pytest.raises(ValueError, match="has no usual draft model"):
         raise call("--model", "qwen-3-30b-a3b", "--batch", "1", *options).exception
 
@@ -168,19 +218,41 @@ def test_options_left_alone_are_the_defaults_of_the_record():
 
 
 def test_options_that_people_write_otherwise_than_the_record_holds_them():
-    texts = ("--tpot-target-ms", "20,50", "--ttft-target-ms", "100", "--throttle", "60:1.3", "--profile", "no-context")
+    texts = (
+        "--tpot-target-ms",
+        "20,50",
+        "--ttft-target-ms",
+        "100",
+        "--throttle",
+        "60:1.3",
+        "--profile",
+        "no-context",
+    )
     assert Scenario(**options("--trace", "a.csv", *texts)) == Scenario(
-        trace="a.csv", tpot_targets=(0.02, 0.05), ttft_target=0.1, throttle=((60.0, 1.3),), profile="no-context"
+        trace="a.csv",
+        tpot_targets=(0.02, 0.05),
+        ttft_target=0.1,
+        throttle=((60.0, 1.3),),
+        profile="no-context",
     )
 
 
 def test_the_commands_are_made_without_what_takes_time():
-    program = "import sys; from smartspec.cli.main import _build_app; _build_app(); print('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+    program = (
+        "import sys; from smartspec.cli.main import _build_app; _build_app(); print('numpy' in "
+        "sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+        == "False\n"
+    )
 
 
 def saved_policies(path) -> list[tuple[str, int]]:
-    return [(run["settings"]["policy"], run["settings"]["seed"]) for run in json.loads(path.read_text())["runs"]]
+    return [
+        (run["settings"]["policy"], run["settings"]["seed"])
+        for run in json.loads(path.read_text())["runs"]
+    ]
 
 
 def test_files_are_written_before_anything_is_printed(call, tmp_path, monkeypatch):
@@ -214,7 +286,9 @@ def test_an_interrupt_while_a_run_is_set_up_keeps_the_runs_before(call, tmp_path
     monkeypatch.setattr(simulation, "make_fleet", interrupted)
     result = call("--batch", "4", "--policy", "off,fixed:2", "--output", str(saved))
     assert result.exit_code == 130
-    assert [cells[0] for cells in table(result.output)] == ["off"] and saved_policies(saved) == [("off", 0)]
+    assert [cells[0] for cells in table(result.output)] == ["off"] and saved_policies(saved) == [
+        ("off", 0)
+    ]
     assert "runs played to their end: 1 of 4" in result.output
 
 
@@ -233,7 +307,9 @@ def test_a_run_that_was_cut_short_stands_for_itself(call, tmp_path, monkeypatch)
     monkeypatch.setattr(Fleet, "serve", serve_until_an_interrupt)
     result = call("--batch", "4", "--policy", "off", "--output", str(saved))
     assert result.exit_code == 130
-    assert "off (interrupted)" in result.output and "interrupted: off with seed 1 has" in result.output
+    assert (
+        "off (interrupted)" in result.output and "interrupted: off with seed 1 has" in result.output
+    )
     assert "runs played to their end: 1 of 2" in result.output
     assert saved_policies(saved) == [("off", 0), ("off", 1)]
 
@@ -260,7 +336,9 @@ def test_a_killed_process_keeps_the_runs_before(monkeypatch):
 
 
 def test_the_notes_tell_how_much_the_table_leaves_out(call):
-    result = call("--batch", "4", "--num-requests", "40", "--kv-tokens", "600", "--policy", "off,fixed:2")
+    result = call(
+        "--batch", "4", "--num-requests", "40", "--kv-tokens", "600", "--policy", "off,fixed:2"
+    )
     assert result.exit_code == 0, result.output
     notes = " ".join(result.output.rpartition("simulated row steps")[2].split())
     total = int(re.search(r"refused, and not in the table: (\d+) of 160 requests", notes)[1])
@@ -286,7 +364,9 @@ def test_a_run_without_a_request_says_so(call):
         (["--plot", "runs.png", "--output", "here/../runs.png"], "--output and --plot are both"),
     ],
 )
-def test_files_that_cannot_be_written_are_found_before_a_run(call, tmp_path, monkeypatch, options, message):
+def test_files_that_cannot_be_written_are_found_before_a_run(
+    call, tmp_path, monkeypatch, options, message
+):
     monkeypatch.setattr(simulation, "simulate", lambda *_: pytest.fail("played"))
     (tmp_path / "here").mkdir()
     paths = [option if option.startswith("--") else str(tmp_path / option) for option in options]
@@ -302,7 +382,10 @@ def test_an_empty_name_is_no_file(call):
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [("off,goodput,gooodput", "unknown policy 'gooodput'"), ("off,fixed:9", "'fixed:9' needs more than the 8")],
+    [
+        ("off,goodput,gooodput", "unknown policy 'gooodput'"),
+        ("off,fixed:9", "'fixed:9' needs more than the 8"),
+    ],
 )
 def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, policies, message):
     monkeypatch.setattr("smartspec.sim.simulation.simulate", lambda *_: pytest.fail("played"))
@@ -316,16 +399,28 @@ def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, pol
         ([], "exactly one of rate, trace and batch"),
         (["--batch", "2", "--policy", "fast"], "unknown policy 'fast'"),
         (["--batch", "2", "--profile", "wrong"], "--profile 'wrong' is not a number"),
-        (["--batch", "2", "--profile", "1e300"], "profile must be at least 1e-06 and at most 1000000, got 1e+300"),
+        (
+            ["--batch", "2", "--profile", "1e300"],
+            "profile must be at least 1e-06 and at most 1000000, got 1e+300",
+        ),
         (["--batch", "2", "--profile", "0"], "profile must be at least 1e-06"),
-        (["--batch", "2", "--throttle", "60"], "--throttle '60' is not a second and a factor, like 60:1.3"),
+        (
+            ["--batch", "2", "--throttle", "60"],
+            "--throttle '60' is not a second and a factor, like 60:1.3",
+        ),
         (["--batch", "2", "--throttle", "1:inf"], "the factor of throttle must be at least"),
         (["--batch", "2", "--throttle", "60:nan"], "the factor of throttle must be at least"),
         (["--batch", "2", "--throttle", "nan:2"], "the second of throttle must be at least"),
-        (["--batch", "2", "--num-requests", "1000000000000"], "num_requests must be at least 1 and at most 10000000"),
+        (
+            ["--batch", "2", "--num-requests", "1000000000000"],
+            "num_requests must be at least 1 and at most 10000000",
+        ),
         (["--batch", "2", "--kv-tokens", "-5"], "kv_tokens must be at least 16"),
         (["--batch", "2", "--acceptance", "0.8>0.4@nan"], "acceptance '0.8>0.4@nan'"),
-        (["--batch", "2", "--drafter", "lookup", "--draft-model", "llama-3.2-1b"], "draft_model llama-3.2-1b is not"),
+        (
+            ["--batch", "2", "--drafter", "lookup", "--draft-model", "llama-3.2-1b"],
+            "draft_model llama-3.2-1b is not",
+        ),
         (["--rate", "2", "--time-scale", "3"], "time_scale 3 is for a trace, and there is none"),
         (["--rate", "1e-308"], "request rate must be a positive number"),
         (["--batch", "2", "--acceptance", "none.jsonl"], "cannot read the decision log none.jsonl"),
@@ -341,7 +436,9 @@ def test_a_card_is_played(call, tmp_path):
     """Its step times and acceptance: drafts of the H100's card pay for a few requests."""
     assert CARD.is_file()
     saved = tmp_path / "runs.json"
-    result = call("--card", str(CARD), "--batch", "4", "--policy", "off,fixed:3", "--output", str(saved))
+    result = call(
+        "--card", str(CARD), "--batch", "4", "--policy", "off,fixed:3", "--output", str(saved)
+    )
     assert result.exit_code == 0, result.output
     runs = json.loads(saved.read_text())["runs"]
     assert {run["settings"]["drafter"] for run in runs} == {"model"}
@@ -351,7 +448,10 @@ def test_a_card_is_played(call, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["--card", "none.json"], "cannot be read"), (["--card", str(CARD), "--hardware", "a40"], "has the step times")],
+    [
+        (["--card", "none.json"], "cannot be read"),
+        (["--card", str(CARD), "--hardware", "a40"], "has the step times"),
+    ],
 )
 def test_what_contradicts_a_card_is_named(call, arguments, says):
     result = call(*arguments, "--batch", "4")

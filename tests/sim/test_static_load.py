@@ -1,10 +1,16 @@
-"""Steady state: what is drawn agrees with its expectation; perfect estimates are worth the most; phases, turnover."""
+"""Steady state: what is drawn agrees with its expectation; perfect estimates are worth the most;
+phases, turnover."""
 
 import numpy as np
 import pytest
 
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller, simulate_static
+from smartspec.sim.simulation import (
+    ground_truth_acceptance,
+    ground_truth_time,
+    make_controller,
+    simulate_static,
+)
 from smartspec.sim.static_load import Phase, StaticLoad
 
 
@@ -26,8 +32,12 @@ def test_expected_tokens_follow_the_closed_form_and_drawn_ones_follow_expectatio
 def test_perfect_estimates_are_worth_at_least_the_best_fixed_length(drafter):
     """Requests are alike, so that being fair to each changes nothing."""
     phases, settings = [Phase(30, 16)], {"drafter": drafter, "acceptance": "0.8"}
-    fixed = [run(f"fixed:{length}", phases, **settings).expected_goodput() for length in range(1, 9)]
-    assert run("perfect-estimates", phases, **settings).expected_goodput() >= max(fixed) * (1 - 1e-9)
+    fixed = [
+        run(f"fixed:{length}", phases, **settings).expected_goodput() for length in range(1, 9)
+    ]
+    assert run("perfect-estimates", phases, **settings).expected_goodput() >= max(fixed) * (
+        1 - 1e-9
+    )
     off = run("off", phases, **settings)
     assert off.expected_goodput() < max(fixed)
     assert off.verified.sum() == 0 and (off.emitted == 16).all()
@@ -37,7 +47,9 @@ def test_perfect_estimates_are_worth_at_least_the_best_fixed_length(drafter):
 def test_perfect_outcomes_verify_no_wrong_token_and_are_worth_more_than_perfect_estimates(drafter):
     """Half of all drafts are worthless here, and only the outcome tells which."""
     phases, settings = [Phase(30, 64)], {"drafter": drafter, "acceptance": "0.5"}
-    told, estimated = (run(policy, phases, **settings) for policy in ("perfect-outcomes", "perfect-estimates"))
+    told, estimated = (
+        run(policy, phases, **settings) for policy in ("perfect-outcomes", "perfect-estimates")
+    )
     assert told.verified.sum() == told.emitted.sum() - told.num_rows.sum() > 0
     assert told.goodput() > 1.05 * estimated.goodput()
 
@@ -59,18 +71,29 @@ def test_lookup_finds_drafts_at_a_share_of_positions():
 
 
 def test_policies_share_their_random_numbers():
-    """One row whose drafts are sometimes accepted: at equal positions, longer drafts never emit fewer tokens."""
+    """One row whose drafts are sometimes accepted: at equal positions, longer drafts never emit
+    fewer tokens."""
     settings = {"acceptance": "0.5/2/2", "drafter": "lookup"}
-    emitted = [run(f"fixed:{length}", [Phase(1, 500)], **settings).emitted[0] for length in (0, 1, 2, 4, 8)]
+    emitted = [
+        run(f"fixed:{length}", [Phase(1, 500)], **settings).emitted[0] for length in (0, 1, 2, 4, 8)
+    ]
     assert emitted == sorted(emitted) and emitted[0] == 500
-    single = [run(f"fixed:{length}", [Phase(1, 1)], seed=seed, **settings) for seed in range(40) for length in (2, 5)]
+    single = [
+        run(f"fixed:{length}", [Phase(1, 1)], seed=seed, **settings)
+        for seed in range(40)
+        for length in (2, 5)
+    ]
     short, long = np.array([log.emitted[0] for log in single]).reshape(40, 2).T
-    assert (np.minimum(long, 3) == short).all(), "the first two draft tokens meet the same random numbers"
+    assert (np.minimum(long, 3) == short).all(), (
+        "the first two draft tokens meet the same random numbers"
+    )
     assert len(set(short)) == 3
 
 
 def test_phases_change_load_and_workload():
-    log = run("fixed:3", [Phase(50, 4, (0,)), Phase(50, 40, (1,))], acceptance="1.0,0.0", drafter="lookup")
+    log = run(
+        "fixed:3", [Phase(50, 4, (0,)), Phase(50, 40, (1,))], acceptance="1.0,0.0", drafter="lookup"
+    )
     assert log.num_rows.tolist() == [4] * 50 + [40] * 50
     assert (log.emitted[:50] == 16).all() and (log.emitted[50:] == 40).all()
     assert log.phase.tolist() == [0] * 50 + [1] * 50
@@ -82,7 +105,8 @@ def test_classes_are_dealt_to_the_rows():
 
 
 def lags(**phase) -> list[int]:
-    """Of the draft model's KV after the text of the first row, step by step, while nothing is drafted."""
+    """Of the draft model's KV after the text of the first row, step by step, while nothing is
+    drafted."""
     scenario, found = Scenario(policy="off", batch=1, jitter=0.0), []
     time = ground_truth_time(scenario)
     load = StaticLoad(time, ground_truth_acceptance(scenario), drafter=scenario.drafter_spec)
@@ -94,7 +118,8 @@ def lags(**phase) -> list[int]:
 
 
 def test_a_draft_model_that_pauses_has_more_to_catch_up():
-    """What the draft model has not seen grows by a token a step, and is nothing for a new request."""
+    """What the draft model has not seen grows by a token a step, and is nothing for a new
+    request."""
     assert lags() == [*range(30)]
     assert lags(output_tokens=10) == [step % 9 for step in range(30)]
 

@@ -1,4 +1,5 @@
-"""Simulated trees: grown as the engine grows them, right as often as the ground truth says, paid for pass by pass."""
+"""Simulated trees: grown as the engine grows them, right as often as the ground truth says, paid
+for pass by pass."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def chances_of(rng, rows):
 
 
 def as_in_the_engine(chances, num_nodes, num_passes, stop=None):
-    """One row, by the code that grows the trees of real heads; what each pass is fed, and what a stop rule is told."""
+    """One row, by the code that grows the trees of real heads; what each pass is fed, and what a
+    stop rule is told."""
     growing, fed, num_fed, told = TreeExpansion(WIDTH, num_nodes), [-1], [], []
     for depth in range(num_passes):
         num_fed.append(len(fed))
@@ -56,7 +58,10 @@ def test_trees_are_those_of_the_engine(threshold):
             assert not len(draft) and not grown.num_fed[row].any()
             continue
         theirs, num_fed, confidence = as_in_the_engine(
-            chances[row], int(nodes[row]), int(passes[row]), rule and (lambda _, value: value < threshold)
+            chances[row],
+            int(nodes[row]),
+            int(passes[row]),
+            rule and (lambda _, value: value < threshold),
         )
         assert draft.token_ids.tolist() == theirs.token_ids.tolist()
         assert draft.parents.tolist() == theirs.parents.tolist()
@@ -71,7 +76,9 @@ def test_nodes_are_right_as_often_as_their_chances_say():
     chances = child_chances(top_chances, rank_chances)
     draft = grow_trees(chances[None], np.array([12]), np.array([DEPTH])).drafts[0]
     rounds = 20_000
-    ranks = right_ranks(rng.random((rounds, DEPTH)), np.tile(top_chances, (rounds, 1)), rank_chances)
+    ranks = right_ranks(
+        rng.random((rounds, DEPTH)), np.tile(top_chances, (rounds, 1)), rank_chances
+    )
     hits = np.zeros(len(draft))
     for of_round in ranks:
         hits[list(right_path(draft, of_round))] += 1
@@ -80,7 +87,13 @@ def test_nodes_are_right_as_often_as_their_chances_say():
 
 
 def head(policy, **settings):
-    return Scenario(policy=policy, drafter="head", acceptance="eagle3", max_draft_tokens=16, **{"batch": 4} | settings)
+    return Scenario(
+        policy=policy,
+        drafter="head",
+        acceptance="eagle3",
+        max_draft_tokens=16,
+        **{"batch": 4} | settings,
+    )
 
 
 @pytest.mark.parametrize("policy", ["eagle2:16", "ddd", "sequoia", "goodput", "fixed:4"])
@@ -110,8 +123,14 @@ def test_answers_end_where_the_traffic_says(policy):
     ("settings", "words"),
     [
         ({"drafter": "tree"}, "unknown drafter 'tree': use model, head, lookup"),
-        ({"drafter": "model", "later_child_share": 0.5}, "later_child_share 0.5 is for drafter head"),
-        ({"drafter": "head", "later_child_share": 1.5}, "later_child_share must be at least 0 and at most 1, got 1.5"),
+        (
+            {"drafter": "model", "later_child_share": 0.5},
+            "later_child_share 0.5 is for drafter head",
+        ),
+        (
+            {"drafter": "head", "later_child_share": 1.5},
+            "later_child_share must be at least 0 and at most 1, got 1.5",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, words):
@@ -120,10 +139,16 @@ def test_settings_that_cannot_be_are_refused(settings, words):
 
 
 def test_a_tree_of_which_many_tokens_were_accepted_is_followed_by_another():
-    """Their KV is missing in the draft model. It is no draft prefill that would have to wait for a plan in full: two
-    steps of three had no drafts, and one request made 0.7 times the tokens of chains."""
+    """Their KV is missing in the draft model. It is no draft prefill that would have to wait for a
+    plan in full: two steps of three had no drafts, and one request made 0.7 times the tokens of
+    chains."""
     scenario = Scenario(
-        policy="goodput", drafter="head", batch=1, acceptance="eagle3", max_draft_tokens=60, later_child_share=0.2
+        policy="goodput",
+        drafter="head",
+        batch=1,
+        acceptance="eagle3",
+        max_draft_tokens=60,
+        later_child_share=0.2,
     )
     log = simulate_static(scenario, [Phase(400, 1, context_tokens=1024, output_tokens=200)])
     assert (log.verified[50:] > 0).mean() > 0.95

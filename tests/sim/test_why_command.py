@@ -23,7 +23,9 @@ def test_the_decisions_of_a_request_are_those_of_its_row(use_model, tmp_path):
     found = decisions(run.write(tmp_path / "log.jsonl"), FIRST + 1)
     assert [each.step for each in found] == list(range(1, 61))
     assert [each.length for each in found] == [int(record.lengths[1]) for record in run.records]
-    assert sum(each.accepted for each in found) == sum(int(record.outcome.accepted[1]) for record in run.records)
+    assert sum(each.accepted for each in found) == sum(
+        int(record.outcome.accepted[1]) for record in run.records
+    )
     assert {each.drafter for each in found if each.length} == {"model" if use_model else "lookup"}
     assert all(each.found == K and each.why("goodput") for each in found)
 

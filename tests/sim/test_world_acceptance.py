@@ -1,4 +1,5 @@
-"""True acceptance: means, spreads, drift, common random numbers, confidence, what is found, recordings."""
+"""True acceptance: means, spreads, drift, common random numbers, confidence, what is found,
+recordings."""
 
 import math
 
@@ -40,8 +41,12 @@ def at(request_ids, position):
 def many_positions(ground_truth, request_ids, num_steps=200):
     """conditional and uniform of non-overlapping drafts: two float [num_steps, R, K]."""
     drafts = [(at(request_ids, K * i)) for i in range(num_steps)]
-    conditional = np.stack([ground_truth.conditional(request_ids, 0.0, positions) for positions in drafts])
-    return conditional, np.stack([ground_truth.uniform(request_ids, positions) for positions in drafts])
+    conditional = np.stack(
+        [ground_truth.conditional(request_ids, 0.0, positions) for positions in drafts]
+    )
+    return conditional, np.stack(
+        [ground_truth.uniform(request_ids, positions) for positions in drafts]
+    )
 
 
 def assert_close_in_std_errors(values, expected, num_std_errors=4.5):
@@ -55,8 +60,13 @@ def test_keyed_numbers_are_uniform_and_independent():
     numbers = streams[0]
     assert numbers.min() >= 0 and numbers.max() < 1
     counts = np.bincount((numbers * 100).astype(int).ravel(), minlength=100)
-    assert ((counts - 900) ** 2 / 900).sum() < 99 + 4.5 * math.sqrt(2 * 99)  # chi-square of 99 degrees
-    neighbours = [(numbers[1:], numbers[:-1]), (numbers[:, 1:], numbers[:, :-1]), (numbers, streams[1])]
+    # chi-square of 99 degrees
+    assert ((counts - 900) ** 2 / 900).sum() < 99 + 4.5 * math.sqrt(2 * 99)
+    neighbours = [
+        (numbers[1:], numbers[:-1]),
+        (numbers[:, 1:], numbers[:, :-1]),
+        (numbers, streams[1]),
+    ]
     for one, another in [*neighbours, (numbers, other_seed)]:
         assert abs(np.corrcoef(one.ravel(), another.ravel())[0, 1]) < 4.5 / math.sqrt(one.size)
 
@@ -67,15 +77,23 @@ def test_beta_table_has_the_moments_of_beta(concentration):
     for mean in (0.0, 0.03, 0.2, 0.5, 0.77, 1.0):
         values = BetaTable([concentration]).draw(np.array(mean), np.array(0), every_bin)
         assert values.mean() == pytest.approx(mean, abs=1e-6)
-        assert values.var() == pytest.approx(mean * (1 - mean) / (concentration + 1), rel=0.04, abs=1e-9)
+        assert values.var() == pytest.approx(
+            mean * (1 - mean) / (concentration + 1), rel=0.04, abs=1e-9
+        )
         rounding = 256 * np.finfo(float).eps
-        assert (np.diff(values) >= -rounding).all() and values.min() >= 0 and values.max() <= 1 + rounding
+        assert (
+            (np.diff(values) >= -rounding).all()
+            and values.min() >= 0
+            and values.max() <= 1 + rounding
+        )
 
 
 def test_beta_table_of_uniform_and_of_no_spread():
     every_bin = np.arange(256, dtype=np.uint64) << np.uint64(56)
     table = BetaTable([2.0, math.inf])
-    uniform, constant = (table.draw(np.array(0.5), np.array(family), every_bin) for family in (0, 1))
+    uniform, constant = (
+        table.draw(np.array(0.5), np.array(family), every_bin) for family in (0, 1)
+    )
     assert uniform == pytest.approx((np.arange(256) + 0.5) / 256, abs=1e-4)
     assert constant == pytest.approx(np.full(256, 0.5))
     assert table.has_spread and not BetaTable([math.inf]).has_spread
@@ -88,7 +106,9 @@ def test_stationary_acceptance_is_the_same_everywhere():
 
 def test_decay_lowers_each_depth():
     ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.8), decay=0.9))
-    assert ground_truth.conditional(ids, 0.0, at(ids, 0))[7] == pytest.approx(0.8 * 0.9 ** np.arange(K))
+    assert ground_truth.conditional(ids, 0.0, at(ids, 0))[7] == pytest.approx(
+        0.8 * 0.9 ** np.arange(K)
+    )
 
 
 def test_mixture_has_the_means_and_spread_of_its_classes():
@@ -139,25 +159,36 @@ def test_drift_moves_requests_of_its_class_only_and_keeps_their_order():
 
 
 def test_common_random_numbers_do_not_depend_on_the_way_there():
-    """Drafts that overlap, other batches, other begin order, other runs: a position stays what it is."""
+    """Drafts that overlap, other batches, other begin order, other runs: a position stays what it
+    is."""
     ground_truth, ids = make_ground_truth(*MIXED, num_requests=10)
     other = GroundTruthAcceptance(MIXED, K)
     for request_id in (8, 3, 4, 99):
         other.begin(request_id, request_id % 2)
     some = np.array([3, 8])
-    for values_of in (GroundTruthAcceptance.uniform, lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p)):
-        long, short = values_of(ground_truth, ids, at(ids, 20)), values_of(other, some, at(some, 23))
+    for values_of in (
+        GroundTruthAcceptance.uniform,
+        lambda t, i, p: t.conditional(i, 0.0, p) / t.expected(i, 0.0, p),
+    ):
+        long, short = (
+            values_of(ground_truth, ids, at(ids, 20)),
+            values_of(other, some, at(some, 23)),
+        )
         if values_of is GroundTruthAcceptance.uniform:
             assert (long[some, 3:] == short[:, :-3]).all()
         assert (values_of(other, some, at(some, 20)) == long[some]).all()
     assert (
-        ground_truth.uniform(ids, at(ids, 20)) != make_ground_truth(*MIXED, seed=1)[0].uniform(ids, at(ids, 20))
+        ground_truth.uniform(ids, at(ids, 20))
+        != make_ground_truth(*MIXED, seed=1)[0].uniform(ids, at(ids, 20))
     ).all()
 
 
 def test_without_decay_the_latent_acceptance_belongs_to_the_position():
     ground_truth, ids = make_ground_truth(MIXED[1])
-    early, late = ground_truth.conditional(ids, 0.0, at(ids, 20)), ground_truth.conditional(ids, 0.0, at(ids, 23))
+    early, late = (
+        ground_truth.conditional(ids, 0.0, at(ids, 20)),
+        ground_truth.conditional(ids, 0.0, at(ids, 23)),
+    )
     assert (early[:, 3:] == late[:, :-3]).all() and early.std() > 0.1
 
 
@@ -171,11 +202,16 @@ def test_confidence_is_informative_noisy_and_miscalibrated():
     assert np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1] > 0.4
     assert np.corrcoef(disorder.ravel(), accepted.ravel())[0, 1] < -0.3
     middle = (conditional > 0.3) & (conditional < 0.5)
-    assert confidence[middle].std() > 0.05 and confidence[middle].mean() > conditional[middle].mean() + 0.02
+    assert (
+        confidence[middle].std() > 0.05
+        and confidence[middle].mean() > conditional[middle].mean() + 0.02
+    )
 
 
 def test_noiseless_unbiased_confidence_is_the_acceptance_itself():
-    ground_truth, ids = make_ground_truth(MIXED[1], confidence=Confidence(slope=1.0, bias=0.0, noise=0.0))
+    ground_truth, ids = make_ground_truth(
+        MIXED[1], confidence=Confidence(slope=1.0, bias=0.0, noise=0.0)
+    )
     conditional = ground_truth.conditional(ids, 0.0, at(ids, 0))
     assert ground_truth.confidence(ids, at(ids, 0), conditional)[0] == pytest.approx(
         np.clip(conditional, 1e-4, 1 - 1e-4)
@@ -184,9 +220,13 @@ def test_noiseless_unbiased_confidence_is_the_acceptance_itself():
 
 def test_confidence_tells_nothing_where_tokens_do_not_differ():
     ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.6)), num_requests=2000)
-    confidence, _ = ground_truth.confidence(ids, at(ids, 0), ground_truth.conditional(ids, 0.0, at(ids, 0)))
+    confidence, _ = ground_truth.confidence(
+        ids, at(ids, 0), ground_truth.conditional(ids, 0.0, at(ids, 0))
+    )
     accepted = ground_truth.uniform(ids, at(ids, 0)) < 0.6
-    assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(confidence.size)
+    assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(
+        confidence.size
+    )
 
 
 def test_divergence_tells_acceptance_with_noise():
@@ -203,13 +243,16 @@ def test_entropy_and_divergence():
     assert (np.diff(entropy(np.linspace(0.05, 1, 50))) <= 1e-12).all()
     acceptance = np.linspace(0.001, 1, 50)
     assert divergence(np.array([1.0, 0.5])) == pytest.approx([0.0, math.log(2)])
-    assert (1 - acceptance <= np.sqrt(1 - np.exp(-divergence(acceptance))) + 1e-12).all()  # Bretagnolle-Huber
+    # Bretagnolle-Huber
+    assert (1 - acceptance <= np.sqrt(1 - np.exp(-divergence(acceptance))) + 1e-12).all()
     assert np.isfinite(divergence(np.zeros(1))).all()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_what_is_found_has_its_share_and_come_in_stretches(share):
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.5), found_share=share, found_run_tokens=10))
+    ground_truth, ids = make_ground_truth(
+        AcceptanceClass(Constant(0.5), found_share=share, found_run_tokens=10)
+    )
     found = np.stack([ground_truth.found(ids, at(ids, p)).lengths > 0 for p in range(200)])
     num_stretches = found.size / 10
     assert abs(found.mean() - share) <= 4.5 * math.sqrt(share * (1 - share) / num_stretches)
@@ -236,22 +279,32 @@ def test_requests_must_be_begun_and_are_forgotten():
 def test_an_empty_batch_is_no_problem():
     ground_truth, _ = make_ground_truth(*MIXED)
     empty = np.zeros(0, dtype=np.int64)
-    assert ground_truth.conditional(empty, 0.0, empty).shape == ground_truth.uniform(empty, empty).shape == (0, K)
+    assert (
+        ground_truth.conditional(empty, 0.0, empty).shape
+        == ground_truth.uniform(empty, empty).shape
+        == (0, K)
+    )
     assert ground_truth.found(empty, empty).lengths.shape == (0,)
 
 
 def test_recordings_of_a_log():
-    """Each step tells of the tokens it accepted and of one rejection; of a bonus token nothing is known."""
+    """Each step tells of the tokens it accepted and of one rejection; of a bonus token nothing is
+    known."""
     run = ToyRun("fixed:3", 50, num_rows=3)
     recordings = read_recordings(run.records)
     assert len(recordings) == 3
     for row, recording in enumerate(recordings):
         chains = np.minimum(run.chains[:, row], 3)
-        expected = [outcome for chain in chains for outcome in [1.0] * chain + [0.0 if chain < 3 else np.nan]]
+        expected = [
+            outcome
+            for chain in chains
+            for outcome in [1.0] * chain + [0.0 if chain < 3 else np.nan]
+        ]
         assert np.array_equal(recording.outcomes, expected, equal_nan=True)
         assert recording.found.tolist() == recording.match_lengths.tolist() == [5] * len(expected)
     assert not any(
-        recording.match_lengths.any() for recording in read_recordings(ToyRun("fixed:3", 5, use_model=True).records)
+        recording.match_lengths.any()
+        for recording in read_recordings(ToyRun("fixed:3", 5, use_model=True).records)
     )
 
 
@@ -261,14 +314,21 @@ def make_recording(*outcomes: float, length: int = 4, match: int = 2) -> Recordi
 
 
 def test_a_recording_is_replayed_position_by_position():
-    recordings = [make_recording(1, 1, 0, 0), make_recording(1, np.nan, 1, 1, 1, 1, 0, length=0, match=0)]
+    recordings = [
+        make_recording(1, 1, 0, 0),
+        make_recording(1, np.nan, 1, 1, 1, 1, 0, length=0, match=0),
+    ]
     ground_truth = RecordedGroundTruth([*recordings, make_recording(np.nan, length=9, match=7)], 4)
     for request_id in (3, 4, 5):
         ground_truth.begin(request_id, class_id=3)
     ids = np.array([3, 4, 5])
     first = ground_truth.conditional(ids, 0.0, at(ids, 1))
     overall = 7 / 10
-    assert first.tolist() == [[1, 1, 0, 0], [1, pytest.approx(5 / 6), 1, 1], [pytest.approx(overall)] * 4]
+    assert first.tolist() == [
+        [1, 1, 0, 0],
+        [1, pytest.approx(5 / 6), 1, 1],
+        [pytest.approx(overall)] * 4,
+    ]
     assert ground_truth.conditional(ids[:2], 9.0, np.array([4, 6])).tolist() == [
         [0, 1, 1, 0],
         [1, 0, 1, pytest.approx(5 / 6)],
@@ -281,13 +341,18 @@ def test_a_recording_is_replayed_position_by_position():
 
 def test_confidence_of_a_recording_does_not_know_the_outcome():
     rng = np.random.default_rng(0)
-    ground_truth = RecordedGroundTruth([make_recording(*(rng.random(500) < 0.6)) for _ in range(200)], K)
+    ground_truth = RecordedGroundTruth(
+        [make_recording(*(rng.random(500) < 0.6)) for _ in range(200)], K
+    )
     ids = np.arange(200)
     for request_id in ids.tolist():
         ground_truth.begin(request_id)
     conditional = ground_truth.conditional(ids, 0.0, at(ids, 1))
     confidence, _ = ground_truth.confidence(ids, at(ids, 1), conditional)
-    assert abs(np.corrcoef(confidence.ravel(), conditional.ravel())[0, 1]) < 4.5 / math.sqrt(conditional.size) + 0.05
+    assert (
+        abs(np.corrcoef(confidence.ravel(), conditional.ravel())[0, 1])
+        < 4.5 / math.sqrt(conditional.size) + 0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -298,13 +363,18 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
         (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "decay 2.0 does"),
         (lambda: AcceptanceClass(Constant(0.5), found_run_tokens=0), "found_run_tokens is 0"),
         (
-            lambda: GroundTruthAcceptance((AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4),
+            lambda: GroundTruthAcceptance(
+                (AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4
+            ),
             "concentration is 0",
         ),
         (lambda: GroundTruthAcceptance((), 4), "0 classes, max_draft_tokens 4"),
         (lambda: Steps(((5.0, 0.1), (1.0, 0.2))), "ascending order"),
         (lambda: RecordedGroundTruth([], 4), "0 recordings"),
-        (lambda: RecordedGroundTruth([make_recording(np.nan)], 4), "1 recordings without a single tested"),
+        (
+            lambda: RecordedGroundTruth([make_recording(np.nan)], 4),
+            "1 recordings without a single tested",
+        ),
         (lambda: make_recording(), "0 outcomes"),
     ],
 )

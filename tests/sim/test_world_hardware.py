@@ -1,14 +1,22 @@
-"""The roofline: shapes as published, bound by memory or arithmetic where it should be, close to published fits."""
+"""The roofline: shapes as published, bound by memory or arithmetic where it should be, close to
+published fits."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from smartspec.sim.world.hardware import ACCELERATORS, GRAPH_SIZES, MODEL_SHAPES, Roofline, kv_token_capacity, roofline
+from smartspec.sim.world.hardware import (
+    ACCELERATORS,
+    GRAPH_SIZES,
+    MODEL_SHAPES,
+    Roofline,
+    kv_token_capacity,
+    roofline,
+)
 
-# Milliseconds: constant, per computed token, per KV token (arXiv 2406.14066's prototype, H100). Its negative term per
-# request is left out: it is an artefact that no physical model can follow.
+# Milliseconds: constant, per computed token, per KV token (arXiv 2406.14066's prototype, H100). Its
+# negative term per request is left out: it is an artefact that no physical model can follow.
 PUBLISHED = {
     "llama-3.1-8b": (1, (6.939, 1.844e-2, 4.859e-5)),
     "llama-3.1-70b": (4, (18.345, 6.402e-2, 6.244e-5)),
@@ -24,7 +32,9 @@ def relative_errors(name: str, context: int, tokens_per_row: int) -> np.ndarray:
     return 1e3 * seconds / (constant + per_token * fed + per_kv_token * held) - 1
 
 
-@pytest.mark.parametrize(("name", "lowest", "highest"), [("llama-3.1-8b", -0.17, 0.11), ("llama-3.1-70b", -0.25, 0.0)])
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"), [("llama-3.1-8b", -0.17, 0.11), ("llama-3.1-70b", -0.25, 0.0)]
+)
 def test_published_fits_of_an_older_engine_are_near_for_batches_of_1_to_128(name, lowest, highest):
     """At 512 tokens of context and 1, 4 or 8 tokens per row: 8B -16 to +10 %, 70B -25 to -4 %."""
     errors = np.concatenate([relative_errors(name, 512, tokens) for tokens in (1, 4, 8)])
@@ -112,7 +122,10 @@ def test_monotone_in_every_size(name, num_devices, graph_sizes):
 
 def test_better_accelerators_and_more_of_them_are_faster():
     sizes = (32, 32 * 512, 32)
-    ranking = [float(roofline(name, "llama-3.1-8b").seconds(*sizes)) for name in ("b200", "h200", "h100", "a100-80g")]
+    ranking = [
+        float(roofline(name, "llama-3.1-8b").seconds(*sizes))
+        for name in ("b200", "h200", "h100", "a100-80g")
+    ]
     assert ranking == sorted(ranking)
     by_devices = [float(roofline("h100", "llama-3.1-70b", n).seconds(*sizes)) for n in (1, 2, 4, 8)]
     assert by_devices == sorted(by_devices, reverse=True)
@@ -128,10 +141,15 @@ def test_a_slow_link_costs_most_where_many_tokens_are_fed():
 
 
 def test_graph_sizes_make_a_staircase():
-    plain, padded = roofline("h100", "llama-3.1-8b"), roofline("h100", "llama-3.1-8b", graph_sizes=GRAPH_SIZES)
+    plain, padded = (
+        roofline("h100", "llama-3.1-8b"),
+        roofline("h100", "llama-3.1-8b", graph_sizes=GRAPH_SIZES),
+    )
     sizes = (np.array([3, 4, 9, 16, 17, 24, 512, 513]), 1e4, 1, 1e5, 1)
     stairs, smooth = padded.seconds(*sizes), plain.seconds(*sizes)
-    assert stairs[1::2][:3] == pytest.approx(smooth[1::2][:3]) and stairs[6:] == pytest.approx(smooth[6:])
+    assert stairs[1::2][:3] == pytest.approx(smooth[1::2][:3]) and stairs[6:] == pytest.approx(
+        smooth[6:]
+    )
     flat = padded.seconds(np.arange(9, 17), 1e4, 1, 1e5, 1)
     assert (flat == flat[0]).all()
     assert stairs[0] > smooth[0] and stairs[2] > smooth[2] and stairs[4] > smooth[4]
@@ -147,7 +165,9 @@ def test_kv_capacity_is_what_weights_leave():
     assert kv_token_capacity(h100) == int((72e9 - 2 * h100.model.stored_weights) / 131072)
     assert kv_token_capacity(h100, roofline("h100", "llama-3.2-1b")) < kv_token_capacity(h100)
     assert kv_token_capacity(h100, memory_share=0.5) < kv_token_capacity(h100)
-    with pytest.raises(ValueError, match="141 GB of weights do not fit into 90% of 1 x 80 GB: use more devices"):
+    with pytest.raises(
+        ValueError, match="141 GB of weights do not fit into 90% of 1 x 80 GB: use more devices"
+    ):
         kv_token_capacity(roofline("h100", "llama-3.1-70b"))
     # A draft model on one device of four: that one is full first.
     target, draft = roofline("h100", "llama-3.1-70b", 4), roofline("h100", "llama-3.2-1b")

@@ -1,4 +1,5 @@
-"""True step times: what is charged, noise, throttling, and what a start-up profile makes of them."""
+"""True step times: what is charged, noise, throttling, and what a start-up profile makes of
+them."""
 
 from dataclasses import replace
 
@@ -13,20 +14,28 @@ from smartspec.sim.world.hardware import roofline
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
 
 K = 4
-CURVE = CostCurve((0.0,), (2e-3,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-7)
+CURVE = CostCurve(
+    (0.0,), (2e-3,), 0.03, per_context_token=1e-6, per_row=1e-4, per_attended_token=1e-7
+)
 DRAFT = CostCurve.linear(5e-3, 1e-3)
-H100 = GroundTruthTime(roofline("h100", "llama-3.1-8b"), (roofline("h100", "llama-3.2-1b"),), 1e-4, Noise(jitter=0.02))
+H100 = GroundTruthTime(
+    roofline("h100", "llama-3.1-8b"), (roofline("h100", "llama-3.2-1b"),), 1e-4, Noise(jitter=0.02)
+)
 
 
 def make_view(contexts, *, lag=0, **prefill):
-    return factories.make_view(len(contexts), lag=lag, context_tokens=contexts, max_draft_tokens=K, **prefill)
+    return factories.make_view(
+        len(contexts), lag=lag, context_tokens=contexts, max_draft_tokens=K, **prefill
+    )
 
 
 def step(ground_truth, view, drafted, verified=None, drafter=0, now=0.0, seed=0):
     drafted = np.array(drafted)
     plan = Plan(drafted, np.full(view.num_rows, drafter))
     verified = drafted if verified is None else np.array(verified)
-    return ground_truth.step_seconds(view, plan, drafted, verified, now, np.random.default_rng(seed))
+    return ground_truth.step_seconds(
+        view, plan, drafted, verified, now, np.random.default_rng(seed)
+    )
 
 
 def test_a_target_pass_reads_contexts_and_feeds_newest_and_draft_tokens():
@@ -43,7 +52,9 @@ def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
     ground_truth = GroundTruthTime(CURVE, (CURVE,), 1e-3)
     view, lengths = make_view(np.array([100, 300]), lag=2), np.array([4, 4])
     plan, fed = Plan(lengths, np.zeros(2, dtype=np.int64), width=3), np.array([[1, 3], [1, 0]])
-    seconds = ground_truth.step_seconds(view, plan, lengths, lengths, 0.0, np.random.default_rng(0), fed)
+    seconds = ground_truth.step_seconds(
+        view, plan, lengths, lengths, 0.0, np.random.default_rng(0), fed
+    )
     attended = 101 + 301 + 2 * (100 + 300), 3 * (100 + 1 + 3)
     first = 0.03 + (2 + 4) * 2e-3 + (400 + 2) * 1e-6 + 2 * 1e-4 + attended[0] * 1e-7
     second = 0.03 + 3 * 2e-3 + (100 + 1 + 3) * 1e-6 + 1e-4 + attended[1] * 1e-7
@@ -54,9 +65,15 @@ def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
 
 def test_prefill_is_charged():
     ground_truth = GroundTruthTime(CURVE)
-    prefill = {"num_prefills": 1, "prefill_tokens": 50, "prefill_context_tokens": 250, "prefill_attended_tokens": 11275}
+    prefill = {
+        "num_prefills": 1,
+        "prefill_tokens": 50,
+        "prefill_context_tokens": 250,
+        "prefill_attended_tokens": 11275,
+    }
     extra = (
-        step(ground_truth, make_view([100], **prefill), [0]).target - step(ground_truth, make_view([100]), [0]).target
+        step(ground_truth, make_view([100], **prefill), [0]).target
+        - step(ground_truth, make_view([100]), [0]).target
     )
     assert extra == pytest.approx(50 * 2e-3 + 250e-6 + 1e-4 + 11275e-7)
     only_prefill = make_view([], **prefill)
@@ -64,13 +81,16 @@ def test_prefill_is_charged():
 
 
 def test_it_is_the_noise_free_latency_of_its_own_steps():
-    """Exact but for what n alone cannot tell: who drafts. 3 rows of equal context differ by the draft's triangle."""
+    """Exact but for what n alone cannot tell: who drafts. 3 rows of equal context differ by the
+    draft's triangle."""
     view = make_view([200, 200, 200], lag=7)
     predicted = H100.target_seconds(view, np.array([0, 6]))
     assert predicted.shape == (2,)
     noise_free = GroundTruthTime(H100.target, H100.drafts, H100.host_seconds)
     drafted = step(noise_free, view, [2, 2, 2])
-    assert predicted == pytest.approx([step(noise_free, view, [0, 0, 0]).target, drafted.target], rel=1e-5)
+    assert predicted == pytest.approx(
+        [step(noise_free, view, [0, 0, 0]).target, drafted.target], rel=1e-5
+    )
     assert H100.draft_seconds(view, np.zeros(3, int), K)[0, 2] == pytest.approx(drafted.draft)
     assert H100.host_seconds == drafted.host
 
@@ -101,7 +121,10 @@ def test_jitter_keeps_the_mean():
 
 
 def test_stalls_are_rare_and_hit_the_target():
-    noise, rng = Noise(jitter=0.0, stall_probability=0.05, stall_seconds=0.4), np.random.default_rng(2)
+    noise, rng = (
+        Noise(jitter=0.0, stall_probability=0.05, stall_seconds=0.4),
+        np.random.default_rng(2),
+    )
     steps = [noise.apply(StepSeconds(0.1, 0.2, 0.3), rng) for _ in range(10_000)]
     stalls = np.array([s.target for s in steps]) - 0.2
     assert {(s.draft, s.host) for s in steps} == {(0.1, 0.3)}
@@ -111,14 +134,20 @@ def test_stalls_are_rare_and_hit_the_target():
 
 def test_noise_is_reproducible():
     view = make_view([100, 200])
-    assert step(H100, view, [2, 1], seed=3) == step(H100, view, [2, 1], seed=3) != step(H100, view, [2, 1], seed=4)
+    assert (
+        step(H100, view, [2, 1], seed=3)
+        == step(H100, view, [2, 1], seed=3)
+        != step(H100, view, [2, 1], seed=4)
+    )
 
 
 def test_throttling_slows_passes_from_its_second_on():
     ground_truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
     view = make_view([100, 200])
     before, during, after = (step(ground_truth, view, [2, 2], now=now) for now in (9.9, 10.0, 20.0))
-    assert during.target == pytest.approx(1.3 * before.target) and during.draft == pytest.approx(1.3 * before.draft)
+    assert during.target == pytest.approx(1.3 * before.target) and during.draft == pytest.approx(
+        1.3 * before.draft
+    )
     assert during.host == before.host and after == before
     slow, late = replace(view, now=15.0), replace(view, now=25.0)
     none, throttled = (
@@ -126,7 +155,9 @@ def test_throttling_slows_passes_from_its_second_on():
         ground_truth.at(slow).target_seconds(view, np.array([4])),
     )
     assert throttled == pytest.approx(1.3 * none)
-    assert ground_truth.at(slow).draft_seconds(view, np.zeros(2, int), 2)[0, 2] == pytest.approx(during.draft)
+    assert ground_truth.at(slow).draft_seconds(view, np.zeros(2, int), 2)[0, 2] == pytest.approx(
+        during.draft
+    )
     assert ground_truth.at(late).target_seconds(view, np.array([4])) == pytest.approx(none)
     assert ground_truth.at(slow).at(slow).factor == 1.3  # not twice
 
@@ -136,7 +167,11 @@ def test_the_controller_is_charged_by_number_of_requests():
     one, two, ten = (make_view([100] * size) for size in (1, 2, 10))
     hosts = [step(ground_truth, view, [0] * view.num_rows).host for view in (one, two, ten)]
     assert hosts == pytest.approx([2e-3, 3e-3, 5e-3])
-    assert ground_truth.at(two).host_seconds == ground_truth.at(two).at(ten).host_seconds == pytest.approx(3e-3)
+    assert (
+        ground_truth.at(two).host_seconds
+        == ground_truth.at(two).at(ten).host_seconds
+        == pytest.approx(3e-3)
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 64, 128])
@@ -144,16 +179,22 @@ def test_an_honest_profile_is_close(rows):
     view = make_view([600] * rows)
     lengths = np.array([0, rows, 4 * rows])
     model = H100.profile()
-    assert model.target_seconds(view, lengths) == pytest.approx(H100.target_seconds(view, lengths), rel=0.05)
+    assert model.target_seconds(view, lengths) == pytest.approx(
+        H100.target_seconds(view, lengths), rel=0.05
+    )
     ones = np.ones(rows, dtype=bool)
-    assert model.draft_seconds(view, ones, K) == pytest.approx(H100.draft_seconds(view, ones, K), rel=0.05)
+    assert model.draft_seconds(view, ones, K) == pytest.approx(
+        H100.draft_seconds(view, ones, K), rel=0.05
+    )
 
 
 def test_distorted_profiles_are_wrong_as_stated():
     view, lengths = make_view([600] * 16), np.array([0, 16, 64])
     honest = H100.profile().target_seconds(view, lengths)
     for factor in (0.5, 2.0):
-        assert H100.profile(distortion=factor).target_seconds(view, lengths) == pytest.approx(factor * honest)
+        assert H100.profile(distortion=factor).target_seconds(view, lengths) == pytest.approx(
+            factor * honest
+        )
     view, drafter = make_view([600] * 16), np.zeros(16, dtype=int)
     of_drafts = H100.profile(distortion="drafts:3")
     assert of_drafts.target_seconds(view, lengths) == pytest.approx(honest, rel=0.02)
@@ -161,21 +202,33 @@ def test_distorted_profiles_are_wrong_as_stated():
     assert of_drafts.draft_seconds(view, drafter, K) == pytest.approx(expected, rel=0.02)
     blind = H100.profile(distortion="no-context")
     long_view = make_view([6000] * 16)
-    assert blind.target_seconds(long_view, lengths) == pytest.approx(blind.target_seconds(view, lengths))
-    assert (H100.target_seconds(long_view, lengths) > 1.2 * H100.target_seconds(view, lengths)).all()
+    assert blind.target_seconds(long_view, lengths) == pytest.approx(
+        blind.target_seconds(view, lengths)
+    )
+    assert (
+        H100.target_seconds(long_view, lengths) > 1.2 * H100.target_seconds(view, lengths)
+    ).all()
 
 
 def test_a_profile_is_a_measurement():
     view, lengths = make_view([600] * 16), np.array([16])
-    first, again, other = (H100.profile(seed=seed).target_seconds(view, lengths) for seed in (1, 1, 2))
+    first, again, other = (
+        H100.profile(seed=seed).target_seconds(view, lengths) for seed in (1, 1, 2)
+    )
     assert first == again != other
     assert GroundTruthTime(CURVE).profile().drafts == ()
 
 
 def test_a_live_profile_is_a_ground_truth():
     data = LatencyModel(CURVE, (DRAFT,)).to_dict()
-    ground_truth = GroundTruthTime(CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3)
-    assert (ground_truth.target, ground_truth.drafts, ground_truth.host_seconds) == (CURVE, (DRAFT,), 2e-3)
+    ground_truth = GroundTruthTime(
+        CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3
+    )
+    assert (ground_truth.target, ground_truth.drafts, ground_truth.host_seconds) == (
+        CURVE,
+        (DRAFT,),
+        2e-3,
+    )
 
 
 @pytest.mark.parametrize(

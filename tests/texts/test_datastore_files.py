@@ -35,21 +35,36 @@ def tokenizer():
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch, tokenizer):
     monkeypatch.setattr(
-        datastore, "load_model", lambda name, **options: SimpleNamespace(tokenizer=tokenizer, vocab_size=259)
+        datastore,
+        "load_model",
+        lambda name, **options: SimpleNamespace(tokenizer=tokenizer, vocab_size=259),
     )
 
 
 def texts_of(path: Path, tokenizer) -> list[tuple[str, str]]:
     """What is context and what is counted."""
     texts = list(TextReader("tiny", tokenizer).read(path))
-    return [(tokenizer.decode(t.token_ids[: t.start]), tokenizer.decode(t.token_ids[t.start :])) for t in texts]
+    return [
+        (tokenizer.decode(t.token_ids[: t.start]), tokenizer.decode(t.token_ids[t.start :]))
+        for t in texts
+    ]
 
 
 def test_rows_are_answers_after_their_prompt_or_texts(tmp_path, tokenizer):
-    rows = [{"prompt": "hi", "answer": "yes"}, {"answer": "no"}, {"text": "a b", "prompt": "c"}, {"prompt": "alone"}]
+    rows = [
+        {"prompt": "hi", "answer": "yes"},
+        {"answer": "no"},
+        {"text": "a b", "prompt": "c"},
+        {"prompt": "alone"},
+    ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n\n".join(map(json.dumps, rows)))
-    assert texts_of(path, tokenizer) == [("<user>hi<assistant>", "yes"), ("", "no"), ("", "a b"), ("", "alone")]
+    assert texts_of(path, tokenizer) == [
+        ("<user>hi<assistant>", "yes"),
+        ("", "no"),
+        ("", "a b"),
+        ("", "alone"),
+    ]
     tokenizer.chat_template = None
     assert texts_of(path, tokenizer)[0] == ("", "yes")
 
@@ -65,16 +80,24 @@ def test_answers_of_shards_become_the_tokens_of_today(tmp_path, tokenizer):
     """An older version had one token for 123, today each digit has its own."""
     today = byte_tokenizer(DIGITS)
     prompt, answer = tokenizer("7 is ")["input_ids"], tokenizer("123 123")["input_ids"]
-    path = write_shard(tmp_path, [TokenRow(np.array([*prompt, *answer], dtype=np.int32), len(prompt))])
+    path = write_shard(
+        tmp_path, [TokenRow(np.array([*prompt, *answer], dtype=np.int32), len(prompt))]
+    )
     (text,) = TextReader("tiny", today).read(path)
-    assert list(text.token_ids) == [*prompt, *today("123 123")["input_ids"]] and text.start == len(prompt)
+    assert list(text.token_ids) == [*prompt, *today("123 123")["input_ids"]] and text.start == len(
+        prompt
+    )
     assert 257 in answer and 257 not in text.token_ids
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b'{"text": "a"}\n\n{"other": 1}', r'a\.jsonl, line 3 is no JSON object with a string "answer"'),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n\n{"other": 1}',
+            r'a\.jsonl, line 3 is no JSON object with a string "answer"',
+        ),
         ("a.jsonl", b"{", r"a\.jsonl, line 1 is no JSON"),
         ("a.jsonl", b'{"text": 3}', r"a\.jsonl, line 1 is no JSON"),
         ("a.txt", b"\xff\xfe", r"a\.txt is no text in UTF-8"),
@@ -91,11 +114,16 @@ def test_files_that_cannot_be_used_are_named(tmp_path, name, content, message):
 
 def test_shards_of_another_tokenizer_or_vocabulary_are_refused(tmp_path, tokenizer):
     rows = [TokenRow(np.array([1, 2, 259], dtype=np.int32), 1)]
-    for digest, message in (("other", "made with another tokenizer"), ("", "tokens that 'tiny' does not know")):
+    for digest, message in (
+        ("other", "made with another tokenizer"),
+        ("", "tokens that 'tiny' does not know"),
+    ):
         path = write_shard(tmp_path, rows, digest)
         with pytest.raises(ValueError, match=message):
             build_datastore("tiny", [path], tmp_path / "store")
-    write_shard(tmp_path, [TokenRow(np.array([1, 2], dtype=np.int32), 1)], tokenizer_digest(tokenizer))
+    write_shard(
+        tmp_path, [TokenRow(np.array([1, 2], dtype=np.int32), 1)], tokenizer_digest(tokenizer)
+    )
 
 
 def test_missing_files_and_folders_without_texts_are_named(tmp_path):
@@ -130,7 +158,10 @@ def test_the_commands_build_a_store_and_say_what_it_is(tmp_path, monkeypatch, ca
 
 @pytest.mark.parametrize(
     ("failure", "code", "said"),
-    [(KeyboardInterrupt(), 130, "interrupted: nothing was written"), (OSError(errno.ENOSPC, "full"), 2, "make room")],
+    [
+        (KeyboardInterrupt(), 130, "interrupted: nothing was written"),
+        (OSError(errno.ENOSPC, "full"), 2, "make room"),
+    ],
 )
 def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch, capsys, failure, code, said):
     def fail(descriptor):
@@ -138,6 +169,15 @@ def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch, capsys, failur
 
     (tmp_path / "a.txt").write_text("abc " * 9)
     monkeypatch.setattr(os, "fsync", fail)
-    found = run(monkeypatch, capsys, "build", tmp_path / "a.txt", "--model", "tiny", "--out", tmp_path / "store")
+    found = run(
+        monkeypatch,
+        capsys,
+        "build",
+        tmp_path / "a.txt",
+        "--model",
+        "tiny",
+        "--out",
+        tmp_path / "store",
+    )
     assert found[0] == code and said in found[2]
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

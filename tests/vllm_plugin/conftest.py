@@ -1,5 +1,5 @@
-"""Tests of the plugin without vLLM: a stand-in with the signatures the plugin relies on takes its place (stub/vllm).
-`make test-vllm` runs vLLM itself with a real model (tests/vllm_real)."""
+"""Tests of the plugin without vLLM: a stand-in with the signatures the plugin relies on takes its
+place (stub/vllm). `make test-vllm` runs vLLM itself with a real model (tests/vllm_real)."""
 
 import os
 import sys
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")  # nothing to warn about: see compatibility.slowness
+# nothing to warn about: see compatibility.slowness
+os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")
 collect_ignore_glob = []
 if find_spec("vllm") is None:
     sys.path.insert(0, str(Path(__file__).parent / "stub"))

@@ -1,4 +1,5 @@
-"""What `--act` measures, keeps and shows: windows with speculation and without, on the same traffic."""
+"""What `--act` measures, keeps and shows: windows with speculation and without, on the same
+traffic."""
 
 import json
 import logging
@@ -23,7 +24,14 @@ from toy_engine import make_config
 from smartspec.vllm_plugin.ab import __main__ as ab
 from smartspec.vllm_plugin.ab.comparison import ACT, GUARD, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
-from smartspec.vllm_plugin.ab.results import ALL, Level, Results, ResultsFile, level_name, t_quantile
+from smartspec.vllm_plugin.ab.results import (
+    ALL,
+    Level,
+    Results,
+    ResultsFile,
+    level_name,
+    t_quantile,
+)
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Part, Window
 from smartspec.vllm_plugin.costs.steps import StepCosts
 from smartspec.vllm_plugin.file_thread import FileThread
@@ -71,7 +79,9 @@ def test_the_ratio_is_that_of_the_same_traffic_with_and_without(tmp_path, caplog
         serve(engine, 0, num_requests=500, tokens=100)
     seconds = {}
     for policy in ("off", "fixed:3"):
-        alone = engine_of(tmp_path / policy, acceptance=0.8, seconds=SLOW, settings={"policy": policy})
+        alone = engine_of(
+            tmp_path / policy, acceptance=0.8, seconds=SLOW, settings={"policy": policy}
+        )
         serve(alone, 0, num_requests=200, tokens=100)
         seconds[policy] = alone.now
     found = off_metrics(tmp_path)
@@ -92,7 +102,11 @@ def test_it_stays_lossless_and_forgets_who_ended_in_a_window(tmp_path):
         serve(engine, 400, num_requests=1)
         speculation = engine.scheduler.speculation
         assert (
-            len({*speculation.decider.callers._known} - {*speculation._ended_requests, *speculation._old_requests}) <= 1
+            len(
+                {*speculation.decider.callers._known}
+                - {*speculation._ended_requests, *speculation._old_requests}
+            )
+            <= 1
         )
 
 
@@ -101,7 +115,9 @@ def test_the_steps_that_try_lengths_are_in_no_pair(tmp_path, monkeypatch):
     engine = engine_of(tmp_path, seconds=SLOW, settings={"policy": "goodput", "act": True})
     toggle, begins = engine.scheduler.toggle, []
     begin = toggle._meter.begin
-    monkeypatch.setattr(toggle._meter, "begin", lambda *each: (begins.append(engine.now), begin(*each)))
+    monkeypatch.setattr(
+        toggle._meter, "begin", lambda *each: (begins.append(engine.now), begin(*each))
+    )
     monkeypatch.setattr(StepCosts, "is_complete", property(lambda self: engine.now > 90))
     serve(engine, 0, num_requests=60, tokens=100)
     assert engine.now > 90 and begins[0] > 90
@@ -153,8 +169,12 @@ def test_windows_without_traffic_count_for_nothing():
     speeds = {None: 20.0, WINDOW: 10.0}
     part = next(windows)
     for number in range(12):
-        part = windows.send(window(part, speeds[part.reason], tokens=3 if number in (2, 5) else 500))
-    assert len(pairs) == 4 and {round(each.log_ratio, 9) for each in pairs} == {round(math.log(2), 9)}
+        part = windows.send(
+            window(part, speeds[part.reason], tokens=3 if number in (2, 5) else 500)
+        )
+    assert len(pairs) == 4 and {round(each.log_ratio, 9) for each in pairs} == {
+        round(math.log(2), 9)
+    }
 
 
 def test_a_pause_between_two_windows_parts_them():
@@ -213,7 +233,12 @@ def test_a_step_as_long_as_a_window_counts_for_nothing():
     for now in (1.0, 2.0, 3.0, 4.0, 4000.0, 4001.0, 3000.0, 3001.0):
         meter.finish_step(now, tokens=8, requests=4, is_idle=False)
     found = meter.end(3001.0)
-    assert (found.steps, found.tokens, found.busy_seconds, found.request_seconds) == (3, 24, 3.0, 12.0)
+    assert (found.steps, found.tokens, found.busy_seconds, found.request_seconds) == (
+        3,
+        24,
+        3.0,
+        12.0,
+    )
     assert found.speed == 2.0 and found.tokens_per_second == 8.0 and found.requests == 4.0
 
 
@@ -231,7 +256,9 @@ def test_pauses_of_traffic_count_for_nothing():
 def test_the_guard_needs_three_rounds_and_their_mean():
     noisy = deque([9.0, 10.0] + [9.9, 10.0] * 3 + [9.0, 10.0] + [8.0, 10.0, 8.0, 10.0, 10.1, 10.0])
     said: list = []
-    reasons = play(guard(said).watch(), lambda part: 1.0 if part.seconds > 9 else noisy.popleft(), 17)
+    reasons = play(
+        guard(said).watch(), lambda part: 1.0 if part.seconds > 9 else noisy.popleft(), 17
+    )
     assert GUARD not in reasons and not [each for each in said if isinstance(each, tuple)]
     losing = play(guard(said).watch(), lambda part: 9.5 if part.reason is None else 10.0, 10)
     assert losing[-1] == GUARD and said[-1][0] == pytest.approx(0.95)
@@ -240,7 +267,9 @@ def test_the_guard_needs_three_rounds_and_their_mean():
 def test_after_a_pair_that_loses_the_guard_judges(tmp_path):
     said: list = []
     reasons = play(
-        compare(lambda pair: None, guard(said), lambda: True), lambda part: 9.0 if part.reason is None else 10.0, 10
+        compare(lambda pair: None, guard(said), lambda: True),
+        lambda part: 9.0 if part.reason is None else 10.0,
+        10,
     )
     assert reasons == [None, WINDOW] * 4 + [GUARD, None]
     assert said[-1] == (pytest.approx(0.9), 4.0, 300.0)
@@ -261,13 +290,15 @@ def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
     serve(engine, 0, num_requests=120, tokens=100)
     pairs = off_metrics(tmp_path)["ab_pairs-0-all"]
     kept = engine.scheduler.toggle._make_windows.__self__._keep.__closure__
-    next(c.cell_contents for c in kept if isinstance(c.cell_contents, ResultsFile)).close()  # as the process' end does
+    # as the process' end does
+    next(c.cell_contents for c in kept if isinstance(c.cell_contents, ResultsFile)).close()
     engine_of(tmp_path, settings={"act": True}).wait_for_files()
     assert pairs >= 1 and off_metrics(tmp_path)["ab_pairs-0-all"] == pairs
 
 
 def test_an_engine_whose_server_was_killed_leaves_its_results_to_the_next(tmp_path, monkeypatch):
-    """vLLM's engine lives on after a kill -9 of the process that answers HTTP, and has the file's lock."""
+    """vLLM's engine lives on after a kill -9 of the process that answers HTTP, and has the file's
+    lock."""
     first = engine_of(tmp_path, settings={"act": True})
     (lock,) = (tmp_path / "cache" / "vllm").glob("ab-*.lock")
     monkeypatch.setattr(os, "getppid", lambda: 1)
@@ -282,7 +313,8 @@ def test_an_engine_whose_server_was_killed_leaves_its_results_to_the_next(tmp_pa
         "{",
         "[]",
         '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600}}}}',
-        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600, "levels": {"all": {}}}}}}',
+        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600, '
+        '"levels": {"all": {}}}}}}',
     ],
 )
 def test_unusable_results_are_put_aside(text, tmp_path, caplog):
@@ -307,7 +339,10 @@ def no_file_may_grow():
 
 def test_a_full_disk_loses_nothing(tmp_path, caplog):
     files = FileThread()
-    file, metrics = ResultsFile(tmp_path, {"model": "toy"}), ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0, files)
+    file, metrics = (
+        ResultsFile(tmp_path, {"model": "toy"}),
+        ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0, files),
+    )
     found = results_of([1.2, 1.2])
     with no_file_may_grow():
         for _ in range(2):
@@ -328,19 +363,32 @@ def test_a_full_disk_loses_nothing(tmp_path, caplog):
 def test_a_folder_that_cannot_be_made_costs_the_file_alone(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     file = ResultsFile(tmp_path / "file", {})
-    assert file.path is None and file.load().levels == {} and "not kept for the next start" in caplog.text
+    assert (
+        file.path is None
+        and file.load().levels == {}
+        and "not kept for the next start" in caplog.text
+    )
     file.store(results_of([1.0]))
 
 
 @pytest.mark.parametrize(("value", "act"), [("1", True), ("true", True), ("0", False), ("", False)])
 def test_the_setting(value, act):
     assert Settings.read({}, {"SMARTSPEC_ACT": value}).act is act
-    assert Settings.read({"smartspec": {"act": act, "guard": 0.9}}, {}) == Settings(act=act, guard=0.9)
+    assert Settings.read({"smartspec": {"act": act, "guard": 0.9}}, {}) == Settings(
+        act=act, guard=0.9
+    )
 
 
 @pytest.mark.parametrize(
     "section",
-    [{"act": "yes"}, {"act": 3}, {"guard": -1}, {"guard": True}, {"guard": "x"}, {"act": True, "policy": "observe"}],
+    [
+        {"act": "yes"},
+        {"act": 3},
+        {"guard": -1},
+        {"guard": True},
+        {"guard": "x"},
+        {"act": True, "policy": "observe"},
+    ],
 )
 def test_a_wrong_setting_is_named(section):
     with pytest.raises(ValueError, match=next(iter(section))):
@@ -382,7 +430,12 @@ def test_the_table_of_ab(tmp_path, capsys):
     for ratio in (0.9, 0.95):
         found.add(pair(10 * ratio, 10, requests=64.0))
     with server_of(shown(tmp_path, found, results_of([1.0]))) as url:
-        assert ab.main([url]) == ab.main([f"{url}/metrics"]) == ab.main([url.removeprefix("http://")]) == 0
+        assert (
+            ab.main([url])
+            == ab.main([f"{url}/metrics"])
+            == ab.main([url.removeprefix("http://")])
+            == 0
+        )
         printed = capsys.readouterr().out
         assert ab.main([url, "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
@@ -391,7 +444,10 @@ def test_the_table_of_ab(tmp_path, capsys):
     assert "4 or more      5" in printed and "1.229" in printed and "0.925" in printed
     assert "Engine 1 serves without drafts now (switch)." in printed
     rows = {(row["engine"], row["requests"]): row for row in report["rows"]}
-    assert rows[("0", "64")]["ratio"] == pytest.approx(0.9247, abs=1e-3) and rows[("0", "64")]["low"] is None
+    assert (
+        rows[("0", "64")]["ratio"] == pytest.approx(0.9247, abs=1e-3)
+        and rows[("0", "64")]["low"] is None
+    )
     assert rows[("0", "4")]["low"] < rows[("0", "4")]["ratio"] < rows[("0", "4")]["high"]
     assert rows[("0", "64")]["on_throughput"] == pytest.approx(64 * rows[("0", "64")]["on_speed"])
 
@@ -413,20 +469,24 @@ def test_what_ab_says_where_there_is_nothing(tmp_path, capsys):
 
 
 def offs_of(ratio: float, scatter: float, days: float) -> list[float]:
-    """When a guard switches off speculation of this ratio, in seconds; each measured ratio scatters so much."""
+    """When a guard switches off speculation of this ratio, in seconds; each measured ratio scatters
+    so much."""
     draws, now, offs = random.Random(1), 0.0, []
     windows = Guard(0.97, lambda _: None, lambda *_: offs.append(now)).watch()
     part = next(windows)
     while now < days * 24 * 3600:
         now += part.seconds
-        speed = 10 * (1.0 if part.reason else ratio) * math.exp(draws.gauss(0, scatter / math.sqrt(2)))
+        speed = (
+            10 * (1.0 if part.reason else ratio) * math.exp(draws.gauss(0, scatter / math.sqrt(2)))
+        )
         part = windows.send(window(part, speed))
     return offs
 
 
 def test_a_guard_whose_ratios_scatter():
     assert not offs_of(1.1, 0.05, days=30)
-    assert len(offs_of(1.1, 0.1, days=30)) < 60  # of 5 minutes each: less than a hundredth of the time
+    # of 5 minutes each: less than a hundredth of the time
+    assert len(offs_of(1.1, 0.1, days=30)) < 60
     assert offs_of(0.9, 0.05, days=1)[0] < 300
     off_in_a_row = offs_of(0.8, 0.05, days=1)
     assert [round(b - a) for a, b in pairwise(off_in_a_row)][:5] == [

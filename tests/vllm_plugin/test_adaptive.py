@@ -1,4 +1,5 @@
-"""Beside vLLM's adaptive verification: depth is decided here, what is verified by vLLM's workers, by our step times."""
+"""Beside vLLM's adaptive verification: depth is decided here, what is verified by vLLM's workers,
+by our step times."""
 
 import logging
 
@@ -9,7 +10,13 @@ from toy_engine import FULL_GRAPHS, assert_texts_are_right, make_config, run
 from smartspec.control import BatchView, CostCurve, DrafterView, LatencyModel
 from smartspec.control.records import DrafterSpec
 from smartspec.vllm_plugin.compatibility import EXECUTOR
-from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS_SPACING, CostCurves, cost_curves, token_sizes
+from smartspec.vllm_plugin.step.adaptive import (
+    ADMITTED,
+    COSTS_SPACING,
+    CostCurves,
+    cost_curves,
+    token_sizes,
+)
 
 
 def adaptive_config(tmp_path, **changes):
@@ -31,11 +38,14 @@ def test_texts_are_right_depth_varies_and_costs_are_sent(tmp_path, caplog):
     sent = [number for number, costs in enumerate(engine.costs) if costs is not None]
     assert len(sent) > 1 and set(np.diff(sent)) == {COSTS_SPACING}
     assert all(isinstance(engine.costs[number], CostCurves) for number in sent)
-    assert dict(engine.costs[sent[-1]].verify)[16] == pytest.approx(20 + 16, rel=0.15), "20 ms a pass, 1 ms a token"
+    assert dict(engine.costs[sent[-1]].verify)[16] == pytest.approx(20 + 16, rel=0.15), (
+        "20 ms a pass, 1 ms a token"
+    )
 
 
 def test_what_was_not_verified_says_nothing_of_acceptance(tmp_path):
-    """Half of the drafts are not verified, at random. Counted as rejected, acceptance would be 0.35 or so."""
+    """Half of the drafts are not verified, at random. Counted as rejected, acceptance would be 0.35
+    or so."""
     engine = run(adaptive_config(tmp_path), admits=tell, max_tokens=400, acceptance=0.7)
     table = engine.scheduler.speculation.learner.controller.state()["acceptance"]["draft_model"]
     assert table["observations"][0] > 100 and table["acceptance"][0] == pytest.approx(0.7, abs=0.1)
@@ -57,13 +67,17 @@ def test_without_a_sound_answer_vllm_goes_its_own_way(told, said, tmp_path, capl
 
 
 def test_vllms_own_step_times_can_be_kept(tmp_path):
-    engine = run(adaptive_config(tmp_path, settings={"verification": "vllm"}), admits=tell, max_tokens=200)
+    engine = run(
+        adaptive_config(tmp_path, settings={"verification": "vllm"}), admits=tell, max_tokens=200
+    )
     assert_texts_are_right(engine)
     assert not any(engine.costs) and engine.costs
 
 
 def test_another_executor_leaves_the_scheduler_to_vllm(tmp_path, caplog):
-    engine = run(adaptive_config(tmp_path, distributed_executor_backend="ray"), admits=tell, num_requests=1)
+    engine = run(
+        adaptive_config(tmp_path, distributed_executor_backend="ray"), admits=tell, num_requests=1
+    )
     assert engine.scheduler.__class__.__name__ == "AsyncScheduler"
     assert f"needs --distributed-executor-backend {EXECUTOR}" in caplog.text
 
@@ -75,13 +89,21 @@ def test_curves_are_those_of_the_cost_model_at_the_batchs_context():
     lengths = np.full(16, 5)
     view = BatchView(np.arange(16), np.full(16, 500), lengths, drafters=(DrafterView(lengths),))
     curves = cost_curves(latency, view, 3, (1, 16, 64, 256), max_rows=32)
-    assert [size for size, _ in curves.verify] == [1, 16, 64, 256] and [n for n, _ in curves.draft] == [1, 16, 32]
+    assert [size for size, _ in curves.verify] == [1, 16, 64, 256] and [
+        n for n, _ in curves.draft
+    ] == [1, 16, 32]
     seconds = dict(curves.verify)
     assert seconds[16] == pytest.approx(6 + 1e3 * 1e-8 * 16 * 501)
     assert seconds[256] == pytest.approx(seconds[16] + 1e3 * 1e-4 * (256 - 32), rel=1e-3)
     assert seconds[1] == pytest.approx(6.0, rel=1e-2)
-    assert dict(curves.draft)[16] == pytest.approx(2 * (0.4 + 0.016)), "the first of three passes runs in any case"
-    assert cost_curves(latency, view, 0, (1, 16), max_rows=32).draft == ((1, 0.0), (16, 0.0), (32, 0.0))
+    assert dict(curves.draft)[16] == pytest.approx(2 * (0.4 + 0.016)), (
+        "the first of three passes runs in any case"
+    )
+    assert cost_curves(latency, view, 0, (1, 16), max_rows=32).draft == (
+        (1, 0.0),
+        (16, 0.0),
+        (32, 0.0),
+    )
 
 
 def test_costs_are_sent_for_captured_sizes_and_beyond(tmp_path):

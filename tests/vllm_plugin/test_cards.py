@@ -33,7 +33,9 @@ def card(tmp_path) -> Path:
 
 
 def started(tmp_path, card, **changes):
-    return vllm_plugin.Scheduler(make_config(tmp_path / "new", **METHOD, settings={"card": str(card)}, **changes))
+    return vllm_plugin.Scheduler(
+        make_config(tmp_path / "new", **METHOD, settings={"card": str(card)}, **changes)
+    )
 
 
 def test_a_new_server_starts_from_it(tmp_path, card):
@@ -50,13 +52,15 @@ def test_a_new_server_starts_from_it(tmp_path, card):
 
 
 def test_its_step_times_are_those_of_the_engine(tmp_path, card):
-    """Of steps as observed: up to 8 requests of 5 tokens, and 4 passes, of which vLLM always runs one. That one is in
-    the time of the target's pass."""
+    """Of steps as observed: up to 8 requests of 5 tokens, and 4 passes, of which vLLM always runs
+    one. That one is in the time of the target's pass."""
     latency = started(tmp_path, card).speculation.learner.latency
     base, per_token, per_pass = 0.02, 0.001, 0.002
     (draft,) = latency.drafts
     for rows in (1, 3, 8):
-        seconds = float(latency.target.seconds(5 * rows, 300 * rows, rows) + 3 * draft.seconds(rows, rows=rows))
+        seconds = float(
+            latency.target.seconds(5 * rows, 300 * rows, rows) + 3 * draft.seconds(rows, rows=rows)
+        )
         assert seconds == pytest.approx(base + 5 * rows * per_token + 4 * per_pass, rel=0.05)
 
 
@@ -70,7 +74,9 @@ def test_a_card_that_does_not_fit_is_left_out_with_a_warning(tmp_path, card, cap
         card = tmp_path / "none.json"
     scheduler = started(tmp_path, card)
     assert scheduler.speculation is not None and scheduler.speculation.learner.controller is None
-    (said,) = [record.getMessage() for record in caplog.records if "is not used" in record.getMessage()]
+    (said,) = [
+        record.getMessage() for record in caplog.records if "is not used" in record.getMessage()
+    ]
     assert str(card) in said and "learned from the first steps" in said
 
 
@@ -103,18 +109,41 @@ def test_observe_leaves_drafts_to_vllm():
         assert theirs["speculation"] == json.loads(given)
         assert theirs["additional"] == {"smartspec": {"policy": "observe"}}
         alone = added(made("MODEL", "--observe", machine=machine))["speculation"]
-        assert alone == {"num_speculative_tokens": 5, "method": "ngram" if machine is CPU else "ngram_gpu"} | LOOKUP
-        head = added(made("MODEL", "--observe", "--spec-method", "eagle3", "--spec-model", "H", machine=machine))
-        assert head["speculation"] == {"method": "eagle3", "model": "H", "num_speculative_tokens": 5}
+        assert (
+            alone
+            == {"num_speculative_tokens": 5, "method": "ngram" if machine is CPU else "ngram_gpu"}
+            | LOOKUP
+        )
+        head = added(
+            made(
+                "MODEL",
+                "--observe",
+                "--spec-method",
+                "eagle3",
+                "--spec-model",
+                "H",
+                machine=machine,
+            )
+        )
+        assert head["speculation"] == {
+            "method": "eagle3",
+            "model": "H",
+            "num_speculative_tokens": 5,
+        }
     by_environment = added(made("MODEL", environment={"SMARTSPEC_POLICY": "observe"}, machine=CPU))
     assert by_environment["speculation"]["method"] == "ngram"
 
 
 def test_what_is_observed_on_a_gpu_fits_what_decides_there():
     """By default both draft by the same method, or a card would be of no use to the next start."""
-    methods = {added(made("MODEL", *words, machine=GPU))["speculation"]["method"] for words in ([], ["--observe"])}
+    methods = {
+        added(made("MODEL", *words, machine=GPU))["speculation"]["method"]
+        for words in ([], ["--observe"])
+    }
     assert methods == {"ngram_gpu"}
-    with pytest.raises(ValueError, match="switches vLLM's V2 runner off: n-gram drafts would make vLLM slower"):
+    with pytest.raises(
+        ValueError, match="switches vLLM's V2 runner off: n-gram drafts would make vLLM slower"
+    ):
         made("MODEL", "--observe", machine=replace(GPU, has_v2=False))
     named = made("MODEL", "--observe", "--spec-method", "ngram", machine=replace(GPU, has_v2=False))
     assert added(named)["speculation"] == {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
@@ -142,4 +171,6 @@ def test_a_table_with_longer_drafts_than_there_are_is_refused():
 def test_the_help_names_both(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert {"--observe", "--card"} <= set(capsys.readouterr().out.replace("]", " ").replace("[", " ").split())
+    assert {"--observe", "--card"} <= set(
+        capsys.readouterr().out.replace("]", " ").replace("[", " ").split()
+    )

@@ -1,4 +1,5 @@
-"""The check of vLLM's source: it names what is missing in it, and it imports neither vLLM nor what the plugin needs."""
+"""The check of vLLM's source: it names what is missing in it, and it imports neither vLLM nor what
+the plugin needs."""
 
 import ast
 import os
@@ -27,11 +28,16 @@ def make_tree(folder: Path, version: str | None = "0.32.0") -> Path:
             file.write(f"class {need.owner}({base}):\n    known: int\n" if need.owner else "")
             for name, parameters in need.methods.items():
                 file.write(f"{indent}def {name}({', '.join((*parameters, 'more=None'))}):\n")
-                file.write("".join(f"        self.{name} = 1\n" for name in need.attributes) + "        pass\n")
+                file.write(
+                    "".join(f"        self.{name} = 1\n" for name in need.attributes)
+                    + "        pass\n"
+                )
             if not need.methods:
                 file.write("".join(f"    {name}: int = 1\n" for name in need.attributes))
     if version is not None:
-        (package / "_version.py").write_text(f"__version__ = version = '{version}'\n__commit_id__ = commit_id = 'g1'\n")
+        (package / "_version.py").write_text(
+            f"__version__ = version = '{version}'\n__commit_id__ = commit_id = 'g1'\n"
+        )
     return package
 
 
@@ -46,7 +52,10 @@ def test_a_source_that_has_everything(version, tmp_path, capsys):
     package = make_tree(tmp_path, version)
     assert check.main([str(tmp_path)]) == check.main([str(package)]) == 0
     said = capsys.readouterr().out
-    assert f"vLLM {version or 'of a clone'} in {package}" in said and "that the plugin needs are there" in said
+    assert (
+        f"vLLM {version or 'of a clone'} in {package}" in said
+        and "that the plugin needs are there" in said
+    )
     assert "untested" not in said and "adaptive verification" not in said
     assert "tested nowhere yet: dspark, PARD" in said
 
@@ -57,7 +66,9 @@ def test_what_adaptive_verification_lacks_is_said_and_hinders_nothing(name, tmp_
     replace(package / "v1/worker/gpu/spec_decode/adaptive_verification.py", name, "other")
     assert check.main([str(tmp_path)]) == 0 and not check.missing_members(package)
     said = capsys.readouterr().out
-    assert f"vLLM's own step times are used: AdaptiveVerificationManager.{name} does not exist" in said
+    assert (
+        f"vLLM's own step times are used: AdaptiveVerificationManager.{name} does not exist" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,12 @@ def test_what_adaptive_verification_lacks_is_said_and_hinders_nothing(name, tmp_
             "Scheduler.update_from_output takes self, outputs, more; "
             "expected self, scheduler_output, model_runner_output",
         ),
-        (SCHEDULER, "self.dynamic_sd_lookup", "self.table", "Scheduler.dynamic_sd_lookup does not exist"),
+        (
+            SCHEDULER,
+            "self.dynamic_sd_lookup",
+            "self.table",
+            "Scheduler.dynamic_sd_lookup does not exist",
+        ),
         (SCHEDULER, "class Scheduler(", "class Plan(", f"Scheduler: {SCHEDULER} has no such class"),
         ("v1/request.py", "spec_token_ids", "drafts", "Request.spec_token_ids does not exist"),
     ],
@@ -113,7 +129,8 @@ def test_it_runs_where_there_is_no_vllm(tmp_path):
     make_tree(tmp_path / "source")
     environment = os.environ | {"PYTHONPATH": str(Path(check.__file__).parents[2])}
     program = (
-        "import sys; from smartspec.vllm_plugin.check import main; main(sys.argv[1:]); print('vllm' in sys.modules)"
+        "import sys; from smartspec.vllm_plugin.check import main; main(sys.argv[1:]); "
+        "print('vllm' in sys.modules)"
     )
     command = [sys.executable, "-S", "-c", program, str(tmp_path / "source")]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
@@ -156,7 +173,11 @@ def names_touched(path: Path) -> set[tuple[str, str]]:
 def test_every_name_of_vllm_that_is_touched_is_checked():
     known = {(need.owner, name) for need in NEEDS for name in (*need.methods, *need.attributes)}
     folder = Path(check.__file__).parent
-    files = [path for path in folder.rglob("*.py") if "serve" not in path.parts and path.name != "check.py"]
+    files = [
+        path
+        for path in folder.rglob("*.py")
+        if "serve" not in path.parts and path.name != "check.py"
+    ]
     touched = set().union(*map(names_touched, files))
     assert len(touched) > 50
     assert not touched - known, touched - known
@@ -164,8 +185,22 @@ def test_every_name_of_vllm_that_is_touched_is_checked():
 
 def test_names_of_vllm_are_read_plainly():
     """getattr with a default hides that a name is gone. What others may leave out is named here."""
-    left_out = {"num_lookahead_tokens", "has_admitted_counts", "adaptive_verification", "reason", "kv_cache_specs"}
+    left_out = {
+        "num_lookahead_tokens",
+        "has_admitted_counts",
+        "adaptive_verification",
+        "reason",
+        "kv_cache_specs",
+    }
     for path in Path(check.__file__).parent.rglob("*.py"):
-        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
-        names = [call.args[1] for call in calls if getattr(call.func, "id", "") == "getattr" and len(call.args) > 2]
+        calls = [
+            node
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Call)
+        ]
+        names = [
+            call.args[1]
+            for call in calls
+            if getattr(call.func, "id", "") == "getattr" and len(call.args) > 2
+        ]
         assert {name.value for name in names if isinstance(name, ast.Constant)} <= left_out, path

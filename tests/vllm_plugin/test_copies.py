@@ -20,7 +20,9 @@ class Passages(ToyEngine):
             start = self.computed[name] + 1
             follows = self.follows(before.get(name), name, start)
             is_right = self._random.random(4) < (0.97 if follows else 0.25)
-            self.drafts[name] = [token(name, start + i) if right else VOCABULARY for i, right in enumerate(is_right)]
+            self.drafts[name] = [
+                token(name, start + i) if right else VOCABULARY for i, right in enumerate(is_right)
+            ]
 
     def follows(self, draft, name, end) -> bool:
         """Whether the newest token is the one a draft was about to copy."""
@@ -29,7 +31,9 @@ class Passages(ToyEngine):
 
 def serve(tmp_path, engine_class, method="ngram", policy="goodput", **options) -> ToyEngine:
     settings = {"policy": policy, "decision_log": str(tmp_path / "log")}
-    engine = engine_class(Scheduler(make_config(tmp_path, method=method, settings=settings)), **options)
+    engine = engine_class(
+        Scheduler(make_config(tmp_path, method=method, settings=settings)), **options
+    )
     for number in range(6):
         engine.add(number, prompt_tokens=20, max_tokens=300)
     engine.run()
@@ -73,7 +77,11 @@ def test_passages_are_drafted_longer_than_beginnings(tmp_path):
 
 
 def test_methods_that_do_not_copy_have_one_kind_of_draft(tmp_path):
-    for method, matches in (("ngram", LEAST_FOLLOWED), ("suffix", LEAST_FOLLOWED), ("medusa", (0,))):
+    for method, matches in (
+        ("ngram", LEAST_FOLLOWED),
+        ("suffix", LEAST_FOLLOWED),
+        ("medusa", (0,)),
+    ):
         folder = tmp_path / method
         folder.mkdir()
         serve(folder, ToyEngine, method=method)

@@ -1,4 +1,5 @@
-"""What steps take: learned from steps, kept on disk, and not believed when the file is of something else."""
+"""What steps take: learned from steps, kept on disk, and not believed when the file is of something
+else."""
 
 import json
 
@@ -21,7 +22,11 @@ def test_a_trial_tries_every_length():
     while not costs.is_complete:
         lengths.append(costs.next_trial(range(6)))
         costs.add(StepSize(1, 1 + lengths[-1], 1 + lengths[-1]), 100, 0.02 + 0.001 * lengths[-1])
-    assert len(lengths) == TRIAL_STEPS and set(lengths) == set(range(6)) and lengths[:4] == [0, 0, 5, 5]
+    assert (
+        len(lengths) == TRIAL_STEPS
+        and set(lengths) == set(range(6))
+        and lengths[:4] == [0, 0, 5, 5]
+    )
     assert costs.fit().target.seconds(4.0, 100, 1) == pytest.approx(0.023, rel=0.01)
 
 
@@ -38,7 +43,9 @@ def test_every_length_is_tried_where_steps_share_a_decision(steps_of_a_decision)
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_a_trial_ends_where_every_step_has_prefill(method, tmp_path):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, method=method)), has_passes=method == "draft_model")
+    engine = ToyEngine(
+        Scheduler(make_config(tmp_path, method=method)), has_passes=method == "draft_model"
+    )
     engine.scheduler.max_num_scheduled_tokens = 12
     learner = engine.scheduler.speculation.learner
     engine.add(0, prompt_tokens=4, max_tokens=400)
@@ -53,7 +60,9 @@ def test_a_trial_ends_where_every_step_has_prefill(method, tmp_path):
     engine.run()
     steps, latency = ends[0]
     assert MIXED_TRIAL_STEPS <= steps < MIXED_TRIAL_STEPS + 4
-    tried = engine.draft_lengths if method == "draft_model" else list(map(sum, engine.verified_lengths))
+    tried = (
+        engine.draft_lengths if method == "draft_model" else list(map(sum, engine.verified_lengths))
+    )
     assert set(range(5)) <= set(tried[:steps])
     assert latency.target.seconds(12.0, 100, 2) == pytest.approx(0.032, rel=0.1)
 
@@ -102,7 +111,9 @@ def test_the_controller_goes_on_with_the_costs_of_all_steps(tmp_path):
     learner = engine.scheduler.speculation.learner
     assert learner.controller.controller._latency is learner.latency
     base, per_token, per_pass = engine.seconds
-    assert learner.latency.target.seconds(6.0, 1800, 6) == pytest.approx(base + 6 * per_token + per_pass, rel=0.05)
+    assert learner.latency.target.seconds(6.0, 1800, 6) == pytest.approx(
+        base + 6 * per_token + per_pass, rel=0.05
+    )
     assert learner.latency.drafts[0].seconds(6.0) == pytest.approx(per_pass, rel=0.2)
 
 
@@ -136,14 +147,32 @@ def test_draft_passes_count_in_the_step_whose_time_has_them(is_later):
     """With vLLM's V2 runner the passes of a step's drafts are in the time of the next step."""
     found, nothing = [], lambda *_: None
     drafter = DrafterSpec("draft_model", has_passes=True, kept_passes=1)
-    learner = Learner(drafter, found.append, None, on_steps=nothing, on_costs=nothing, has_late_drafts=lambda: is_later)
+    learner = Learner(
+        drafter,
+        found.append,
+        None,
+        on_steps=nothing,
+        on_costs=nothing,
+        has_late_drafts=lambda: is_later,
+    )
     made = 0
     for rows in [1, 8] * TRIAL_STEPS:
         verified, before, made = made, made, learner.costs.next_trial(range(5))
         step = Step(
-            None, 0.0, Prefill(), {str(row): verified for row in range(rows)}, rows * verified, rows, 100 * rows, made
+            None,
+            0.0,
+            Prefill(),
+            {str(row): verified for row in range(rows)},
+            rows * verified,
+            rows,
+            100 * rows,
+            made,
         )
-        step.seconds = 0.02 + 0.0005 * rows * (1 + verified) + 0.003 * max((before if is_later else made) - 1, 0)
+        step.seconds = (
+            0.02
+            + 0.0005 * rows * (1 + verified)
+            + 0.003 * max((before if is_later else made) - 1, 0)
+        )
         learner.learn(step, EmittedTokens({}))
         learner.report()
     assert found[0].drafts[0].seconds(1.0) == pytest.approx(0.003, rel=0.1)
@@ -151,14 +180,21 @@ def test_draft_passes_count_in_the_step_whose_time_has_them(is_later):
 
 @pytest.mark.parametrize("seconds", [0.0001, 0.02, 0.2])
 def test_the_target_has_a_part_of_every_step(seconds):
-    """Steps that took less than was predicted for their draft passes alone were refused as without a target's pass."""
+    """Steps that took less than was predicted for their draft passes alone were refused as without
+    a target's pass."""
     drafter = DrafterSpec("draft_model", has_passes=True)
-    learner = Learner(drafter, lambda _: None, None, on_steps=None, on_costs=None, has_late_drafts=lambda: False)
+    learner = Learner(
+        drafter, lambda _: None, None, on_steps=None, on_costs=None, has_late_drafts=lambda: False
+    )
     learner.latency = LatencyModel(CostCurve.linear(0.02, 0.001), (CostCurve.linear(0.05, 0.0),))
     view = BatchView(np.arange(2), np.full(2, 50), np.full(2, 4), (DrafterView(np.full(2, 4)),))
     decision = Decision(("a", "b"), view, Prefill(), np.full(2, 1), 1, cut_off=None)
-    step = Step(None, 0.0, Prefill(), {"a": 1, "b": 1}, 2, 2, 100, draft_length=1, decision=decision)
+    step = Step(
+        None, 0.0, Prefill(), {"a": 1, "b": 1}, 2, 2, 100, draft_length=1, decision=decision
+    )
     step.timed_length, step.seconds = 1, seconds
     split = learner._split(step)
     assert split.target > 0.0 and split.total == pytest.approx(seconds)
-    assert split.draft == pytest.approx(min(0.05, seconds * 0.05 / 0.074) if seconds < 0.05 else 0.05)
+    assert split.draft == pytest.approx(
+        min(0.05, seconds * 0.05 / 0.074) if seconds < 0.05 else 0.05
+    )

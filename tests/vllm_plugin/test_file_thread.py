@@ -1,4 +1,5 @@
-"""A folder that hangs, as of a file server that is gone, costs no answer: neither of the scheduler nor of /metrics."""
+"""A folder that hangs, as of a file server that is gone, costs no answer: neither of the scheduler
+nor of /metrics."""
 
 import io
 import os
@@ -14,11 +15,14 @@ from smartspec.vllm_plugin import Scheduler, stat_logger
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.observed.collector import ObservationCollector
 
-CALLS = [(os, name) for name in ("stat", "open", "mkdir", "replace", "unlink", "scandir")] + [(io, "open")]
+CALLS = [(os, name) for name in ("stat", "open", "mkdir", "replace", "unlink", "scandir")] + [
+    (io, "open")
+]
 
 
 class Hanging:
-    """From begin to end, calls about files in this folder wait. In this thread they are noted, and fail."""
+    """From begin to end, calls about files in this folder wait. In this thread they are noted, and
+    fail."""
 
     def __init__(self, folder: Path, monkeypatch):
         self._monkeypatch = monkeypatch
@@ -63,10 +67,13 @@ def serve(engine: ToyEngine, first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"policy": "observe"}, {"act": True}, {"policy": "fixed:3", "decision_log": "LOG"}]
+    "settings",
+    [{}, {"policy": "observe"}, {"act": True}, {"policy": "fixed:3", "decision_log": "LOG"}],
 )
 def test_a_folder_that_hangs_costs_no_answer(settings, tmp_path, hanging, caplog):
-    settings = {name: str(tmp_path / "log") if value == "LOG" else value for name, value in settings.items()}
+    settings = {
+        name: str(tmp_path / "log") if value == "LOG" else value for name, value in settings.items()
+    }
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
     serve(engine, 0)
     assert engine.scheduler.files.wait(120.0)
@@ -82,11 +89,17 @@ def test_a_folder_that_hangs_costs_no_answer(settings, tmp_path, hanging, caplog
 
 
 @pytest.mark.parametrize("settings", [{}, {"policy": "observe"}, {"act": True}])
-def test_a_folder_that_hangs_from_the_start_costs_what_is_kept_there(settings, tmp_path, hanging, caplog):
+def test_a_folder_that_hangs_from_the_start_costs_what_is_kept_there(
+    settings, tmp_path, hanging, caplog
+):
     hanging.begin()
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
     serve(engine, 0)
-    assert not hanging.noted and engine.scheduler.speculation is not None and engine.scheduler.toggle is not None
+    assert (
+        not hanging.noted
+        and engine.scheduler.speculation is not None
+        and engine.scheduler.toggle is not None
+    )
     assert any("no answer of its disk" in message for message in caplog.messages)
     hanging.is_back.set()
     assert engine.scheduler.files.wait(120.0) and list((tmp_path / "cache" / "vllm").glob("*.prom"))
@@ -97,7 +110,9 @@ def test_metrics_do_not_wait_for_it_either(tmp_path, hanging):
     serve(engine, 0)
     engine.scheduler.shutdown()
     assert engine.scheduler.files.wait(120.0)
-    (metrics,), (observation,) = (list((tmp_path / "cache").rglob(name)) for name in ("*.prom", "observed/*.json"))
+    (metrics,), (observation,) = (
+        list((tmp_path / "cache").rglob(name)) for name in ("*.prom", "observed/*.json")
+    )
     collectors = stat_logger.MetricsCollector([metrics]), ObservationCollector([observation])
     before = [[family.name for family in each.collect()] for each in collectors]
     hanging.begin()

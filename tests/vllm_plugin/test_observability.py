@@ -1,4 +1,5 @@
-"""What can be seen of the decisions: metrics in the registry of the process that serves HTTP, and the decision log."""
+"""What can be seen of the decisions: metrics in the registry of the process that serves HTTP, and
+the decision log."""
 
 import importlib
 import os
@@ -34,7 +35,9 @@ def clean_registry():
 
 def front_end(config, scheduler_cls) -> SimpleNamespace:
     """The same configuration as the process sees it that serves HTTP."""
-    return SimpleNamespace(**vars(config) | {"scheduler_config": SimpleNamespace(scheduler_cls=scheduler_cls)})
+    return SimpleNamespace(
+        **vars(config) | {"scheduler_config": SimpleNamespace(scheduler_cls=scheduler_cls)}
+    )
 
 
 def test_counters_are_those_of_the_run(tmp_path, clean_registry):
@@ -46,10 +49,13 @@ def test_counters_are_those_of_the_run(tmp_path, clean_registry):
     verified = sum(map(sum, engine.verified_lengths))
     emitted = sum(len(text) - 20 - 7 * int(name) for name, text in engine.texts.items())
     assert value("smartspec_verified_tokens_total", {"engine": "0"}) == verified
-    rows = [value("smartspec_chosen_lengths_total", {"engine": "0", "length": str(n)}) for n in range(4)]
+    rows = [
+        value("smartspec_chosen_lengths_total", {"engine": "0", "length": str(n)}) for n in range(4)
+    ]
     assert sum(n * count for n, count in enumerate(rows)) == verified
     assert sum(rows) == value("smartspec_decode_rows_total", {"engine": "0"})
-    assert value("smartspec_emitted_tokens_total", {"engine": "0"}) == emitted  # after vLLM has cut answers
+    # after vLLM has cut answers
+    assert value("smartspec_emitted_tokens_total", {"engine": "0"}) == emitted
     assert value("smartspec_step_seconds_sum", {"engine": "0"}) == pytest.approx(engine.now)
     assert value("smartspec_controller_errors_total", {"engine": "0"}) == 0
 
@@ -57,13 +63,24 @@ def test_counters_are_those_of_the_run(tmp_path, clean_registry):
 def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
     root = Path(__file__).parents[2]
     registry = Metrics(tmp_path / "a.prom", 0, 0.0, FileThread())._registry
-    names = {sample.name.removesuffix("_created") for family in registry.collect() for sample in family.samples}
+    names = {
+        sample.name.removesuffix("_created")
+        for family in registry.collect()
+        for sample in family.samples
+    }
     names |= {f"smartspec_{name}" for name in ("chosen_lengths_total", "step_seconds_bucket")}
     toggle = ToggleMetrics(tmp_path / "a.onoff", 0, FileThread()).registry
     names |= {family.name for family in toggle.collect()}
-    shown = set(re.findall(r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)", (root / "deploy" / "grafana-vllm.json").read_text()))
+    shown = set(
+        re.findall(
+            r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)",
+            (root / "deploy" / "grafana-vllm.json").read_text(),
+        )
+    )
     assert len(shown) > 10 and shown <= names
-    rows = re.findall(r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm.md").read_text(), re.MULTILINE
+    )
     collected = [*registry.collect(), *toggle.collect()]
     families = {family.name + "_total" * (family.type == "counter") for family in collected}
     assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == families
@@ -87,11 +104,16 @@ def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_regis
     engine.add(1, 20, 150)
     engine.run()
     verified = sum(map(sum, engine.verified_lengths))
-    assert clean_registry.get_sample_value("smartspec_verified_tokens_total", {"engine": "0"}) == verified
+    assert (
+        clean_registry.get_sample_value("smartspec_verified_tokens_total", {"engine": "0"})
+        == verified
+    )
 
 
 @pytest.mark.parametrize("policy", ["fixed:3", "observe"])
-def test_a_cache_folder_that_cannot_be_made_stops_no_server(tmp_path, clean_registry, caplog, policy):
+def test_a_cache_folder_that_cannot_be_made_stops_no_server(
+    tmp_path, clean_registry, caplog, policy
+):
     """As on a full or read-only disk, from the start on."""
     (tmp_path / "cache").write_text("a file, not a folder")
     config = make_config(tmp_path, settings={"policy": policy})
@@ -101,7 +123,11 @@ def test_a_cache_folder_that_cannot_be_made_stops_no_server(tmp_path, clean_regi
     engine.run()
     assert_texts_are_right(engine)
     assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
-    said = [message for message in caplog.messages if "metrics cannot be written" in message and ".prom" in message]
+    said = [
+        message
+        for message in caplog.messages
+        if "metrics cannot be written" in message and ".prom" in message
+    ]
     assert len(said) == 1 and str(tmp_path / "cache") in said[0]
     (tmp_path / "cache").unlink()
     engine.add(1, 20, 150)
@@ -113,8 +139,9 @@ def test_what_servers_left_is_removed_in_time(tmp_path):
     folder, days = tmp_path / "cache" / "vllm", 24 * 3600
     ages = {
         "old-0.prom": 8, "idle-0.prom": 6, "old-0.onoff": 8, ".storing-cut": 2, ".storing-now": 0.5,
-        "observed/.storing-cut": 2, "observed/old-0.json": 31, "observed/newer-0.json": 29, "old-0.prom.17.4": 2,
-        "cards/old-0.json": 60, "cards/newest-0.json": 50, "0123456789abcdef.json": 1000,
+        "observed/.storing-cut": 2, "observed/old-0.json": 31, "observed/newer-0.json": 29,
+        "old-0.prom.17.4": 2, "cards/old-0.json": 60, "cards/newest-0.json": 50,
+        "0123456789abcdef.json": 1000,
     }  # fmt: skip
     for name, age in ages.items():
         path = folder / name
@@ -125,7 +152,8 @@ def test_what_servers_left_is_removed_in_time(tmp_path):
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert left >= {"idle-0.prom", "toy-0.prom", "0123456789abcdef.json"}
     assert left & set(ages) == {
-        "idle-0.prom", ".storing-now", "observed/newer-0.json", "cards/newest-0.json", "0123456789abcdef.json",
+        "idle-0.prom", ".storing-now", "observed/newer-0.json", "cards/newest-0.json",
+        "0123456789abcdef.json",
     }  # fmt: skip
 
 
@@ -139,7 +167,8 @@ def test_engines_are_shown_together(tmp_path, clean_registry):
 
 
 @pytest.mark.parametrize(
-    "damage", [b"smartspec_steps_total{engine=", b"\xff\xfe\x00", b"\nsmartspec_steps_total x\n", b"{} {"]
+    "damage",
+    [b"smartspec_steps_total{engine=", b"\xff\xfe\x00", b"\nsmartspec_steps_total x\n", b"{} {"],
 )
 def test_a_damaged_file_costs_no_other_metric(tmp_path, clean_registry, caplog, damage):
     for index in (0, 1):
@@ -150,10 +179,15 @@ def test_a_damaged_file_costs_no_other_metric(tmp_path, clean_registry, caplog, 
     whole = damaged.read_bytes()
     end = whole.index(b"\n", len(whole) // 2) + 1  # in a comment the damage would be text
     damaged.write_bytes(whole[:end] + damage)
-    steps = [clean_registry.get_sample_value("smartspec_steps_total", {"engine": index}) for index in ("0", "1")]
+    steps = [
+        clean_registry.get_sample_value("smartspec_steps_total", {"engine": index})
+        for index in ("0", "1")
+    ]
     assert steps[0] is None and steps[1] > 0
     assert b"smartspec_steps_total" in generate_latest(clean_registry)
-    assert [record.args[0] for record in caplog.records if "left out" in record.message] == [damaged]
+    assert [record.args[0] for record in caplog.records if "left out" in record.message] == [
+        damaged
+    ]
     damaged.write_bytes(whole)
     assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": "0"}) > 0
 
@@ -170,13 +204,15 @@ def test_a_decision_log_can_be_replayed(case, tmp_path):
     engine = run(make_config(tmp_path, settings={"decision_log": str(path)}, **CASES[case]))
     recorded, (off, goodput) = replay(RecordedLog(path), ["off", "goodput"])
     assert recorded.policy == "goodput"
-    assert recorded.num_steps > 0.4 * (len(engine.verified_lengths) - TRIAL_STEPS)  # asynchronous: every second one
+    # asynchronous: every second one
+    assert recorded.num_steps > 0.4 * (len(engine.verified_lengths) - TRIAL_STEPS)
     assert recorded.tokens_per_second > 1.05 * off.tokens_per_second
     assert goodput.tokens_per_second == pytest.approx(recorded.tokens_per_second, rel=0.15)
 
 
 def test_a_newer_interface_of_loggers_ends_no_server(tmp_path, monkeypatch, clean_registry):
-    """SmartSpec is installed beside a vLLM that it does not know, whose servers make its logger all the same."""
+    """SmartSpec is installed beside a vLLM that it does not know, whose servers make its logger all
+    the same."""
     from vllm.v1.metrics import loggers
 
     class Newer(ABC):

@@ -35,7 +35,9 @@ def observed(tmp_path, engine):
 def test_steps_are_those_of_vllm_alone(tmp_path, method, is_async):
     engine = run(make_config(tmp_path, method=method, is_async=is_async, settings=OBSERVE))
     config = make_config(tmp_path, method=method, is_async=is_async)
-    stock = ToyEngine((AsyncScheduler if is_async else Scheduler)(config), has_passes=method == "draft_model")
+    stock = ToyEngine(
+        (AsyncScheduler if is_async else Scheduler)(config), has_passes=method == "draft_model"
+    )
     for number in range(6):
         stock.add(number, prompt_tokens=20 + 7 * number, max_tokens=120 + 5 * number)
     stock.run()
@@ -48,13 +50,21 @@ def test_steps_are_those_of_vllm_alone(tmp_path, method, is_async):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_sums_are_those_of_the_steps(tmp_path, is_async):
-    engine = run(make_config(tmp_path, method="draft_model", is_async=is_async, settings=OBSERVE), num_requests=5)
+    engine = run(
+        make_config(tmp_path, method="draft_model", is_async=is_async, settings=OBSERVE),
+        num_requests=5,
+    )
     found = observed(tmp_path, engine)
     total = sum(found.cells.values())
     verified = sum(map(sum, engine.verified_lengths))
-    assert total[0] == found.num_steps == len(engine.num_decoding) - is_async  # its last step fed nothing
+    # its last step fed nothing
+    assert total[0] == found.num_steps == len(engine.num_decoding) - is_async
     assert total[COLUMN["seconds"]] == pytest.approx(engine.now)
-    assert total[COLUMN["verified_tokens"]] == verified == sum(o.drafted * n for o, n in found.outcomes.items())
+    assert (
+        total[COLUMN["verified_tokens"]]
+        == verified
+        == sum(o.drafted * n for o, n in found.outcomes.items())
+    )
     assert total[COLUMN["decoding"]] == sum(engine.num_decoding)
     assert total[COLUMN["passes"]] == 4 * found.num_steps
     assert found.arrivals.requests == 5
@@ -84,7 +94,8 @@ def test_it_is_written_while_vllm_serves(tmp_path, monkeypatch):
 
 
 def test_all_is_written_where_no_request_comes_any_more(tmp_path):
-    """vLLM may be killed then, and what was observed is not to be lost: the last request ends soon after a write."""
+    """vLLM may be killed then, and what was observed is not to be lost: the last request ends soon
+    after a write."""
     engine = ToyEngine(vllm_plugin.Scheduler(make_config(tmp_path, settings=OBSERVE)))
     for number in range(3):
         engine.add(number, prompt_tokens=20, max_tokens=20)
@@ -97,10 +108,13 @@ def test_all_is_written_where_no_request_comes_any_more(tmp_path):
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, table):
-    """Steps without drafts are observed as such. Afterwards vLLM's own lengths are used as before."""
+    """Steps without drafts are observed as such. Afterwards vLLM's own lengths are used as
+    before."""
     engine = ToyEngine(
         vllm_plugin.Scheduler(
-            make_config(tmp_path, method=method, is_async=is_async, settings=OBSERVE | {"guard": 1.5})
+            make_config(
+                tmp_path, method=method, is_async=is_async, settings=OBSERVE | {"guard": 1.5}
+            )
         )
     )
     engine.scheduler.dynamic_sd_lookup = engine.scheduler.toggle._lookup = table
@@ -110,7 +124,10 @@ def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, t
     switch.main(["off", "--cache", str(tmp_path / "cache")])
     engine.add(1, prompt_tokens=20, max_tokens=400)
     engine.run()
-    assert not any(map(any, engine.verified_lengths[before:])) and len(engine.verified_lengths) > before + 300
+    assert (
+        not any(map(any, engine.verified_lengths[before:]))
+        and len(engine.verified_lengths) > before + 300
+    )
     found, steps = engine.scheduler.speculation.observation, len(engine.verified_lengths)
     engine.scheduler.speculation._sum()
     off = {key: cell for key, cell in found.cells.items() if key[1] == 0}
@@ -121,7 +138,9 @@ def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, t
     switch.main(["on", "--cache", str(tmp_path / "cache")])
     engine.add(2, prompt_tokens=20, max_tokens=100)
     engine.run()
-    assert any(map(any, engine.verified_lengths[steps:])) and set(engine.draft_lengths[steps:]) == {4}
+    assert any(map(any, engine.verified_lengths[steps:])) and set(engine.draft_lengths[steps:]) == {
+        4
+    }
     assert engine.scheduler.dynamic_sd_lookup is table
     assert found.arrivals.requests == 3
     assert_texts_are_right(engine)
@@ -153,7 +172,9 @@ def test_an_unwritable_folder_is_one_warning(tmp_path, caplog, monkeypatch):
     engine = run(make_config(tmp_path, settings=OBSERVE))
     engine.scheduler.shutdown()
     assert_texts_are_right(engine)
-    warnings = [message for message in caplog.messages if "what is observed cannot be written" in message]
+    warnings = [
+        message for message in caplog.messages if "what is observed cannot be written" in message
+    ]
     assert len(warnings) == 1 and str(tmp_path / "cache") in warnings[0]
 
 
@@ -213,7 +234,9 @@ def test_the_log_ends_with_a_short_form_and_a_card_is_written(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "vllm.smartspec"):
         engine = run(make_config(tmp_path, method="draft_model", settings=OBSERVE))
         engine.scheduler.shutdown()
-    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("SmartSpec observed: ")]
+    said = [
+        r.getMessage() for r in caplog.records if r.getMessage().startswith("SmartSpec observed: ")
+    ]
     assert any("tokens/s" in line for line in said)
     assert any("crossover" in line for line in said)
     card = json.loads((tmp_path / "cache/vllm/cards/toy-0.json").read_text())
@@ -238,7 +261,9 @@ def test_the_metrics_hold_it_and_the_dashboard_shows_them(tmp_path):
     dashboard = (Path(__file__).parents[2] / "deploy/grafana-observe.json").read_text()
     shown = set(re.findall(r"smartspec_observed_[a-z_]+(?=\{)", dashboard))
     assert len(shown) == 4 and shown <= set(CONCLUSIONS)
-    assert re.search(r'expected_tokens_per_second\{known="seen",length="4",requests="[0-9.]+"\} [1-9]', page)
+    assert re.search(
+        r'expected_tokens_per_second\{known="seen",length="4",requests="[0-9.]+"\} [1-9]', page
+    )
 
 
 def test_the_end_is_told_once(tmp_path, caplog):

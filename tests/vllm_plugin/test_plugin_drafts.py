@@ -1,5 +1,5 @@
-"""Drafts that our drafters make in the scheduler: texts stay, drafts are found where texts repeat, failures cost drafts
-alone."""
+"""Drafts that our drafters make in the scheduler: texts stay, drafts are found where texts repeat,
+failures cost drafts alone."""
 
 import logging
 from itertools import chain
@@ -27,23 +27,36 @@ class Repeating(ToyEngine):
 
     def truth(self, name: str, position: int) -> int:
         rng = np.random.default_rng([int(name), position])
-        return int(rng.integers(1000)) if rng.random() < self.noise else 100 * int(name) + position % PERIOD
+        return (
+            int(rng.integers(1000))
+            if rng.random() < self.noise
+            else 100 * int(name) + position % PERIOD
+        )
 
     def expected(self, name: str) -> list[int]:
         prompt = self.texts[name][:20]
-        return prompt + [self.truth(name, position) for position in range(20, len(self.texts[name]))]
+        return prompt + [
+            self.truth(name, position) for position in range(20, len(self.texts[name]))
+        ]
 
     def _execute(self, output) -> ModelRunnerOutput:
         sampled = []
         for name in output.num_scheduled_tokens:
-            drafts, request = output.scheduled_spec_decode_tokens.get(name, []), self.scheduler.requests[name]
+            drafts, request = (
+                output.scheduled_spec_decode_tokens.get(name, []),
+                self.scheduler.requests[name],
+            )
             end = request.num_computed_tokens - len(drafts)  # counted already
             right = [self.truth(name, end + n) == draft for n, draft in enumerate([*drafts, None])]
             tokens = [self.truth(name, end + n) for n in range(right.index(False) + 1)]
             sampled.append(tokens if end >= request.num_prompt_tokens else [])
-        self.verified_lengths.append([len(each) for each in output.scheduled_spec_decode_tokens.values()])
+        self.verified_lengths.append(
+            [len(each) for each in output.scheduled_spec_decode_tokens.values()]
+        )
         self.num_decoding.append(len(output.num_scheduled_tokens))
-        return ModelRunnerOutput({name: row for row, name in enumerate(output.num_scheduled_tokens)}, sampled)
+        return ModelRunnerOutput(
+            {name: row for row, name in enumerate(output.num_scheduled_tokens)}, sampled
+        )
 
 
 def serve(tmp_path, *, noise=0.0, max_tokens=120, settings=None) -> Repeating:
@@ -80,10 +93,19 @@ def test_repeated_texts_are_drafted_and_others_are_not(tmp_path):
 
 def test_every_drafter_is_told_what_it_would_have_been_right_about(tmp_path):
     log = tmp_path / "log"
-    serve(tmp_path, settings={"policy": "fixed:2", "decision_log": str(log), "drafter": "prompt-lookup,recycling"})
+    serve(
+        tmp_path,
+        settings={
+            "policy": "fixed:2",
+            "decision_log": str(log),
+            "drafter": "prompt-lookup,recycling",
+        },
+    )
     recorded = RecordedLog(log)
     assert [drafter.name for drafter in recorded.header.drafters] == ["prompt-lookup", "recycling"]
-    matched = np.array([[free.matched.sum() for free in record.outcome.free_tests] for record in recorded][40:80])
+    matched = np.array(
+        [[free.matched.sum() for free in record.outcome.free_tests] for record in recorded][40:80]
+    )
     assert (matched.sum(axis=0) > 20).all()
 
 
@@ -107,7 +129,8 @@ class Failing(ModelFreeDrafter):
 
 def test_a_drafter_that_fails_costs_drafts_alone(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(
-        "smartspec.vllm_plugin.speculation.builder.make_drafters", lambda *_: OwnDrafters([Failing(max_draft_tokens=4)])
+        "smartspec.vllm_plugin.speculation.builder.make_drafters",
+        lambda *_: OwnDrafters([Failing(max_draft_tokens=4)]),
     )
     with caplog.at_level(logging.ERROR):
         engine = serve(tmp_path)
@@ -128,7 +151,8 @@ def test_where_vllm_drafts_a_drafter_is_refused(tmp_path):
 
 
 def test_the_time_of_a_decision_before_a_step_is_not_taken_off_it(tmp_path, caplog):
-    """After a pause, a step's time begins after its decision, for which drafters catch up with what was said."""
+    """After a pause, a step's time begins after its decision, for which drafters catch up with what
+    was said."""
     config = make_config(tmp_path, method="custom_class", model=NO_DRAFTS, settings={"guard": 0})
     config.model_config.get_vocab_size = lambda: 1000
     engine = Repeating(Scheduler(config), seconds=(0.005, 0.0001, 0.0))
@@ -150,4 +174,6 @@ def test_the_time_of_a_decision_before_a_step_is_not_taken_off_it(tmp_path, capl
 
 
 def test_the_package_of_heads_and_datastores_is_found():
-    assert [path.parent.name for path in SHIPPED.glob("*/datastore.json")] == ["smollm2-135m-instruct"]
+    assert [path.parent.name for path in SHIPPED.glob("*/datastore.json")] == [
+        "smollm2-135m-instruct"
+    ]

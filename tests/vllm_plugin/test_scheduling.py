@@ -26,7 +26,10 @@ CASES = {
 
 
 LOCKSTEP = {"method": "draft_model", "data_parallel_size": 2, "is_moe": True}
-FIXED_DRAFTS = {"ranks in lockstep": LOCKSTEP, "a block": {"method": "eagle3", "parallel_drafting": True}}
+FIXED_DRAFTS = {
+    "ranks in lockstep": LOCKSTEP,
+    "a block": {"method": "eagle3", "parallel_drafting": True},
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -39,11 +42,16 @@ def test_texts_are_those_of_the_target(case, tmp_path):
 
 @pytest.mark.parametrize("case", FIXED_DRAFTS)
 @pytest.mark.parametrize("is_async", [False, True])
-def test_drafts_of_a_fixed_length_are_made_whole_and_verified_as_far_as_pays(is_async, case, tmp_path):
-    """Another rank makes as many draft passes, whatever this one decides; a block is made in one pass."""
+def test_drafts_of_a_fixed_length_are_made_whole_and_verified_as_far_as_pays(
+    is_async, case, tmp_path
+):
+    """Another rank makes as many draft passes, whatever this one decides; a block is made in one
+    pass."""
     means = []
     for acceptance in (0.05, 0.9):
-        engine = run(make_config(tmp_path, is_async=is_async, **FIXED_DRAFTS[case]), acceptance=acceptance)
+        engine = run(
+            make_config(tmp_path, is_async=is_async, **FIXED_DRAFTS[case]), acceptance=acceptance
+        )
         assert_texts_are_right(engine)
         assert set(engine.draft_lengths) == {engine.scheduler.num_spec_tokens}
         late = engine.verified_lengths[len(engine.verified_lengths) // 2 :]
@@ -52,7 +60,9 @@ def test_drafts_of_a_fixed_length_are_made_whole_and_verified_as_far_as_pays(is_
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_drafts(case, tmp_path, monkeypatch):
+def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_drafts(
+    case, tmp_path, monkeypatch
+):
     """That is done while a step runs, and at once where there is none."""
     waited_for, is_running = {"learn": [], "plan": []}, [False]
     bitmask, update = StockScheduler.get_grammar_bitmask, StockScheduler.update_from_output
@@ -61,7 +71,9 @@ def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_dra
         method = getattr(Controller, name)
 
         def call(controller, *arguments):
-            waited_for[name].append(not is_running[0] and engine.scheduler.has_unfinished_requests())
+            waited_for[name].append(
+                not is_running[0] and engine.scheduler.has_unfinished_requests()
+            )
             return method(controller, *arguments)
 
         return call
@@ -93,7 +105,8 @@ def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_dra
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_path, monkeypatch):
-    """A decision is made for the step after the one that runs, at whose end requests may have ended."""
+    """A decision is made for the step after the one that runs, at whose end requests may have
+    ended."""
     known, num_dropped, learn = [], [0], Learner.learn
 
     def note(self, step, tokens):
@@ -104,7 +117,9 @@ def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_
             num_dropped[0] += num_decided - step.decision.view.num_rows
 
     monkeypatch.setattr(Learner, "learn", note)
-    config = make_config(tmp_path, method="draft_model", is_async=is_async, settings={"policy": "goodput"})
+    config = make_config(
+        tmp_path, method="draft_model", is_async=is_async, settings={"policy": "goodput"}
+    )
     engine = ToyEngine(Scheduler(config), has_passes=True)
     for number in range(40):
         engine.add(number, prompt_tokens=20, max_tokens=10 + 7 * number % 19)
@@ -130,11 +145,15 @@ def test_useless_drafts_are_not(case, tmp_path):
     verified = list(chain.from_iterable(engine.verified_lengths[80:]))
     assert sum(verified) / (6 * 220) < 0.15
     if CASES[case]["method"] == "draft_model":
-        assert sum(length > 0 for length in engine.draft_lengths[80:]) < 0.15 * len(engine.draft_lengths[80:])
+        assert sum(length > 0 for length in engine.draft_lengths[80:]) < 0.15 * len(
+            engine.draft_lengths[80:]
+        )
 
 
 def test_asynchronous_placeholders_are_shared_and_never_cut_in_place(tmp_path):
-    engine = run(make_config(tmp_path, method="draft_model", is_async=True, settings={"policy": "fixed:2"}))
+    engine = run(
+        make_config(tmp_path, method="draft_model", is_async=True, settings={"policy": "fixed:2"})
+    )
     assert_texts_are_right(engine)
     assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2}
 
@@ -148,7 +167,9 @@ def test_policies(policy, tmp_path):
 
 
 def test_callers_may_request_shorter_drafts(tmp_path):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:4"})), acceptance=0.9)
+    engine = ToyEngine(
+        Scheduler(make_config(tmp_path, settings={"policy": "fixed:4"})), acceptance=0.9
+    )
     engine.add(0, 20, 60, smartspec_max_draft_tokens=0)
     engine.add(1, 20, 60, smartspec_max_draft_tokens=2)
     seen: dict[str, set[int]] = {"0": set(), "1": set()}
@@ -168,10 +189,15 @@ def test_callers_may_request_shorter_drafts(tmp_path):
 def test_callers_may_name_a_class_and_a_weight(tmp_path, monkeypatch):
     views = []
     plan = Controller.plan
-    monkeypatch.setattr(Controller, "plan", lambda self, view: views.append(view) or plan(self, view))
+    monkeypatch.setattr(
+        Controller, "plan", lambda self, view: views.append(view) or plan(self, view)
+    )
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
     options = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
-    wrong = [{"smartspec_class": 7, "smartspec_weight": -1}, {"smartspec_class": "x" * 65, "smartspec_weight": True}]
+    wrong = [
+        {"smartspec_class": 7, "smartspec_weight": -1},
+        {"smartspec_class": "x" * 65, "smartspec_weight": True},
+    ]
     for number, extra_args in enumerate(options + wrong):
         engine.add(number, 20, 30, **extra_args)
     engine.run()
@@ -243,9 +269,15 @@ ODD = [
 def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatch, caplog):
     views = []
     plan = Controller.plan
-    monkeypatch.setattr(Controller, "plan", lambda self, view: views.append(view) or plan(self, view))
+    monkeypatch.setattr(
+        Controller, "plan", lambda self, view: views.append(view) or plan(self, view)
+    )
     config = make_config(tmp_path, **CASES[case])
-    engine = ToyEngine(Scheduler(config), acceptance=0.9, has_passes=config.speculative_config.method == "draft_model")
+    engine = ToyEngine(
+        Scheduler(config),
+        acceptance=0.9,
+        has_passes=config.speculative_config.method == "draft_model",
+    )
     weights, classes = [0, 1e-320, 100.5], ["", "\udc80" * 65, 3]
     options = [{"smartspec_weight": value} for value in ODD + weights]
     options += [{"smartspec_max_draft_tokens": value} for value in ODD] + [
@@ -258,7 +290,10 @@ def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatc
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
     assert_texts_are_right(engine)
-    assert engine.scheduler.rest.steps == 0 and not engine.scheduler.speculation.learner.controller.errors
+    assert (
+        engine.scheduler.rest.steps == 0
+        and not engine.scheduler.speculation.learner.controller.errors
+    )
     assert {weight for view in views for weight in view.weights.tolist()} == {1.0}
     assert max(map(max, filter(None, engine.verified_lengths))) == 4
     warned = [message for message in caplog.messages if "counts as not given" in message]
@@ -275,7 +310,10 @@ def test_a_text_without_end_is_one_request_like_others(tmp_path):
 
 
 def test_the_range_of_weights_is_that_of_the_http_field():
-    assert (callers.MIN_WEIGHT, callers.MAX_WEIGHT) == (http_field.MIN_WEIGHT, http_field.MAX_WEIGHT)
+    assert (callers.MIN_WEIGHT, callers.MAX_WEIGHT) == (
+        http_field.MIN_WEIGHT,
+        http_field.MAX_WEIGHT,
+    )
     assert callers.MAX_CLASS_NAME == http_field.MAX_CLASS_NAME
 
 
@@ -283,9 +321,13 @@ def test_the_range_of_weights_is_that_of_the_http_field():
 @pytest.mark.parametrize(
     "hook", ["before_schedule", "after_schedule", "while_running", "before_update", "after_update"]
 )
-def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(hook, case, tmp_path, monkeypatch, caplog):
+def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(
+    hook, case, tmp_path, monkeypatch, caplog
+):
     config = make_config(tmp_path, settings={"policy": "fixed:2"}, **CASES[case])
-    engine = ToyEngine(Scheduler(config), has_passes=config.speculative_config.method == "draft_model")
+    engine = ToyEngine(
+        Scheduler(config), has_passes=config.speculative_config.method == "draft_model"
+    )
     work, num_calls = getattr(Speculation, hook), [0]
 
     def fail_once(*arguments):
@@ -305,10 +347,14 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(hook, case, tmp_path
     assert set(lengths[120:-8]) == {2}  # at the end fewer tokens are left
 
 
-def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(tmp_path, monkeypatch, caplog):
+def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(
+    tmp_path, monkeypatch, caplog
+):
     engine = ToyEngine(Scheduler(make_config(tmp_path)), acceptance=0.0)
     engine.scheduler.max_model_len = 10**9
-    monkeypatch.setattr("smartspec.vllm_plugin.step.batch.decoding_requests", lambda scheduler: 1 / 0)
+    monkeypatch.setattr(
+        "smartspec.vllm_plugin.step.batch.decoding_requests", lambda scheduler: 1 / 0
+    )
     engine.add(0, 20, 1500)
     engine.run()
     rests = [record.args[0] for record in caplog.records if "begins anew" in record.msg]
@@ -317,8 +363,8 @@ def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(tmp_path
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_never_comes_is_not_waited_for(case, tmp_path):
-    """Steps whose outcome is never told, and requests that are aborted while they run: other decisions are made, and
-    nothing is kept."""
+    """Steps whose outcome is never told, and requests that are aborted while they run: other
+    decisions are made, and nothing is kept."""
     config = make_config(tmp_path, settings={"policy": "fixed:2"}, **CASES[case])
     scheduler = Scheduler(config)
     engine = ToyEngine(scheduler, has_passes=config.speculative_config.method == "draft_model")
@@ -328,7 +374,9 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
             output = scheduler.schedule()
             scheduler.get_grammar_bitmask(output)
             if lost == 0:  # the only one of which anything is heard
-                engine._finish(output, ModelRunnerOutput({n: 0 for n in output.num_scheduled_tokens}, [[]]))
+                engine._finish(
+                    output, ModelRunnerOutput({n: 0 for n in output.num_scheduled_tokens}, [[]])
+                )
         scheduler.finish(str(number))
     scheduler.schedule()
     speculation = scheduler.speculation
@@ -363,11 +411,16 @@ def test_an_unknown_version_gets_the_stock_scheduler(version, tmp_path, caplog, 
 def test_another_signature_gets_the_stock_scheduler(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(StockScheduler, "update_from_output", lambda self, outputs: None)
     assert type(Scheduler(make_config(tmp_path))) is StockScheduler
-    assert len(caplog.messages) == 1 and "update_from_output takes ('self', 'outputs')" in caplog.messages[0]
+    assert (
+        len(caplog.messages) == 1
+        and "update_from_output takes ('self', 'outputs')" in caplog.messages[0]
+    )
 
 
 def test_a_missing_attribute_leaves_draft_lengths_alone(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("smartspec.vllm_plugin.compatibility.ATTRIBUTES", ("running", "no_such_thing"))
+    monkeypatch.setattr(
+        "smartspec.vllm_plugin.compatibility.ATTRIBUTES", ("running", "no_such_thing")
+    )
     scheduler = Scheduler(make_config(tmp_path))
     assert scheduler.speculation is None and scheduler.dynamic_sd_lookup is None
     assert len(caplog.messages) == 1 and "no_such_thing" in caplog.messages[0]
@@ -394,5 +447,9 @@ def test_an_untested_version_is_tried_where_that_is_said(tmp_path, monkeypatch, 
     monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.speculation.drafts", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.outputs", ModuleType("vllm.v1.outputs"))
     scheduler = Scheduler(make_config(tmp_path))
-    assert scheduler.speculation is None and scheduler.toggle is None and scheduler.dynamic_sd_lookup is None
+    assert (
+        scheduler.speculation is None
+        and scheduler.toggle is None
+        and scheduler.dynamic_sd_lookup is None
+    )
     assert len(caplog.messages) == 1 and "DraftTokenIds" in caplog.messages[0]

@@ -14,7 +14,11 @@ from smartspec.vllm_plugin.settings import Settings
 
 
 def test_configuration_goes_before_environment():
-    environment = {"SMARTSPEC_POLICY": "off", "SMARTSPEC_CACHE": "/somewhere", "SMARTSPEC_METRICS_SECONDS": "2.5"}
+    environment = {
+        "SMARTSPEC_POLICY": "off",
+        "SMARTSPEC_CACHE": "/somewhere",
+        "SMARTSPEC_METRICS_SECONDS": "2.5",
+    }
     settings = Settings.read({"smartspec": {"policy": "fixed:2"}, "other": 1}, environment)
     assert settings == Settings(policy="fixed:2", cache=Path("/somewhere"), metrics_seconds=2.5)
     assert Settings.read({}, {}) == Settings()
@@ -61,7 +65,9 @@ def test_a_policy_of_ones_own_decides(tmp_path, monkeypatch):
         "        return plan_of_lengths(view, estimates, 2)\n"
     )
     Scheduler(make_config(tmp_path, settings={"policy": "policy_for_vllm:Two"}))
-    with pytest.raises(ValueError, match="has no class 'Three'; classes there that are a policy: Two"):
+    with pytest.raises(
+        ValueError, match="has no class 'Three'; classes there that are a policy: Two"
+    ):
         Scheduler(make_config(tmp_path, settings={"policy": "policy_for_vllm:Three"}))
 
 

@@ -42,6 +42,8 @@ def test_what_is_used_is_what_is_in_the_table():
         assert version_problem(f"{release}.1+cpu", {}) is None
     assert ".".join(map(str, VERSIONS[1])) == releases[0]
     newer = f"{VERSIONS[1][0]}.{VERSIONS[1][1] + 1}.0"
-    assert is_newer(newer) and "SMARTSPEC_UNTESTED=1" in version_problem(newer, {"SMARTSPEC_UNTESTED": "0"})
+    assert is_newer(newer) and "SMARTSPEC_UNTESTED=1" in version_problem(
+        newer, {"SMARTSPEC_UNTESTED": "0"}
+    )
     assert version_problem(newer, {"SMARTSPEC_UNTESTED": "1"}) is None
     assert "not supported" in version_problem("0.29.0", {"SMARTSPEC_UNTESTED": "1"})

@@ -1,4 +1,5 @@
-"""Speculation off and on while a server runs: the operator's file, the guard, and what breaks in them."""
+"""Speculation off and on while a server runs: the operator's file, the guard, and what breaks in
+them."""
 
 import logging
 import os
@@ -22,13 +23,19 @@ from smartspec.vllm_plugin.switch import Switch
 COSTLY = (0.02, 0.004, 0.002)  # drafts make a step three times as long
 
 
-def engine_of(tmp_path, *, acceptance=0.7, seconds=(0.02, 0.001, 0.002), settings=None, **case) -> ToyEngine:
+def engine_of(
+    tmp_path, *, acceptance=0.7, seconds=(0.02, 0.001, 0.002), settings=None, **case
+) -> ToyEngine:
     config = make_config(tmp_path, settings={"policy": "fixed:3"} | (settings or {}), **case)
     has_passes = case.get("method") == "draft_model"
-    return ToyEngine(Scheduler(config), acceptance=acceptance, seconds=seconds, has_passes=has_passes)
+    return ToyEngine(
+        Scheduler(config), acceptance=acceptance, seconds=seconds, has_passes=has_passes
+    )
 
 
-def serve(engine: ToyEngine, first: int, num_requests: int = 8, tokens: int = 60) -> list[list[int]]:
+def serve(
+    engine: ToyEngine, first: int, num_requests: int = 8, tokens: int = 60
+) -> list[list[int]]:
     """Requests to their end: the lengths that were verified in each step."""
     begin = len(engine.verified_lengths)
     for number in range(first, first + num_requests):
@@ -39,8 +46,14 @@ def serve(engine: ToyEngine, first: int, num_requests: int = 8, tokens: int = 60
 
 def off_metrics(tmp_path) -> dict[str, float]:
     (path,) = (tmp_path / "cache" / "vllm").glob("*.onoff")
-    samples = [each for family in text_string_to_metric_families(path.read_text()) for each in family.samples]
-    return {"-".join([s.name.removeprefix("smartspec_"), *s.labels.values()]): s.value for s in samples}
+    samples = [
+        each
+        for family in text_string_to_metric_families(path.read_text())
+        for each in family.samples
+    ]
+    return {
+        "-".join([s.name.removeprefix("smartspec_"), *s.labels.values()]): s.value for s in samples
+    }
 
 
 @pytest.mark.parametrize("case", [*CASES, "lockstep"])
@@ -48,7 +61,9 @@ def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch,
     engine = engine_of(tmp_path, **(LOCKSTEP if case == "lockstep" else CASES[case]))
     calls: Counter[str] = Counter()
     call = Speculation.before_schedule
-    monkeypatch.setattr(Speculation, "before_schedule", lambda self: (calls.update(["before"]), call(self))[1])
+    monkeypatch.setattr(
+        Speculation, "before_schedule", lambda self: (calls.update(["before"]), call(self))[1]
+    )
     assert any(map(any, serve(engine, 0)))
     folder = ["--cache", str(tmp_path / "cache")]
     assert switch.main(["off", *folder]) == 0
@@ -59,9 +74,12 @@ def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch,
     assert not any(map(any, serve(engine, 8)))
     assert not calls and engine.scheduler.toggle.reason == "switch"
     drafted = set(engine.draft_lengths[begin:])
-    assert drafted == ({4} if case in ("ngram", "lockstep") else {0})  # vLLM makes those all the same
+    # vLLM makes those all the same
+    assert drafted == ({4} if case in ("ngram", "lockstep") else {0})
     assert off_metrics(tmp_path)["off-0-switch"] == 1
-    assert not engine.scheduler.speculation.decider.callers and not engine.scheduler.speculation._steps
+    assert (
+        not engine.scheduler.speculation.decider.callers and not engine.scheduler.speculation._steps
+    )
     assert switch.main(["on", *folder]) == 0
     assert any(map(any, serve(engine, 16))) and calls
     assert_texts_are_right(engine)
@@ -100,7 +118,8 @@ def test_drafts_under_way_are_dropped_within_a_second(case, tmp_path):
 @pytest.mark.parametrize("reason", ["switch", WINDOW])
 @pytest.mark.parametrize("step", [5, 21, 40])
 def test_what_is_over_is_counted_when_drafts_go_off(reason, step, tmp_path):
-    """Steps are counted several at a time, and no request may come that would count the last ones."""
+    """Steps are counted several at a time, and no request may come that would count the last
+    ones."""
     engine = engine_of(tmp_path)
     update = engine.scheduler.update_from_output
 
@@ -119,7 +138,11 @@ def test_what_is_over_is_counted_when_drafts_go_off(reason, step, tmp_path):
     verified = sum(map(sum, engine.verified_lengths))
     assert verified and not any(map(any, engine.verified_lengths[step + 1 :]))
     (path,) = (tmp_path / "cache" / "vllm").glob("*.prom")
-    samples = [each for family in text_string_to_metric_families(path.read_text()) for each in family.samples]
+    samples = [
+        each
+        for family in text_string_to_metric_families(path.read_text())
+        for each in family.samples
+    ]
     assert {s.value for s in samples if s.name == "smartspec_verified_tokens_total"} == {verified}
 
 
@@ -177,7 +200,10 @@ def test_the_guard_switches_off_what_loses_says_why_and_tries_again(tmp_path, ca
     engine = engine_of(tmp_path, acceptance=0.0, seconds=COSTLY, settings={"guard": 0.97})
     reasons: list[tuple[float, str | None]] = []
     set_reason = engine.scheduler.toggle._set
-    engine.scheduler.toggle._set = lambda reason: (reasons.append((engine.now, reason)), set_reason(reason))
+    engine.scheduler.toggle._set = lambda reason: (
+        reasons.append((engine.now, reason)),
+        set_reason(reason),
+    )
     serve(engine, 0, num_requests=2600, tokens=60)
     times = [now for now, reason in reasons if reason == GUARD]
     assert CALM_SECONDS + 30 < times[0] < CALM_SECONDS + 60
@@ -199,7 +225,9 @@ def test_the_guard_lets_what_wins_be_and_takes_a_sixtieth_of_the_time(tmp_path, 
     assert plain / len(lengths) < 0.08  # prefill alone among them
 
 
-@pytest.mark.parametrize(("policy", "guards"), [("goodput", True), ("fixed:3", False), ("off", False)])
+@pytest.mark.parametrize(
+    ("policy", "guards"), [("goodput", True), ("fixed:3", False), ("off", False)]
+)
 def test_a_length_that_a_person_chose_is_not_overruled(policy, guards, tmp_path):
     engine = engine_of(tmp_path, settings={"policy": policy})
     assert (engine.scheduler.toggle._make_windows is not None) == guards

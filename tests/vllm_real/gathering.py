@@ -1,5 +1,6 @@
-"""What vLLM 0.32's CPU build lacks for ranks in lockstep: tensors of uneven length gathered and scattered between
-ranks. A plugin of vLLM, so that its workers load it; for tests of the scheduler alone."""
+"""What vLLM 0.32's CPU build lacks for ranks in lockstep: tensors of uneven length gathered and
+scattered between ranks. A plugin of vLLM, so that its workers load it; for tests of the scheduler
+alone."""
 
 from pathlib import Path
 
@@ -12,7 +13,9 @@ def write_plugin(folder: Path) -> None:
     info = folder / "gathering-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gathering\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\ngathering = gathering:register\n")
+    (info / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\ngathering = gathering:register\n"
+    )
 
 
 def register() -> None:
@@ -34,7 +37,9 @@ def all_gatherv(self, input_, dim: int = 0, sizes: list[int] | None = None):
     return torch.cat([rows[:size] for rows, size in zip(gathered, sizes, strict=True)])
 
 
-def reduce_scatterv(self, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None) -> torch.Tensor:
+def reduce_scatterv(
+    self, input_: torch.Tensor, dim: int = -1, sizes: list[int] | None = None
+) -> torch.Tensor:
     """This rank's rows of the sum over ranks."""
     total = input_.clone()
     dist.all_reduce(total, group=self.device_group)

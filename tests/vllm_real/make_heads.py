@@ -1,4 +1,5 @@
-"""Drafters with random weights for vLLM's methods: nearly all they draft is wrong, what is made of it may not be."""
+"""Drafters with random weights for vLLM's methods: nearly all they draft is wrong, what is made of
+it may not be."""
 
 import json
 import shutil
@@ -19,7 +20,8 @@ def make_eagle(folder: Path, model: str) -> str:
 
 
 def make_eagle3(folder: Path, model: str, num_draft_tokens: int, kind: str = "eagle3") -> str:
-    """An EAGLE-3 head in the format of the library speculators. kind: peagle, which drafts a block in one pass, too."""
+    """An EAGLE-3 head in the format of the library speculators. kind: peagle, which drafts a block
+    in one pass, too."""
     layer = _config(model) | {"num_hidden_layers": 1, "intermediate_size": 64}
     hidden = layer["hidden_size"]
     weights = _layer(layer, 2 * hidden, "layers.0.") | {
@@ -38,8 +40,8 @@ def make_eagle3(folder: Path, model: str, num_draft_tokens: int, kind: str = "ea
 def make_dflash(folder: Path, model: str, num_draft_tokens: int) -> str:
     """A DFlash drafter of one layer, in the same format: it drafts a block in one pass."""
     layer = _config(model) | {
-        "num_hidden_layers": 1, "intermediate_size": 64, "model_type": "qwen3", "attention_bias": False,
-        "layer_types": ["full_attention"],
+        "num_hidden_layers": 1, "intermediate_size": 64, "model_type": "qwen3",
+        "attention_bias": False, "layer_types": ["full_attention"],
     }  # fmt: skip
     hidden, size = layer["hidden_size"], layer["head_dim"]
     weights = _layer(layer, hidden, "layers.0.") | {
@@ -57,7 +59,11 @@ def make_dflash(folder: Path, model: str, num_draft_tokens: int) -> str:
 
 
 def _speculators(kind: str, layer: dict, model: str, num_draft_tokens: int) -> dict:
-    name = {"eagle3": "Eagle3Speculator", "peagle": "PEagleSpeculator", "dflash": "DFlashSpeculator"}[kind]
+    name = {
+        "eagle3": "Eagle3Speculator",
+        "peagle": "PEagleSpeculator",
+        "dflash": "DFlashSpeculator",
+    }[kind]
     return {
         "architectures": [name],
         "speculators_model_type": kind,
@@ -69,14 +75,17 @@ def _speculators(kind: str, layer: dict, model: str, num_draft_tokens: int) -> d
         "speculators_config": {
             "algorithm": kind,
             "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": num_draft_tokens}],
+            "proposal_methods": [
+                {"proposal_type": "greedy", "speculative_tokens": num_draft_tokens}
+            ],
             "verifier": {"name_or_path": model, "architectures": ["LlamaForCausalLM"]},
         },
     }
 
 
 def make_medusa(folder: Path, model: str, num_heads: int) -> str:
-    """Medusa heads over one projection, onto the whole vocabulary: vLLM 0.32 does not load a smaller one."""
+    """Medusa heads over one projection, onto the whole vocabulary: vLLM 0.32 does not load a
+    smaller one."""
     hidden, vocabulary = _config(model)["hidden_size"], _config(model)["vocab_size"]
     config = {
         "architectures": ["MedusaModel"],
@@ -87,12 +96,15 @@ def make_medusa(folder: Path, model: str, num_heads: int) -> str:
         "num_hidden_layers": 1,
         "original_lm_head": True,
     }
-    weights = {f"blocks.{head}.layers.0.weight": _random(hidden, hidden) for head in range(num_heads)}
+    weights = {
+        f"blocks.{head}.layers.0.weight": _random(hidden, hidden) for head in range(num_heads)
+    }
     return _save(folder, config, weights | {"lm_heads.0.weight": _random(vocabulary, hidden)})
 
 
 def make_mimo(folder: Path, model: str) -> str:
-    """A tiny target with a layer of multi-token prediction, MiMo: Qwen2 and that layer. The tokenizer is model's."""
+    """A tiny target with a layer of multi-token prediction, MiMo: Qwen2 and that layer. The
+    tokenizer is model's."""
     config = {
         "architectures": ["MiMoForCausalLM"],
         "model_type": "qwen2",
@@ -111,9 +123,12 @@ def make_mimo(folder: Path, model: str) -> str:
     }
     hidden, weights = config["hidden_size"], {}
     for prefix in ("model.layers.0.", "model.layers.1.", "model.mtp_layers.0."):
-        weights |= _layer(config, hidden, prefix) | {f"{prefix}input_layernorm.weight": torch.ones(hidden)}
+        weights |= _layer(config, hidden, prefix) | {
+            f"{prefix}input_layernorm.weight": torch.ones(hidden)
+        }
         weights |= {
-            f"{prefix}self_attn.{name}_proj.bias": torch.zeros(n) for name, n in (("q", 128), ("k", 64), ("v", 64))
+            f"{prefix}self_attn.{name}_proj.bias": torch.zeros(n)
+            for name, n in (("q", 128), ("k", 64), ("v", 64))
         }
     for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
         weights[f"model.mtp_layers.0.{name}.weight"] = torch.ones(hidden)
@@ -132,13 +147,17 @@ def _config(model: str) -> dict:
 
 
 def _random(rows: int, columns: int, scale: float = 0.05) -> torch.Tensor:
-    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows + columns)) * scale
+    return (
+        torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows + columns)) * scale
+    )
 
 
 def _layer(config: dict, inputs: int, prefix: str) -> dict[str, torch.Tensor]:
     """A decoder layer as Llama's, but for the norm before it. inputs: what the attention is fed."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
-    queries, keys = (config[f"num_{kind}_heads"] * config["head_dim"] for kind in ("attention", "key_value"))
+    queries, keys = (
+        config[f"num_{kind}_heads"] * config["head_dim"] for kind in ("attention", "key_value")
+    )
     return {
         f"{prefix}self_attn.q_proj.weight": _random(queries, inputs),
         f"{prefix}self_attn.k_proj.weight": _random(keys, inputs),

@@ -14,7 +14,12 @@ from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 from smartspec.vllm_plugin.speculation import controllers
 
 LONGEST = 5
-NGRAM = {"method": "ngram", "num_speculative_tokens": LONGEST, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": LONGEST,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 4,
+}
 IN_SCHEDULER = {"model": NO_DRAFTS, "num_speculative_tokens": LONGEST}
 EXECUTOR = {"distributed_executor_backend": "smartspec.vllm_plugin.executor.Executor"}
 
@@ -25,8 +30,8 @@ def self_draft(model: str) -> dict:
 
 
 class RestlessLengths(Policy):
-    """Drafters and lengths drawn anew for every request and step, and sometimes none for many steps: a host that
-    survives this survives any policy."""
+    """Drafters and lengths drawn anew for every request and step, and sometimes none for many
+    steps: a host that survives this survives any policy."""
 
     def __init__(self, seed: int = 0):
         self._random = np.random.default_rng(seed)
@@ -36,7 +41,9 @@ class RestlessLengths(Policy):
         if not self._quiet_steps and self._random.random() < 0.1:
             self._quiet_steps = int(self._random.integers(1, 12))
         drafter = self._random.integers(0, len(view.draft_lengths), size=view.num_rows)
-        lengths = self._random.integers(0, view.draft_lengths[drafter, np.arange(view.num_rows)] + 1)
+        lengths = self._random.integers(
+            0, view.draft_lengths[drafter, np.arange(view.num_rows)] + 1
+        )
         if self._quiet_steps:
             self._quiet_steps -= 1
             lengths = np.zeros_like(lengths)
@@ -60,24 +67,39 @@ def asynchronous(monkeypatch) -> None:
         check(vllm_config)
         vllm_config.scheduler_config.async_scheduling = True
 
-    monkeypatch.setattr(type(current_platform), "check_and_update_config", staticmethod(check_and_turn_on))
+    monkeypatch.setattr(
+        type(current_platform), "check_and_update_config", staticmethod(check_and_turn_on)
+    )
 
 
 @contextmanager
-def serving(model: str, speculation: dict | None, folder: Path | None = None, settings: dict | None = None, **options):
+def serving(
+    model: str,
+    speculation: dict | None,
+    folder: Path | None = None,
+    settings: dict | None = None,
+    **options,
+):
     """An LLM; ours where folder says where costs are to be kept, else stock."""
     ours = {}
     if folder is not None:
-        section = {"cache": str(folder), "policy": "fixed:3", "metrics_seconds": 0} | (settings or {})
+        section = {"cache": str(folder), "policy": "fixed:3", "metrics_seconds": 0} | (
+            settings or {}
+        )
         ours = {
             "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
             "additional_config": {"smartspec": section},
         }
     if "llvmlite" in sys.modules:
-        # vLLM registers its kernels at every start, for which it looks into all modules; it trips over those of numba,
-        # which ngram loads. They are registered already.
+        # vLLM registers its kernels at every start, for which it looks into all modules; it trips
+        # over those of numba, which ngram loads. They are registered already.
         type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
-    options = {"max_num_seqs": 8, "max_model_len": 1024, "enforce_eager": True, "dtype": "float32"} | options
+    options = {
+        "max_num_seqs": 8,
+        "max_model_len": 1024,
+        "enforce_eager": True,
+        "dtype": "float32",
+    } | options
     llm = LLM(model, speculative_config=speculation, disable_log_stats=False, **ours, **options)
     try:
         yield llm
@@ -99,7 +121,9 @@ def free_blocks(llm: LLM) -> int:
 def answers(llm: LLM, prompts: list[str], max_tokens: int = 48) -> list[list[int]]:
     """Token ids of greedy answers."""
     messages = [[{"role": "user", "content": prompt}] for prompt in prompts]
-    outputs = llm.chat(messages, SamplingParams(temperature=0.0, max_tokens=max_tokens), use_tqdm=False)
+    outputs = llm.chat(
+        messages, SamplingParams(temperature=0.0, max_tokens=max_tokens), use_tqdm=False
+    )
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 

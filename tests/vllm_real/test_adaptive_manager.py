@@ -1,4 +1,5 @@
-"""Our part in vLLM's workers, with vLLM's own AdaptiveVerificationManager: its arithmetic runs on a CPU."""
+"""Our part in vLLM's workers, with vLLM's own AdaptiveVerificationManager: its arithmetic runs on a
+CPU."""
 
 from types import SimpleNamespace
 
@@ -39,12 +40,18 @@ class Runner:
 @pytest.fixture
 def group(monkeypatch):
     group = Group()
-    nothing = SimpleNamespace(synchronize=lambda: None, record=lambda: None, wait_stream=lambda other: None)
+    nothing = SimpleNamespace(
+        synchronize=lambda: None, record=lambda: None, wait_stream=lambda other: None
+    )
     monkeypatch.setattr(torch.cuda, "Stream", lambda *arguments, **options: nothing)
     monkeypatch.setattr(torch.cuda, "Event", lambda *arguments, **options: nothing)
     monkeypatch.setattr(module, "get_tp_group", lambda: group)
-    monkeypatch.setattr(module, "async_tensor_h2d", lambda array, out: out.copy_(torch.as_tensor(array)))
-    monkeypatch.setattr(module, "_assign_draft_token_budget_compiled", module._assign_draft_token_budget)
+    monkeypatch.setattr(
+        module, "async_tensor_h2d", lambda array, out: out.copy_(torch.as_tensor(array))
+    )
+    monkeypatch.setattr(
+        module, "_assign_draft_token_budget_compiled", module._assign_draft_token_budget
+    )
     monkeypatch.setattr(module, "CpuGpuBuffer", HostBuffer)
     return group
 
@@ -68,22 +75,29 @@ def make_manager():
         prefill_len=SimpleNamespace(np=np.full(MAX_REQUESTS, 50)),
     )
     start = torch.zeros(MAX_REQUESTS + 1, dtype=torch.int32)
-    return module.AdaptiveVerificationManager(states, start, num_bonus_tokens=1, max_total_logits=1024)
+    return module.AdaptiveVerificationManager(
+        states, start, num_bonus_tokens=1, max_total_logits=1024
+    )
 
 
 def curves(per_token: float) -> CostCurves:
     """6 ms a pass and so many ms a token."""
     sizes = (1, 2, 4, 8, 16, 32, 64)
-    return CostCurves(draft=((1, 0.5), (8, 0.5)), verify=tuple((size, 6.0 + per_token * size) for size in sizes))
+    return CostCurves(
+        draft=((1, 0.5), (8, 0.5)), verify=tuple((size, 6.0 + per_token * size) for size in sizes)
+    )
 
 
 def step(runner, confidences: list[list[float]]):
-    """One step of three requests with three drafts each: tokens it feeds, and what its output says."""
+    """One step of three requests with three drafts each: tokens it feeds, and what its output
+    says."""
     manager = runner.adaptive_verification
     names = [str(number) for number in range(len(confidences))]
     manager._stale_confidences[manager._stale_idx].np[: len(names)] = confidences
     manager._confidence_probs[: len(names)] = torch.tensor(confidences)
-    num_tokens = manager.get_num_tokens(dict.fromkeys(names, 1 + STEPS), dict.fromkeys(names, [-1] * STEPS))
+    num_tokens = manager.get_num_tokens(
+        dict.fromkeys(names, 1 + STEPS), dict.fromkeys(names, [-1] * STEPS)
+    )
     manager.reallocate_drafts(names, torch.arange(len(names)))
     return num_tokens, runner.sample_tokens(None)
 
@@ -97,11 +111,15 @@ def test_it_tells_what_the_manager_admitted_by_our_costs(group, is_async):
 
     executor.take_costs(worker, curves(per_token=0.0))
     num_tokens, output = step(runner, confidences)
-    assert num_tokens == 12 and admitted(output) == [3, 3, 3], "tokens that cost nothing are all verified"
+    assert num_tokens == 12 and admitted(output) == [3, 3, 3], (
+        "tokens that cost nothing are all verified"
+    )
 
     executor.take_costs(worker, curves(per_token=1.2))
     num_tokens, output = step(runner, confidences)
-    assert num_tokens == 8 and admitted(output) == [3, 0, 2], "dear ones only up to the size that is paid in any case"
+    assert num_tokens == 8 and admitted(output) == [3, 0, 2], (
+        "dear ones only up to the size that is paid in any case"
+    )
     assert len(group.sent) == 2, "all ranks get the numbers of the first"
 
 

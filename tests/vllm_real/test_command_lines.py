@@ -1,4 +1,5 @@
-"""Every `vllm serve` of the pages, and what their Helm values come to, is read by vLLM's own parser as it is meant."""
+"""Every `vllm serve` of the pages, and what their Helm values come to, is read by vLLM's own parser
+as it is meant."""
 
 import json
 import re
@@ -16,7 +17,10 @@ from smartspec.vllm_plugin.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = "\n".join((DOCS / f"{name}.md").read_text() for name in ("vllm", "vllm-how"))
-BLOCKS = [re.sub("^    ", "", block, flags=re.MULTILINE) for block in re.findall(r"(?:^    .*\n)+", PAGE, re.MULTILINE)]
+BLOCKS = [
+    re.sub("^    ", "", block, flags=re.MULTILINE)
+    for block in re.findall(r"(?:^    .*\n)+", PAGE, re.MULTILINE)
+]
 COMMANDS = [
     line.partition("  #")[0]
     for block in BLOCKS
@@ -40,11 +44,20 @@ def parsed(arguments: list[str], folder: Path) -> AsyncEngineArgs:
 
 
 def test_the_benchmark_command():
-    (command,) = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines() if "bench serve" in line]
+    (command,) = [
+        line
+        for block in BLOCKS
+        for line in block.replace("\\\n", " ").splitlines()
+        if "bench serve" in line
+    ]
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
     options = parser.parse_args(shlex.split(command)[3:])
-    assert options.base_url == "http://localhost:8000" and options.max_concurrency == 8 and options.num_prompts == 200
+    assert (
+        options.base_url == "http://localhost:8000"
+        and options.max_concurrency == 8
+        and options.num_prompts == 200
+    )
 
 
 def assert_ours(engine: AsyncEngineArgs) -> None:

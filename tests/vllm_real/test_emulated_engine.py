@@ -1,5 +1,5 @@
-"""The executor of an emulated GPU in vLLM's engine core: all requests end with what the target says, and give back
-their memory."""
+"""The executor of an emulated GPU in vLLM's engine core: all requests end with what the target
+says, and give back their memory."""
 
 import importlib
 import sys
@@ -40,7 +40,9 @@ def test_requests_end_with_what_the_target_says(drafter, policy, is_async, tmp_p
         free = core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         lengths = np.full(NUM_REQUESTS, NUM_TOKENS)
         began = time.perf_counter()
-        client = load.Client(core, load.Load(0, NUM_REQUESTS, 2 * lengths, lengths, concurrency=4), gpu.clock.rest)
+        client = load.Client(
+            core, load.Load(0, NUM_REQUESTS, 2 * lengths, lengths, concurrency=4), gpu.clock.rest
+        )
         ended = client.run(NUM_REQUESTS).ended
         seconds = time.perf_counter() - began
         while core.scheduler.has_requests() or core.batch_queue:  # a step that was under way
@@ -58,7 +60,9 @@ def test_requests_end_with_what_the_target_says(drafter, policy, is_async, tmp_p
 def test_requests_of_a_trace_come_at_their_moments(tmp_path):
     acceptance, cells, engine, load = parts()
     trace = tmp_path / "trace.csv"
-    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,20,4\n0.2,20,4\n0.8,20,4\n0.9,20,4\n")
+    trace.write_text(
+        "arrival_s,prompt_tokens,output_tokens\n0,20,4\n0.2,20,4\n0.8,20,4\n0.9,20,4\n"
+    )
     cell = cells.Cell("8b-h100", "eagle3", f"trace:{trace}@2@3", "fixed:3", acceptance="0.8")
     requests = load.Load.of(cell)
     assert requests.concurrency is None and requests.arrival.tolist() == [0.0, 0.1, 0.4]
@@ -82,7 +86,9 @@ def test_recorded_texts_are_said_with_lookups_in_them(drafter, policy, is_async,
     acceptance, cells, engine, load = parts()
     repeated = tuple(range(10, 40))
     texts = [acceptance.Text((*repeated, n, *repeated[:8]), repeated[8:]) for n in range(3)]
-    cell = cells.Cell("8b-h100", drafter, "closed:2", policy, is_async, output_tokens=200, acceptance="texts:")
+    cell = cells.Cell(
+        "8b-h100", drafter, "closed:2", policy, is_async, output_tokens=200, acceptance="texts:"
+    )
     requests = load.Load.of(cell, texts)
     said = acceptance.TextAcceptance(texts, cell.longest)
     core, gpu = engine.make_engine(cell, said, tmp_path, None)
@@ -99,17 +105,25 @@ def test_recorded_texts_are_said_with_lookups_in_them(drafter, policy, is_async,
 def test_a_preempted_request_goes_on_where_it_was(is_async, tmp_path, monkeypatch):
     acceptance, cells, engine, load = parts()
     setups = importlib.import_module("lib.emulated_gpu.setups")
-    monkeypatch.setattr(setups.Setup, "num_kv_blocks", lambda *arguments: 520)  # as few as vLLM starts with
+    # as few as vLLM starts with
+    monkeypatch.setattr(setups.Setup, "num_kv_blocks", lambda *arguments: 520)
     cell = cells.Cell("8b-h100", "eagle3", "closed:16", "fixed:3", is_async, acceptance="0.8/8")
     stated = acceptance.StatedAcceptance(cell.acceptance, cell.longest, cell.seed)
     core, gpu = engine.make_engine(cell, stated, tmp_path, None)
     lengths, preempted = np.full(16, 300), []
     preempt = core.scheduler._preempt_request
-    core.scheduler._preempt_request = lambda *a, **o: (preempted.append(a[0].request_id), preempt(*a, **o))[1]
+    core.scheduler._preempt_request = lambda *a, **o: (
+        preempted.append(a[0].request_id),
+        preempt(*a, **o),
+    )[1]
     try:
-        client = load.Client(core, load.Load(0, 16, lengths + 100, lengths, concurrency=16), gpu.clock.rest)
+        client = load.Client(
+            core, load.Load(0, 16, lengths + 100, lengths, concurrency=16), gpu.clock.rest
+        )
         ended = client.run(16).ended
     finally:
         core.shutdown()
     assert preempted
-    assert {r.number: r.tokens for r in ended} == {number: stated.tokens(number, 0, 300) for number in range(16)}
+    assert {r.number: r.tokens for r in ended} == {
+        number: stated.tokens(number, 0, 300) for number in range(16)
+    }

@@ -1,4 +1,5 @@
-"""Greedy answers are those of vLLM without speculation, whatever lengths are decided; and no KV block is lost."""
+"""Greedy answers are those of vLLM without speculation, whatever lengths are decided; and no KV
+block is lost."""
 
 import pytest
 from serving import (
@@ -22,7 +23,9 @@ def expected(model, prompts) -> list[list[int]]:
 
 @pytest.mark.parametrize("method", ["ngram", "self-draft"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_answers_are_those_without_speculation(method, is_async, model, prompts, expected, tmp_path, monkeypatch):
+def test_answers_are_those_without_speculation(
+    method, is_async, model, prompts, expected, tmp_path, monkeypatch
+):
     if method == "ngram" and is_async:
         pytest.skip("vLLM turns asynchronous scheduling off for ngram")
     restless(monkeypatch)
@@ -32,9 +35,17 @@ def test_answers_are_those_without_speculation(method, is_async, model, prompts,
     with serving(model, speculation, tmp_path) as llm:
         free, before = free_blocks(llm), counters(llm)
         got = answers(llm, prompts)
-        scheduler, counts = scheduler_of(llm), {name: n - before[name] for name, n in counters(llm).items()}
-        assert scheduler.speculation is not None and not scheduler.speculation.learner.controller.num_errors
-        assert any("AsyncScheduler" in base.__name__ for base in type(scheduler).__mro__) == is_async
+        scheduler, counts = (
+            scheduler_of(llm),
+            {name: n - before[name] for name, n in counters(llm).items()},
+        )
+        assert (
+            scheduler.speculation is not None
+            and not scheduler.speculation.learner.controller.num_errors
+        )
+        assert (
+            any("AsyncScheduler" in base.__name__ for base in type(scheduler).__mro__) == is_async
+        )
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 300
     if method == "self-draft":

@@ -1,4 +1,5 @@
-"""vLLM's own server with our scheduler, called by the openai client; metrics come through to /metrics."""
+"""vLLM's own server with our scheduler, called by the openai client; metrics come through to
+/metrics."""
 
 import json
 import os
@@ -19,19 +20,46 @@ from serving import NGRAM
 START_SECONDS = 600
 
 
-@pytest.fixture(scope="module", params=[(1, 1), (3, 1), (1, 2)], ids=["one rank", "three ranks", "two replicas"])
+@pytest.fixture(
+    scope="module", params=[(1, 1), (3, 1), (1, 2)], ids=["one rank", "three ranks", "two replicas"]
+)
 def address(request, model, tmp_path_factory):
     ranks, replicas = request.param  # of tensor and data parallelism: the model has nine heads
     folder = tmp_path_factory.mktemp("server")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    settings = {"cache": str(folder), "decision_log": str(folder / "decisions.jsonl"), "metrics_seconds": 0}
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--port", str(port)]
-    command += ["--served-model-name", "smollm2", "--enforce-eager", "--dtype", "float32", "--max-model-len", "1024"]
+    settings = {
+        "cache": str(folder),
+        "decision_log": str(folder / "decisions.jsonl"),
+        "metrics_seconds": 0,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        model,
+        "--port",
+        str(port),
+    ]
+    command += [
+        "--served-model-name",
+        "smollm2",
+        "--enforce-eager",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "1024",
+    ]
     command += ["--max-num-seqs", "4", "--speculative-config", json.dumps(NGRAM)]
     command += ["--tensor-parallel-size", str(ranks), "--data-parallel-size", str(replicas)]
-    command += ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler", "--per-request-spec-decode-metrics", "detailed"]
+    command += [
+        "--scheduler-cls",
+        "smartspec.vllm_plugin.Scheduler",
+        "--per-request-spec-decode-metrics",
+        "detailed",
+    ]
     command += ["--additional-config", json.dumps({"smartspec": settings})]
     environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     if ranks * replicas > 1:
@@ -69,19 +97,35 @@ def metrics(address: str) -> dict[str, float]:
 
 def test_answers_and_metrics(address):
     client = OpenAI(base_url=f"{address}/v1", api_key="none")
-    question = [{"role": "user", "content": "Repeat this list twice: apple, pear, plum, cherry, apple, pear, plum."}]
+    question = [
+        {
+            "role": "user",
+            "content": "Repeat this list twice: apple, pear, plum, cherry, apple, pear, plum.",
+        }
+    ]
     options = {"model": "smollm2", "messages": question, "max_tokens": 80, "temperature": 0.0}
-    without = client.chat.completions.create(**options, extra_body={"vllm_xargs": {"smartspec_max_draft_tokens": 0}})
+    without = client.chat.completions.create(
+        **options, extra_body={"vllm_xargs": {"smartspec_max_draft_tokens": 0}}
+    )
     before = metrics(address)
     answer = client.chat.completions.create(**options)
     after = metrics(address)
     assert answer.choices[0].message.content == without.choices[0].message.content
     assert before["smartspec_verified_tokens_total"] == 0 < after["smartspec_verified_tokens_total"]
-    assert after["smartspec_verified_tokens_total"] == after["vllm:spec_decode_num_draft_tokens_total"]
+    assert (
+        after["smartspec_verified_tokens_total"] == after["vllm:spec_decode_num_draft_tokens_total"]
+    )
     assert after["smartspec_step_seconds_sum"] > before["smartspec_step_seconds_sum"] > 0
-    request = answer.model_extra["metrics"]["speculative_decoding"]  # as vLLM counts it, see docs/vllm.md
-    for total, name in (("verified", "num_draft_tokens"), ("accepted", "num_accepted_draft_tokens")):
-        assert request[name] == after[f"smartspec_{total}_tokens_total"] - before[f"smartspec_{total}_tokens_total"]
+    # as vLLM counts it, see docs/vllm.md
+    request = answer.model_extra["metrics"]["speculative_decoding"]
+    for total, name in (
+        ("verified", "num_draft_tokens"),
+        ("accepted", "num_accepted_draft_tokens"),
+    ):
+        assert (
+            request[name]
+            == after[f"smartspec_{total}_tokens_total"] - before[f"smartspec_{total}_tokens_total"]
+        )
     assert sum(request["per_step_drafted"]) == request["num_draft_tokens"]
     assert max(request["per_step_drafted"]) <= NGRAM["num_speculative_tokens"]
 
@@ -93,19 +137,54 @@ def test_the_dashboard_shows_metrics_that_exist(address):
 
 
 def test_the_benchmark_of_vllm(address, model, prompts, tmp_path):
-    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts[:8]))
-    command = (
-        "import argparse, sys; from vllm.benchmarks.serve import add_cli_args, main; p = argparse.ArgumentParser(); "
+    (tmp_path / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": text}) + "\n" for text in prompts[:8])
     )
-    command += "add_cli_args(p); main(p.parse_args())"  # `vllm bench serve`, which the CPU wheel lacks
-    options = ["--base-url", address, "--model", "smollm2", "--tokenizer", model, "--dataset-name", "custom"]
-    options += ["--dataset-path", str(tmp_path / "prompts.jsonl"), "--custom-output-len", "24", "--num-prompts", "8"]
-    options += ["--max-concurrency", "4", "--temperature", "0", "--save-result", "--result-dir", str(tmp_path)]
+    command = (
+        "import argparse, sys; from vllm.benchmarks.serve import add_cli_args, main; p = "
+        "argparse.ArgumentParser(); "
+    )
+    # `vllm bench serve`, which the CPU wheel lacks
+    command += "add_cli_args(p); main(p.parse_args())"
+    options = [
+        "--base-url",
+        address,
+        "--model",
+        "smollm2",
+        "--tokenizer",
+        model,
+        "--dataset-name",
+        "custom",
+    ]
+    options += [
+        "--dataset-path",
+        str(tmp_path / "prompts.jsonl"),
+        "--custom-output-len",
+        "24",
+        "--num-prompts",
+        "8",
+    ]
+    options += [
+        "--max-concurrency",
+        "4",
+        "--temperature",
+        "0",
+        "--save-result",
+        "--result-dir",
+        str(tmp_path),
+    ]
     before = metrics(address)
-    subprocess.run([sys.executable, "-c", command, *options, "--result-filename", "r.json"], check=True, timeout=600)
+    subprocess.run(
+        [sys.executable, "-c", command, *options, "--result-filename", "r.json"],
+        check=True,
+        timeout=600,
+    )
     result, after = json.loads((tmp_path / "r.json").read_text()), metrics(address)
     assert result["completed"] == 8 and result["failed"] == 0
     drafted = after["smartspec_verified_tokens_total"] - before["smartspec_verified_tokens_total"]
     accepted = after["smartspec_accepted_tokens_total"] - before["smartspec_accepted_tokens_total"]
-    assert (drafted, accepted) == (result["spec_decode_draft_tokens"], result["spec_decode_accepted_tokens"])
+    assert (drafted, accepted) == (
+        result["spec_decode_draft_tokens"],
+        result["spec_decode_accepted_tokens"],
+    )
     assert drafted > 0

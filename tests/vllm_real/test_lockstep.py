@@ -1,7 +1,8 @@
-"""Two ranks in lockstep, data parallelism of a model with experts: no rank waits for ever, and answers stay.
+"""Two ranks in lockstep, data parallelism of a model with experts: no rank waits for ever, and
+answers stay.
 
-In one case the draft model is the model itself, so that draft passes have experts too, and every rank has to make each
-of them. In the other, drafts are made without passes."""
+In one case the draft model is the model itself, so that draft passes have experts too, and every
+rank has to make each of them. In the other, drafts are made without passes."""
 
 import json
 import os
@@ -18,7 +19,12 @@ from openai import OpenAI
 from serving import self_draft
 from test_http import metrics, wait_for
 
-LAST_TOKEN = {"method": "custom_class", "model": "test_methods.LastToken", "num_speculative_tokens": 3}  # no passes
+# no passes
+LAST_TOKEN = {
+    "method": "custom_class",
+    "model": "test_methods.LastToken",
+    "num_speculative_tokens": 3,
+}
 
 
 @pytest.mark.parametrize("method", ["last token", "self-draft"])
@@ -27,15 +33,37 @@ def test_ranks_that_decide_differently_go_on(method, model, prompts, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "smartspec.vllm_plugin.serve", target, "--port", str(port), "--enforce-eager"]
-    command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "4", "--data-parallel-size", "2"]
-    command += ["--speculative-config", json.dumps(LAST_TOKEN if method == "last token" else self_draft(target))]
+    command = [
+        sys.executable,
+        "-m",
+        "smartspec.vllm_plugin.serve",
+        target,
+        "--port",
+        str(port),
+        "--enforce-eager",
+    ]
+    command += [
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "1024",
+        "--max-num-seqs",
+        "4",
+        "--data-parallel-size",
+        "2",
+    ]
+    command += [
+        "--speculative-config",
+        json.dumps(LAST_TOKEN if method == "last token" else self_draft(target)),
+    ]
     command += ["--cache", str(tmp_path), "--metrics-seconds", "0", "--policy", "fixed:3"]
     environment = os.environ | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(rank % os.cpu_count()) for rank in range(2)),
         "VLLM_LOGGING_LEVEL": "INFO",
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     write_plugin(tmp_path)
     log = tmp_path / "server.log"
@@ -48,14 +76,30 @@ def test_ranks_that_decide_differently_go_on(method, model, prompts, tmp_path):
         def answer(number: int, **options) -> str:
             """Of uneven length, so that a rank often runs dummy batches while the other decides."""
             question = {"role": "user", "content": prompts[number][:200]}
-            call = {"messages": [question], "max_tokens": 8 + 7 * number, "temperature": 0.0, "model": target}
-            return client.chat.completions.create(**call, extra_body={"vllm_xargs": options}).choices[0].message.content
+            call = {
+                "messages": [question],
+                "max_tokens": 8 + 7 * number,
+                "temperature": 0.0,
+                "model": target,
+            }
+            return (
+                client.chat.completions.create(**call, extra_body={"vllm_xargs": options})
+                .choices[0]
+                .message.content
+            )
 
         with ThreadPoolExecutor(6) as pool:
-            without = list(pool.map(lambda number: answer(number, smartspec_max_draft_tokens=0), range(12)))
+            without = list(
+                pool.map(lambda number: answer(number, smartspec_max_draft_tokens=0), range(12))
+            )
             before = metrics(f"http://127.0.0.1:{port}")
             longest = [1 + number % 3 for number in range(12)]
-            assert list(pool.map(lambda n: answer(n, smartspec_max_draft_tokens=longest[n]), range(12))) == without
+            assert (
+                list(
+                    pool.map(lambda n: answer(n, smartspec_max_draft_tokens=longest[n]), range(12))
+                )
+                == without
+            )
         after = metrics(f"http://127.0.0.1:{port}")
         assert log.read_text().count("SmartSpec decides draft lengths") == 2
         assert after["smartspec_verified_tokens_total"] > before["smartspec_verified_tokens_total"]

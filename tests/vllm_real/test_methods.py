@@ -1,6 +1,7 @@
 """vLLM's other methods under lengths that never rest: greedy answers are those without speculation.
 
-Drafters have random weights, so that nearly every draft token is rejected; acceptance is tested in test_greedy."""
+Drafters have random weights, so that nearly every draft token is rejected; acceptance is tested in
+test_greedy."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -67,8 +68,12 @@ def expected(few):
     return of
 
 
-@pytest.mark.parametrize("method", ["eagle", "eagle3", "p-eagle", "dflash", "mtp", "medusa", "suffix", "custom_class"])
-def test_answers_are_those_without_speculation(method, model, mimo, few, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "method", ["eagle", "eagle3", "p-eagle", "dflash", "mtp", "medusa", "suffix", "custom_class"]
+)
+def test_answers_are_those_without_speculation(
+    method, model, mimo, few, expected, tmp_path, monkeypatch
+):
     if method == "suffix" and not find_spec("arctic_inference"):
         pytest.skip("suffix decoding needs arctic-inference, which this environment has not got")
     restless(monkeypatch)
@@ -77,8 +82,14 @@ def test_answers_are_those_without_speculation(method, model, mimo, few, expecte
     with serving(target, speculation_of(method, tmp_path, target), tmp_path) as llm:
         free, before = free_blocks(llm), counters(llm)
         got = answers(llm, few)
-        scheduler, counts = scheduler_of(llm), {name: n - before[name] for name, n in counters(llm).items()}
-        assert scheduler.speculation is not None and not scheduler.speculation.learner.controller.num_errors
+        scheduler, counts = (
+            scheduler_of(llm),
+            {name: n - before[name] for name, n in counters(llm).items()},
+        )
+        assert (
+            scheduler.speculation is not None
+            and not scheduler.speculation.learner.controller.num_errors
+        )
         assert free_blocks(llm) == free
     assert counts["num_draft_tokens"] > 100
     assert got == wanted

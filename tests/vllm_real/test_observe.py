@@ -20,7 +20,9 @@ from smartspec.observation.records import COLUMN
 OBSERVE = {"policy": "observe"}
 
 
-@pytest.mark.parametrize(("method", "is_async"), [("ngram", False), ("self-draft", False), ("self-draft", True)])
+@pytest.mark.parametrize(
+    ("method", "is_async"), [("ngram", False), ("self-draft", False), ("self-draft", True)]
+)
 def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path, monkeypatch):
     if is_async:
         asynchronous(monkeypatch)
@@ -40,8 +42,11 @@ def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path
     counts = found[1][1]
     drafted = sum(outcome.drafted * n for outcome, n in observation.outcomes.items())
     assert drafted == counts["num_draft_tokens"]
-    # Scheduled ahead, requests that have ended are fed once more: that takes time, and counts for nothing else.
-    assert total[COLUMN["verified_tokens"]] == drafted or (is_async and total[COLUMN["verified_tokens"]] > drafted)
+    # Scheduled ahead, requests that have ended are fed once more: that takes time, and counts for
+    # nothing else.
+    assert total[COLUMN["verified_tokens"]] == drafted or (
+        is_async and total[COLUMN["verified_tokens"]] > drafted
+    )
     accepted = sum(outcome.accepted * n for outcome, n in observation.outcomes.items())
     assert accepted == counts["num_accepted_tokens"]
     assert observation.arrivals.requests == 16
@@ -53,9 +58,25 @@ def test_a_server_tells_what_it_observed(given, model, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "smartspec.vllm_plugin.serve", model, "--observe", "--cache", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "smartspec.vllm_plugin.serve",
+        model,
+        "--observe",
+        "--cache",
+        str(tmp_path),
+    ]
     command += [] if given is None else ["--speculative-config", json.dumps(given)]
-    command += ["--port", str(port), "--served-model-name", "small", "--enforce-eager", "--dtype", "float32"]
+    command += [
+        "--port",
+        str(port),
+        "--served-model-name",
+        "small",
+        "--enforce-eager",
+        "--dtype",
+        "float32",
+    ]
     command += ["--max-model-len", "512", "--max-num-seqs", "4"]
     environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     path, address = tmp_path / "server.log", f"http://127.0.0.1:{port}"
@@ -65,7 +86,8 @@ def test_a_server_tells_what_it_observed(given, model, tmp_path):
         wait_for(f"{address}/health", server, path)
         for number in range(12):
             complete(address, f"Repeat three times: apple, pear, plum, number {number}.")
-        for _ in range(60):  # what ended last is written soon after: vLLM kills its engines at the end
+        # what ended last is written soon after: vLLM kills its engines at the end
+        for _ in range(60):
             said = observed(address, "--json")
             if said["traffic"]["requests"] == 12:
                 break
@@ -82,9 +104,16 @@ def test_a_server_tells_what_it_observed(given, model, tmp_path):
 
 
 def complete(address: str, text: str) -> None:
-    body = {"model": "small", "messages": [{"role": "user", "content": text}], "max_tokens": 40, "temperature": 0}
+    body = {
+        "model": "small",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 40,
+        "temperature": 0,
+    }
     request = urllib.request.Request(
-        f"{address}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{address}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=120) as answer:
         assert json.load(answer)["choices"]

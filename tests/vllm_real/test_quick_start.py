@@ -1,4 +1,5 @@
-"""The quick start of docs/vllm.md, as it is pasted: but for the model, the port, and an installation that is there."""
+"""The quick start of docs/vllm.md, as it is pasted: but for the model, the port, and an
+installation that is there."""
 
 import json
 import os
@@ -15,9 +16,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "vllm.md").read_text()
 def quick_start(model: str, port: int) -> str:
     """The block of the page, with another model and port, and an end."""
     section = PAGE.partition("\n## Quick start\n")[2].partition("\n## ")[0]
-    block = re.sub(r"^    ", "", re.search(r"(?:^    .*\n)+", section, re.MULTILINE).group(), flags=re.MULTILINE)
+    block = re.sub(
+        r"^    ",
+        "",
+        re.search(r"(?:^    .*\n)+", section, re.MULTILINE).group(),
+        flags=re.MULTILINE,
+    )
     assert re.match(
-        r"MODEL=\S+\npip install \. .*\nexport VLLM_CPU_KVCACHE_SPACE=2 .*\nsmartspec vllm serve \$MODEL ", block
+        r"MODEL=\S+\npip install \. .*\nexport VLLM_CPU_KVCACHE_SPACE=2 .*\nsmartspec vllm serve "
+        r"\$MODEL ",
+        block,
     )
     lines = block.replace("8000", str(port)).splitlines()
     return "\n".join([f"MODEL={model}", *lines[2:], "kill %1", "wait"])
@@ -38,7 +46,8 @@ def test_it_serves_and_counts(model, tmp_path):
     with said.open("w") as out:
         shell = subprocess.Popen(
             ["bash", "-c", quick_start(model, port)],
-            stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=tmp_path, start_new_session=True,
+            stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=tmp_path,
+            start_new_session=True,
         )  # fmt: skip
         try:
             shell.wait(900)
@@ -48,7 +57,10 @@ def test_it_serves_and_counts(model, tmp_path):
     text = said.read_text()
     module = "vllm.entrypoints.openai.api_server"  # of the CPU build
     assert f"{sys.executable} -m {module} --model {model}" in text, text
-    assert "SmartSpec decides draft lengths: policy goodput, drafts by prompt-lookup, datastore, at most 5" in text
+    assert (
+        "SmartSpec decides draft lengths: policy goodput, drafts by prompt-lookup, datastore, at "
+        "most 5" in text
+    )
     answer, _ = json.JSONDecoder().raw_decode(text, text.index('{"id":"chatcmpl'))
     assert answer["choices"][0]["message"]["content"]
     assert float(re.search(r"^smartspec_steps_total\{.*\} (\S+)$", text, re.MULTILINE).group(1)) > 0

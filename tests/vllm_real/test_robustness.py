@@ -1,4 +1,5 @@
-"""Little memory, callers that leave, controllers that fail, files that lie: answers stay, and blocks come back."""
+"""Little memory, callers that leave, controllers that fail, files that lie: answers stay, and
+blocks come back."""
 
 import logging
 
@@ -32,7 +33,9 @@ def expected(model, few) -> list[list[int]]:
 
 def test_preemption(model, few, expected, tmp_path, monkeypatch):
     restless(monkeypatch)
-    with serving(model, NGRAM, tmp_path, block_size=32, num_gpu_blocks_override=24, max_model_len=512) as llm:
+    with serving(
+        model, NGRAM, tmp_path, block_size=32, num_gpu_blocks_override=24, max_model_len=512
+    ) as llm:
         free = free_blocks(llm)
         assert answers(llm, few) == expected
         preemptions = next(m.value for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
@@ -65,12 +68,26 @@ def test_counters_are_those_of_vllm(model, few, expected, tmp_path):
         assert answers(llm, few) == expected
         after = counters(llm)
     (path,) = (tmp_path / "vllm").glob("*.prom")
-    ours = {s.name: s.value for family in text_string_to_metric_families(path.read_text()) for s in family.samples}
-    assert ours["smartspec_verified_tokens_total"] == after["num_draft_tokens"] - before["num_draft_tokens"] > 0
-    assert ours["smartspec_accepted_tokens_total"] == after["num_accepted_tokens"] - before["num_accepted_tokens"] > 0
+    ours = {
+        s.name: s.value
+        for family in text_string_to_metric_families(path.read_text())
+        for s in family.samples
+    }
+    assert (
+        ours["smartspec_verified_tokens_total"]
+        == after["num_draft_tokens"] - before["num_draft_tokens"]
+        > 0
+    )
+    assert (
+        ours["smartspec_accepted_tokens_total"]
+        == after["num_accepted_tokens"] - before["num_accepted_tokens"]
+        > 0
+    )
 
 
-def test_a_failing_controller_and_a_corrupt_cost_file(model, few, expected, tmp_path, monkeypatch, caplog):
+def test_a_failing_controller_and_a_corrupt_cost_file(
+    model, few, expected, tmp_path, monkeypatch, caplog
+):
     class Failing(Controller):
         def learn(self, plan, outcome):
             super().learn(plan, outcome)

@@ -1,11 +1,20 @@
-"""Drafts made in vLLM's scheduler: greedy answers are those without speculation, whatever is decided and whatever
-fails."""
+"""Drafts made in vLLM's scheduler: greedy answers are those without speculation, whatever is
+decided and whatever fails."""
 
 import logging
 
 import pytest
 import vllm
-from serving import EXECUTOR, IN_SCHEDULER, answers, counters, free_blocks, restless, scheduler_of, serving
+from serving import (
+    EXECUTOR,
+    IN_SCHEDULER,
+    answers,
+    counters,
+    free_blocks,
+    restless,
+    scheduler_of,
+    serving,
+)
 from vllm import SamplingParams
 
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
@@ -27,7 +36,9 @@ def expected(model, prompts) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("options", [{}, EXECUTOR], ids=["vLLM's executor", "ours"])
-def test_answers_are_those_without_speculation(options, model, prompts, expected, tmp_path, monkeypatch):
+def test_answers_are_those_without_speculation(
+    options, model, prompts, expected, tmp_path, monkeypatch
+):
     restless(monkeypatch)
     with serving(model, IN_SCHEDULER, tmp_path, ALL, **options) as llm:
         free = free_blocks(llm)
@@ -44,7 +55,13 @@ def test_answers_are_those_without_speculation(options, model, prompts, expected
 def test_preemption(model, prompts, expected, tmp_path, monkeypatch):
     restless(monkeypatch)
     with serving(
-        model, IN_SCHEDULER, tmp_path, ALL, block_size=32, num_gpu_blocks_override=24, max_model_len=512
+        model,
+        IN_SCHEDULER,
+        tmp_path,
+        ALL,
+        block_size=32,
+        num_gpu_blocks_override=24,
+        max_model_len=512,
     ) as llm:
         free = free_blocks(llm)
         assert answers(llm, prompts[:12]) == expected[:12]
@@ -69,7 +86,9 @@ def test_aborted_requests_leave_nothing_in_memory(model, prompts, tmp_path, monk
         assert len(scheduler_of(llm).speculation.decider.own._texts) <= 1
 
 
-def test_a_drafter_that_fails_leaves_vllm_without_drafts(model, prompts, expected, tmp_path, monkeypatch, caplog):
+def test_a_drafter_that_fails_leaves_vllm_without_drafts(
+    model, prompts, expected, tmp_path, monkeypatch, caplog
+):
     def fail(*_):
         raise RuntimeError("no idea")
 
@@ -80,10 +99,15 @@ def test_a_drafter_that_fails_leaves_vllm_without_drafts(model, prompts, expecte
     assert "no idea" in caplog.text
 
 
-def test_workers_that_are_not_as_expected_sample_as_vllm_does(model, prompts, expected, tmp_path, monkeypatch, caplog):
+def test_workers_that_are_not_as_expected_sample_as_vllm_does(
+    model, prompts, expected, tmp_path, monkeypatch, caplog
+):
     restless(monkeypatch)
     monkeypatch.setattr(executor, "RUNNER_PARAMETERS", ("something", "else"))
-    with caplog.at_level(logging.WARNING), serving(model, IN_SCHEDULER, tmp_path, **EXECUTOR) as llm:
+    with (
+        caplog.at_level(logging.WARNING),
+        serving(model, IN_SCHEDULER, tmp_path, **EXECUTOR) as llm,
+    ):
         assert answers(llm, prompts[:12]) == expected[:12]
     assert "execute_model takes" in caplog.text
 
@@ -107,7 +131,10 @@ def fail_in_the_pass(worker) -> None:
 
 def test_an_unknown_version(model, prompts, expected, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(vllm, "__version__", "0.99.0")
-    with caplog.at_level(logging.WARNING), serving(model, IN_SCHEDULER, tmp_path, **EXECUTOR) as llm:
+    with (
+        caplog.at_level(logging.WARNING),
+        serving(model, IN_SCHEDULER, tmp_path, **EXECUTOR) as llm,
+    ):
         assert type(scheduler_of(llm)).__module__ == "vllm.v1.core.sched.scheduler"
         assert answers(llm, prompts[:12]) == expected[:12]
     assert "vLLM 0.99.0 is untested" in caplog.text

@@ -1,7 +1,18 @@
-"""Speculation goes off and on in the middle of requests: greedy answers stay, and there are no drafts while off."""
+"""Speculation goes off and on in the middle of requests: greedy answers stay, and there are no
+drafts while off."""
 
 import pytest
-from serving import EXECUTOR, IN_SCHEDULER, NGRAM, answers, asynchronous, counters, scheduler_of, self_draft, serving
+from serving import (
+    EXECUTOR,
+    IN_SCHEDULER,
+    NGRAM,
+    answers,
+    asynchronous,
+    counters,
+    scheduler_of,
+    self_draft,
+    serving,
+)
 from vllm import SamplingParams
 
 from smartspec.vllm_plugin import switch
@@ -41,12 +52,18 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
                 path.unlink(missing_ok=True)
             self.toggle._switch._next_look = -float("inf")
             output = schedule(self, *arguments, **more)
-            seen.append((self.toggle.reason, sum(map(len, output.scheduled_spec_decode_tokens.values()))))
+            seen.append(
+                (self.toggle.reason, sum(map(len, output.scheduled_spec_decode_tokens.values())))
+            )
             return output
 
         monkeypatch.setattr(type(scheduler), "schedule", schedule_and_change)
         assert answers(llm, prompts[:5]) == expected
-        assert scheduler.toggle is not None and scheduler.speculation is not None and not scheduler.rest.steps
+        assert (
+            scheduler.toggle is not None
+            and scheduler.speculation is not None
+            and not scheduler.rest.steps
+        )
         off = [verified for reason, verified in seen if reason == "switch"]
         assert len(off) >= 5 and not any(off)
         assert any(verified for reason, verified in seen if reason is None)
@@ -62,7 +79,10 @@ def test_windows_of_act_count_what_vllm_emits(model, prompts, tmp_path):
     with serving(model, NGRAM, tmp_path, {"act": True}) as llm:
         toggle = scheduler_of(llm).toggle
         counted, finish = [], toggle._meter.finish_step
-        toggle._meter.finish_step = lambda now, tokens, *rest: (counted.append(tokens), finish(now, tokens, *rest))
+        toggle._meter.finish_step = lambda now, tokens, *rest: (
+            counted.append(tokens),
+            finish(now, tokens, *rest),
+        )
         outputs = llm.chat(
             [[{"role": "user", "content": text}] for text in prompts[:6]],
             SamplingParams(temperature=0.0, max_tokens=30),

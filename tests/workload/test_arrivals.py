@@ -15,7 +15,9 @@ def test_poisson_gaps_have_the_mean_and_spread_of_an_exponential():
 
 
 def test_poisson_arrivals_follow_from_the_seed_alone():
-    first, again, other = (poisson_arrivals(2.0, 50, np.random.default_rng(seed)) for seed in (3, 3, 4))
+    first, again, other = (
+        poisson_arrivals(2.0, 50, np.random.default_rng(seed)) for seed in (3, 3, 4)
+    )
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
 
@@ -23,7 +25,8 @@ def test_poisson_arrivals_follow_from_the_seed_alone():
 @pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
 def test_gamma_gaps_have_the_mean_and_spread_that_are_wanted(cv):
     gaps = np.diff(gamma_arrivals(4.0, 100_000, cv, np.random.default_rng(0)))
-    # standard error of the mean: 0.25 cv / sqrt(100000) = 0.0008 cv; that of the spread is larger for long tails
+    # standard error of the mean: 0.25 cv / sqrt(100000) = 0.0008 cv; that of the spread is larger
+    # for long tails
     assert abs(gaps.mean() - 0.25) < 0.004 * cv
     assert abs(gaps.std() / gaps.mean() / cv - 1.0) < 0.05
 
@@ -86,7 +89,9 @@ def test_a_trace_without_columns_rows_or_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"absent\.csv: No such file"):
         read_trace(tmp_path / "absent.csv")
     for time_scale in (0.0, 1e-308):
-        with pytest.raises(ValueError, match=f"time_scale must be a positive number, got {time_scale}"):
+        with pytest.raises(
+            ValueError, match=f"time_scale must be a positive number, got {time_scale}"
+        ):
             read_trace(path, time_scale=time_scale)
 
 
@@ -95,4 +100,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
     for line_end in ("\n", "\r\n"):
         path.write_text(HEADER + "1.5,2,3\n2,3,4\n", encoding="utf-8-sig", newline=line_end)
         trace = read_trace(path)
-        assert trace.arrival_seconds.tolist() == [1.5, 2.0] and trace.num_output_tokens.tolist() == [3, 4]
+        assert trace.arrival_seconds.tolist() == [
+            1.5,
+            2.0,
+        ] and trace.num_output_tokens.tolist() == [3, 4]

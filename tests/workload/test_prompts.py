@@ -3,7 +3,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from smartspec.workload.prompts import Prompt, draw_prompts, match_by_length, read_prompts, shipped_prompts
+from smartspec.workload.prompts import (
+    Prompt,
+    draw_prompts,
+    match_by_length,
+    read_prompts,
+    shipped_prompts,
+)
 
 GOOD = '{"id": "a", "task": "mt_bench/writing", "prompt": "Hello"}\n\n{"prompt": "Grüße"}\n'
 
@@ -11,14 +17,20 @@ GOOD = '{"id": "a", "task": "mt_bench/writing", "prompt": "Hello"}\n\n{"prompt":
 def test_rows_are_read_in_order_and_blank_lines_are_skipped(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(GOOD, encoding="utf-8")
-    assert read_prompts(path) == [Prompt("a", "mt_bench/writing", "Hello"), Prompt("3", "", "Grüße")]
+    assert read_prompts(path) == [
+        Prompt("a", "mt_bench/writing", "Hello"),
+        Prompt("3", "", "Grüße"),
+    ]
 
 
 def test_byte_order_marks_and_line_ends_of_windows_are_no_part_of_a_prompt(tmp_path):
     for name in ("a", "b"):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("\ufeff" + GOOD.replace("\n", "\r\n"), encoding="utf-8", newline="")
-        assert read_prompts(path) == [Prompt("a", "mt_bench/writing", "Hello"), Prompt("3", "", "Grüße")]
+        assert read_prompts(path) == [
+            Prompt("a", "mt_bench/writing", "Hello"),
+            Prompt("3", "", "Grüße"),
+        ]
     assert len(read_prompts(tmp_path)) == 4
 
 
@@ -32,7 +44,15 @@ def test_task_filters_by_prefix(tmp_path):
 
 @pytest.mark.parametrize(
     "row",
-    [b"{not json", b'"text"', b'["prompt"]', b"{}", b'{"prompt": ""}', b'{"prompt": 3}', b'{"prompt": "\xff\xfe"}'],
+    [
+        b"{not json",
+        b'"text"',
+        b'["prompt"]',
+        b"{}",
+        b'{"prompt": ""}',
+        b'{"prompt": 3}',
+        b'{"prompt": "\xff\xfe"}',
+    ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path, row):
     path = tmp_path / "prompts.jsonl"
@@ -65,9 +85,15 @@ def test_the_package_ships_sixteen_prompts_of_each_task_none_twice():
     prompts = shipped_prompts()
     tasks = ("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation")
     assert Counter(prompt.task for prompt in prompts) == dict.fromkeys(tasks, 16)
-    assert len({prompt.prompt_id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
+    assert (
+        len({prompt.prompt_id for prompt in prompts})
+        == len({prompt.text for prompt in prompts})
+        == len(prompts)
+    )
     assert all(30 <= len(prompt.text) <= 3500 for prompt in prompts)
-    assert [prompt.prompt_id for prompt in shipped_prompts("rag")] == [f"rag-{i:02d}" for i in range(1, 17)]
+    assert [prompt.prompt_id for prompt in shipped_prompts("rag")] == [
+        f"rag-{i:02d}" for i in range(1, 17)
+    ]
     with pytest.raises(ValueError, match="no task that starts with 'poetry'"):
         shipped_prompts("poetry")
 

@@ -3,7 +3,12 @@ from collections import Counter
 import pytest
 
 from smartspec.workload.prompts import Prompt
-from smartspec.workload.workloads import LONG_CONTEXT_ARTICLES, long_contexts, read_workloads, shipped_workloads
+from smartspec.workload.workloads import (
+    LONG_CONTEXT_ARTICLES,
+    long_contexts,
+    read_workloads,
+    shipped_workloads,
+)
 
 
 def test_sixteen_prompts_of_each_workload_none_twice():
@@ -13,11 +18,16 @@ def test_sixteen_prompts_of_each_workload_none_twice():
     assert set(Counter({name: len(prompts) for name, prompts in shipped.items()}).values()) == {16}
     texts = [prompt.text for prompts in shipped.values() for prompt in prompts]
     assert len(set(texts)) == len(texts)
-    assert all("CREATE TABLE" in prompt.text and "Question: " in prompt.text for prompt in shipped["text-to-sql"])
+    assert all(
+        "CREATE TABLE" in prompt.text and "Question: " in prompt.text
+        for prompt in shipped["text-to-sql"]
+    )
 
 
 def test_a_long_context_is_articles_in_a_row_and_a_task_about_one():
-    summaries = [Prompt(f"s-{i}", "summarization", f"Summarize this.\n\nText {i}.") for i in range(7)]
+    summaries = [
+        Prompt(f"s-{i}", "summarization", f"Summarize this.\n\nText {i}.") for i in range(7)
+    ]
     made = long_contexts(summaries)
     assert len(made) == 7 and made[0].task == "long-context"
     parts = made[6].text.split("\n\n")

@@ -1,1 +1,2 @@
-"""vLLM's real engine with a GPU's clock: an executor that computes nothing, and answers when a GPU would have."""
+"""vLLM's real engine with a GPU's clock: an executor that computes nothing, and answers when a GPU
+would have."""

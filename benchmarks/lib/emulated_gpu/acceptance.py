@@ -37,14 +37,17 @@ class Acceptance(Protocol):
 
 
 class StatedAcceptance:
-    """Acceptance by a rule, as the simulator has it (docs/simulation.md): it may fall with depth, differ by request,
-    and change in time.
+    """Acceptance by a rule, as the simulator has it (docs/simulation.md): it may fall with depth,
+    differ by request, and change in time.
 
-    acceptance: as `simulate --acceptance`. found_share: of positions at which a drafter without a model finds a draft.
+    acceptance: as `simulate --acceptance`. found_share: of positions at which a drafter without a
+    model finds a draft.
     """
 
     def __init__(self, acceptance: str, max_draft_tokens: int, seed: int, found_share: float = 1.0):
-        self._classes = tuple(replace(c, found_share=found_share) for c in parse_classes(acceptance))
+        self._classes = tuple(
+            replace(c, found_share=found_share) for c in parse_classes(acceptance)
+        )
         self._acceptance = GroundTruthAcceptance(self._classes, max_draft_tokens, seed=seed)
 
     def begin(self, number: int) -> None:
@@ -54,14 +57,18 @@ class StatedAcceptance:
         self._acceptance.end(number)
 
     def num_right(self, numbers: np.ndarray, positions: np.ndarray, now: float) -> np.ndarray:
-        right = self._acceptance.uniform(numbers, positions) < self._acceptance.conditional(numbers, now, positions)
+        right = self._acceptance.uniform(numbers, positions) < self._acceptance.conditional(
+            numbers, now, positions
+        )
         return np.minimum(count_leading(right), self.num_drafted(numbers, positions))
 
     def num_drafted(self, numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return self._acceptance.found(numbers, positions).lengths
 
     def confidence(self, numbers: np.ndarray, positions: np.ndarray, now: float) -> np.ndarray:
-        return self._acceptance.confidence(numbers, positions, self._acceptance.conditional(numbers, now, positions))[0]
+        return self._acceptance.confidence(
+            numbers, positions, self._acceptance.conditional(numbers, now, positions)
+        )[0]
 
     def tokens(self, number: int, position: int, count: int) -> list[int]:
         first = (31 * number + position) % _PERIOD
@@ -80,9 +87,16 @@ def read_texts(path: Path) -> list[Text]:
     """Texts that `vllm_plugin.py lengths` has made. ValueError if the file holds none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["texts"]
-        texts = [Text(tuple(prompt), tuple(answer)) for task in found.values() for prompt, answer in task if answer]
+        texts = [
+            Text(tuple(prompt), tuple(answer))
+            for task in found.values()
+            for prompt, answer in task
+            if answer
+        ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} holds no texts ({error!r}): make them with `vllm_plugin.py lengths`") from error
+        raise ValueError(
+            f"{path} holds no texts ({error!r}): make them with `vllm_plugin.py lengths`"
+        ) from error
     if not texts:
         raise ValueError(f"{path} holds no texts: make them with `vllm_plugin.py lengths`")
     return texts
@@ -95,7 +109,8 @@ def _said(texts: Sequence[Text], number: int, position: int, count: int) -> list
 
 
 class TextAcceptance:
-    """Request i says text i mod N. Drafts are those of vLLM's prompt lookup in it, found once at the start."""
+    """Request i says text i mod N. Drafts are those of vLLM's prompt lookup in it, found once at
+    the start."""
 
     def __init__(self, texts: Sequence[Text], max_draft_tokens: int):
         self._texts, self._longest = texts, max_draft_tokens
@@ -115,7 +130,10 @@ class TextAcceptance:
         return self._at(self._drafted, numbers, positions)
 
     def confidence(self, numbers: np.ndarray, positions: np.ndarray, now: float) -> np.ndarray:
-        raise ValueError("a drafter without a model has no confidence, which adaptive verification needs: leave it out")
+        raise ValueError(
+            "a drafter without a model has no confidence, which adaptive verification needs: leave "
+            "it out"
+        )
 
     def tokens(self, number: int, position: int, count: int) -> list[int]:
         return _said(self._texts, number, position, count)
@@ -124,7 +142,8 @@ class TextAcceptance:
         return table[numbers % len(self._texts), np.minimum(positions, table.shape[1] - 1)]
 
     def _outcomes(self, text: Text) -> np.ndarray:
-        """Draft tokens, and leading right ones of them, after 0, 1, ... tokens of the answer: int [P, 2]."""
+        """Draft tokens, and leading right ones of them, after 0, 1, ... tokens of the answer: int
+        [P, 2]."""
         outcomes = []
         for position in range(len(text.answer)):
             draft = lookup(text.prompt + text.answer[:position], self._longest)

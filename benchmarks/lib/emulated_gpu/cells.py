@@ -13,12 +13,13 @@ BESIDE = "+adaptive"  # of a policy of SmartSpec's that decides beside adaptive 
 class Cell:
     """One policy under one load on one set-up.
 
-    setup, drafter: names of setups. load: closed:N (N requests at a time), poisson:RATE (requests per second), or
-    trace:FILE (as `simulate --trace`; trace:FILE@2@300 comes twice as fast and has 300 requests). policy: off (no
-    speculation is configured), fixed:K, dynamic-sd, adaptive-verification, or a policy of SmartSpec's, with "+adaptive"
-    beside adaptive verification. longest: of drafts. acceptance, found_share: see StatedAcceptance; or texts:FILE.
-    prompt_tokens, output_tokens: means; a request has half to one and a half times as many, unless texts or a trace
-    say.
+    setup, drafter: names of setups. load: closed:N (N requests at a time), poisson:RATE (requests
+    per second), or trace:FILE (as `simulate --trace`; trace:FILE@2@300 comes twice as fast and has
+    300 requests). policy: off (no speculation is configured), fixed:K, dynamic-sd,
+    adaptive-verification, or a policy of SmartSpec's, with "+adaptive" beside adaptive
+    verification. longest: of drafts. acceptance, found_share: see StatedAcceptance; or texts:FILE.
+    prompt_tokens, output_tokens: means; a request has half to one and a half times as many, unless
+    texts or a trace say.
     """
 
     setup: str
@@ -35,7 +36,8 @@ class Cell:
 
     @property
     def is_closed(self) -> bool:
-        """Whether clients wait for answers. Otherwise requests come at given moments, and what counts is latency."""
+        """Whether clients wait for answers. Otherwise requests come at given moments, and what
+        counts is latency."""
         return self.load.startswith("closed:")
 
     @property
@@ -87,7 +89,9 @@ class Records:
                 data = json.loads(line)
                 self.found[Cell(**data["cell"])] = data["figures"]
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}, line {number} is no record of this benchmark ({error!r})") from error
+                raise ValueError(
+                    f"{path}, line {number} is no record of this benchmark ({error!r})"
+                ) from error
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         return [cell for cell in cells if cell not in self.found]

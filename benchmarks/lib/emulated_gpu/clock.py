@@ -3,7 +3,8 @@
 import time
 from concurrent.futures import Future
 
-SLEEP_MARGIN = 150e-6  # seconds before the end in which a wait spins: sleeping overshoots by about so much
+# seconds before the end in which a wait spins: sleeping overshoots by about so much
+SLEEP_MARGIN = 150e-6
 
 
 def wait_until(moment: float) -> None:
@@ -28,11 +29,11 @@ class ReadyAt(Future):
 
 
 class Clock:
-    """free: the moment at which all steps so far are done. busy, idle: seconds so far. Time in which no step is wanted
-    counts as neither: rest() says that it begins.
+    """free: the moment at which all steps so far are done. busy, idle: seconds so far. Time in
+    which no step is wanted counts as neither: rest() says that it begins.
 
-    from_completion: a step begins where the last one ended, even if it was handed over later. That is how the plugin
-    measures steps, so a profile of such times holds the host's work, too.
+    from_completion: a step begins where the last one ended, even if it was handed over later. That
+    is how the plugin measures steps, so a profile of such times holds the host's work, too.
     """
 
     def __init__(self, from_completion: bool = False):

@@ -2,9 +2,10 @@
 
     python -m lib.emulated_gpu.cpu_check MODEL RESULT CONCURRENCY       # in benchmarks/
 
-Some prompts are computed to warm up, then others. Their steps say how long a step of a size takes. With these times and
-with the texts that were computed, the same prompts are emulated. So what is checked is all but the machine's drift: the
-engine's loop, the clock, accepted drafts, and times by size. RESULT is written: by policy, tokens per second of both.
+Some prompts are computed to warm up, then others. Their steps say how long a step of a size takes.
+With these times and with the texts that were computed, the same prompts are emulated. So what is
+checked is all but the machine's drift: the engine's loop, the clock, accepted drafts, and times by
+size. RESULT is written: by policy, tokens per second of both.
 """
 
 import json
@@ -42,7 +43,10 @@ class StepLog:
         output = self._schedule(*arguments, **options)
         fed, context, scored = 0, 0, 0
         for name, count in output.num_scheduled_tokens.items():
-            request, drafted = self._scheduler.requests[name], output.scheduled_spec_decode_tokens.get(name, ())
+            request, drafted = (
+                self._scheduler.requests[name],
+                output.scheduled_spec_decode_tokens.get(name, ()),
+            )
             fed += count
             context += request.num_computed_tokens
             if request.num_computed_tokens - len(drafted) >= request.num_tokens:
@@ -57,7 +61,9 @@ class StepLog:
         now = time.perf_counter()
         fed, context, rows, scored = self._size
         if self._last is not None and fed:
-            self.samples.append(ProfileSample(fed, context, rows, now - self._last, scored_tokens=scored))
+            self.samples.append(
+                ProfileSample(fed, context, rows, now - self._last, scored_tokens=scored)
+            )
         self._last = now
         return outputs
 
@@ -72,15 +78,20 @@ def main(model: str, result_path: Path, concurrency: int) -> None:
     for policy, length in POLICIES.items():
         samples, speed, answers = _computed(model, length, concurrency, first, second)
         curve = _curve(samples)
-        texts = [Text(tuple(prompt), tuple(answer)) for prompt, answer in zip(second, answers, strict=True)]
+        texts = [
+            Text(tuple(prompt), tuple(answer))
+            for prompt, answer in zip(second, answers, strict=True)
+        ]
         result[policy] = speed, _emulated(model, length, concurrency, texts, curve)
-        print(f"{policy}: computed {speed:.1f} tokens/s, emulated {result[policy][1]:.1f}", flush=True)
+        print(
+            f"{policy}: computed {speed:.1f} tokens/s, emulated {result[policy][1]:.1f}", flush=True
+        )
     result_path.write_text(json.dumps(result))
 
 
 def _curve(samples: list):
-    """Step times by size. The fit is one of relative errors, in which rare slow steps count little; so it is scaled to
-    the sum of all seconds."""
+    """Step times by size. The fit is one of relative errors, in which rare slow steps count little;
+    so it is scaled to the sum of all seconds."""
     from smartspec.control import CostCurve
 
     curve = CostCurve.fit(samples)
@@ -111,14 +122,23 @@ def _prompts(model: str) -> list[list[int]]:
 def _load(prompts: Sequence[Sequence[int]], concurrency: int):
     from lib.emulated_gpu.load import Load
 
-    lengths = np.random.default_rng(len(prompts[0])).integers(MIN_TOKENS, MAX_TOKENS, len(prompts), endpoint=True)
-    return Load(0, len(prompts), np.array([*map(len, prompts)]), lengths, concurrency, None, prompts)
+    lengths = np.random.default_rng(len(prompts[0])).integers(
+        MIN_TOKENS, MAX_TOKENS, len(prompts), endpoint=True
+    )
+    return Load(
+        0, len(prompts), np.array([*map(len, prompts)]), lengths, concurrency, None, prompts
+    )
 
 
 def _config(model: str, length: int, concurrency: int, **options):
     from vllm.engine.arg_utils import EngineArgs
 
-    ngram = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4, "num_speculative_tokens": length}
+    ngram = {
+        "method": "ngram",
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 4,
+        "num_speculative_tokens": length,
+    }
     return EngineArgs(
         model=model,
         speculative_config=ngram if length else None,
@@ -139,18 +159,23 @@ def _run(core, load, rest) -> tuple[float, list[list[int]]]:
     began = time.perf_counter()
     window = Client(core, load, rest).run(load.num_measured)
     seconds = time.perf_counter() - began
-    return window.tokens / seconds, [r.tokens for r in sorted(window.ended, key=lambda request: request.number)]
+    return window.tokens / seconds, [
+        r.tokens for r in sorted(window.ended, key=lambda request: request.number)
+    ]
 
 
-def _computed(model: str, length: int, concurrency: int, first, second) -> tuple[list, float, list[list[int]]]:
-    """Samples of steps, tokens per second and answers of the second prompts. The first ones warm up."""
+def _computed(
+    model: str, length: int, concurrency: int, first, second
+) -> tuple[list, float, list[list[int]]]:
+    """Samples of steps, tokens per second and answers of the second prompts. The first ones warm
+    up."""
     from vllm.platforms import current_platform
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor.abstract import Executor
 
     if "llvmlite" in sys.modules:
-        # vLLM registers its kernels at every start, for which it looks into all modules; it trips over those of numba,
-        # which ngram loads. They are registered already.
+        # vLLM registers its kernels at every start, for which it looks into all modules; it trips
+        # over those of numba, which ngram loads. They are registered already.
         type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
     config = _config(model, length, concurrency)
     core = EngineCore(config, Executor.get_class(config), log_stats=False)
@@ -174,7 +199,9 @@ def _emulated(model: str, length: int, concurrency: int, texts, curve) -> float:
     from lib.emulated_gpu.step_time import GPUTime
 
     acceptance = TextAcceptance(texts, max(length, 1))
-    gpu = GPU(GPUTime(curve), acceptance, Clock(from_completion=True), frozenset(), has_drafter=length > 0)
+    gpu = GPU(
+        GPUTime(curve), acceptance, Clock(from_completion=True), frozenset(), has_drafter=length > 0
+    )
     config = _config(model, length, concurrency)
     core = EngineCore(config, executor_of(gpu), log_stats=False)
     try:

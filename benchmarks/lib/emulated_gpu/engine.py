@@ -21,16 +21,24 @@ MAX_MODEL_LEN = 8192
 MAX_BATCHED_TOKENS = 8192  # vLLM's default on an H100
 
 
-def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | None) -> tuple[EngineCore, GPU]:
-    """An engine, which may be driven by step_fn, and its GPU. folder: of configurations and of what SmartSpec learns.
-    table: of Dynamic SD."""
+def make_engine(
+    cell: Cell, acceptance: Acceptance, folder: Path, table: list | None
+) -> tuple[EngineCore, GPU]:
+    """An engine, which may be driven by step_fn, and its GPU. folder: of configurations and of what
+    SmartSpec learns. table: of Dynamic SD."""
     setup, drafter = setup_of(cell.setup), None if cell.policy == OFF else cell.drafter
     in_scheduler = drafter is not None and DRAFTERS[drafter].in_scheduler
     if in_scheduler and (cell.is_async or not isinstance(acceptance, TextAcceptance)):
-        raise ValueError(f"drafter {drafter} drafts from texts, without asynchronous scheduling: texts:FILE and sync")
+        raise ValueError(
+            f"drafter {drafter} drafts from texts, without asynchronous scheduling: texts:FILE and "
+            "sync"
+        )
     ours = {}
     if cell.is_ours:
-        section = {"policy": cell.policy.removesuffix(BESIDE), "cache": str(folder / "learned" / _file_name(cell))}
+        section = {
+            "policy": cell.policy.removesuffix(BESIDE),
+            "cache": str(folder / "learned" / _file_name(cell)),
+        }
         if in_scheduler:
             section |= {"drafter": "prompt-lookup", "datastore": "none"}
         ours = {
@@ -55,7 +63,11 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
     config.scheduler_config.async_scheduling = cell.is_async
     config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
     time, longest = setup.gpu_time(drafter), cell.longest
-    verification = AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest) if cell.is_adaptive else None
+    verification = (
+        AdaptiveVerification(time, MAX_SEQS, MAX_BATCHED_TOKENS, longest)
+        if cell.is_adaptive
+        else None
+    )
     gpu = GPU(
         time,
         acceptance,
@@ -76,7 +88,8 @@ def make_engine(cell: Cell, acceptance: Acceptance, folder: Path, table: list | 
 
 
 def _speculation(cell: Cell, folder: Path, table: list | None) -> dict | None:
-    """vLLM's speculative configuration. SmartSpec's lengths are all captured: a table names them."""
+    """vLLM's speculative configuration. SmartSpec's lengths are all captured: a table names
+    them."""
     if cell.policy == OFF:
         return None
     method = DRAFTERS[cell.drafter].method[cell.is_async]
@@ -108,7 +121,8 @@ def _file_name(cell: Cell) -> str:
 
 
 def _captured(config) -> frozenset[int]:
-    """Tokens per request with full graphs of decoding, as vLLM's V2 runner captures them (v1/worker/gpu)."""
+    """Tokens per request with full graphs of decoding, as vLLM's V2 runner captures them
+    (v1/worker/gpu)."""
     speculation = config.speculative_config
     if speculation is None:
         return frozenset({1})
@@ -116,15 +130,20 @@ def _captured(config) -> frozenset[int]:
     table = speculation.num_speculative_tokens_per_batch_size
     if not table:
         return frozenset({1 + longest})
-    lookup = build_dynamic_sd_schedule_lookup(table, vllm_max_batch_size=MAX_SEQS, vllm_num_speculative_tokens=longest)
+    lookup = build_dynamic_sd_schedule_lookup(
+        table, vllm_max_batch_size=MAX_SEQS, vllm_num_speculative_tokens=longest
+    )
     return frozenset(1 + length for length in lookup[1:])
 
 
 def _model_folder(folder: Path, name: str, architecture: str = "LlamaForCausalLM") -> str:
-    """A folder with the configuration of a model of that shape: vLLM wants one, and reads no weights."""
+    """A folder with the configuration of a model of that shape: vLLM wants one, and reads no
+    weights."""
     target = folder.absolute() / "models" / f"{name}-{architecture}"
     target.mkdir(parents=True, exist_ok=True)
-    (target / "config.json").write_text(json.dumps(_configuration(MODEL_SHAPES[name], architecture)))
+    (target / "config.json").write_text(
+        json.dumps(_configuration(MODEL_SHAPES[name], architecture))
+    )
     return str(target)
 
 

@@ -1,6 +1,8 @@
-"""An executor for vLLM that computes nothing: its answers come from a Acceptance, at the moments of a GPU.
+"""An executor for vLLM that computes nothing: its answers come from a Acceptance, at the moments of
+a GPU.
 
-Its own work in a step takes the place of what vLLM's model runner does on the host before it starts a pass.
+Its own work in a step takes the place of what vLLM's model runner does on the host before it starts
+a pass.
 """
 
 from dataclasses import dataclass, field
@@ -20,10 +22,10 @@ from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS
 
 @dataclass
 class GPU:
-    """What an executor emulates. captured: tokens per request for which full graphs of decoding exist. has_drafter:
-    whether it drafts. compares: whether drafts come from the scheduler. verification: None where all drafts are
-    verified. log: by step, requests, fed tokens, whether a full graph was used, draft tokens made, draft tokens
-    verified, and the moment of its end."""
+    """What an executor emulates. captured: tokens per request for which full graphs of decoding
+    exist. has_drafter: whether it drafts. compares: whether drafts come from the scheduler.
+    verification: None where all drafts are verified. log: by step, requests, fed tokens, whether a
+    full graph was used, draft tokens made, draft tokens verified, and the moment of its end."""
 
     time: GPUTime
     acceptance: Acceptance
@@ -69,7 +71,9 @@ class EmulatedExecutor(Executor):
     def collective_rpc(self, method, timeout=None, args=(), kwargs=None, non_block=False):
         """The workers' answers to what vLLM asks at the start. One layer stands for all."""
         block_size = self.cache_config.block_size
-        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=8, head_size=128, dtype=torch.bfloat16)
+        spec = FullAttentionSpec(
+            block_size=block_size, num_kv_heads=8, head_size=128, dtype=torch.bfloat16
+        )
         answers = {
             "get_kv_cache_spec": [{"layer.attn": spec}],
             "determine_available_memory": [1 << 40],
@@ -101,7 +105,8 @@ class EmulatedExecutor(Executor):
         return output
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """Drafts on the host: without asynchronous scheduling. A wrong token is one that the target never says."""
+        """Drafts on the host: without asynchronous scheduling. A wrong token is one that the target
+        never says."""
         if not self.gpu.has_drafter:
             return None
         wait_until(self.gpu.clock.free)
@@ -112,7 +117,9 @@ class EmulatedExecutor(Executor):
         right = self.gpu.acceptance.num_right(numbers, positions, self._now()).tolist()
         drafts = []
         for row, count, num_right in zip(rows, drafted, right, strict=True):
-            told = self.gpu.acceptance.tokens(row.number, row.length - row.prompt, min(count, num_right))
+            told = self.gpu.acceptance.tokens(
+                row.number, row.length - row.prompt, min(count, num_right)
+            )
             drafts.append(told + [1] * (count - len(told)))
         return DraftTokenIds(list(names), drafts)
 
@@ -126,7 +133,9 @@ class EmulatedExecutor(Executor):
             number = int(name_number(new.req_id))
             if new.req_id not in self._rows:
                 self.gpu.acceptance.begin(number)
-            self._rows[new.req_id] = Row(number, len(new.prompt_token_ids), new.num_computed_tokens, len(told))
+            self._rows[new.req_id] = Row(
+                number, len(new.prompt_token_ids), new.num_computed_tokens, len(told)
+            )
         cached = output.scheduled_cached_reqs
         for name, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
             if name in cached.resumed_req_ids:
@@ -147,19 +156,32 @@ class EmulatedExecutor(Executor):
         verified, is_captured = drafted, len(set(fed.tolist())) == 1 and int(fed[0]) in gpu.captured
         if gpu.verification is not None and drafted.any():
             confidence = gpu.acceptance.confidence(numbers, positions, self._now())
-            verified = gpu.verification.cut(names, fed - drafted, drafted, int(samples.sum()), confidence)
+            verified = gpu.verification.cut(
+                names, fed - drafted, drafted, int(samples.sum()), confidence
+            )
             is_captured = bool((fed - drafted == 1).all())  # its graphs take any mix of lengths
         right = (
-            self._compared(names, drafts) if gpu.compares else gpu.acceptance.num_right(numbers, positions, self._now())
+            self._compared(names, drafts)
+            if gpu.compares
+            else gpu.acceptance.num_right(numbers, positions, self._now())
         )
         accepted = np.minimum(right, verified) * samples
         made = output.num_spec_tokens_to_schedule if gpu.has_drafter else 0
         size = step_size(computed, fed - drafted + verified, samples, verified, is_captured, made)
         target = gpu.time.target_seconds(size)
         start = gpu.clock.run(target + gpu.time.draft_seconds(size))
-        gpu.log.append((len(names), size.fed, is_captured, made, int(verified.sum()), gpu.clock.free))
+        gpu.log.append(
+            (len(names), size.fed, is_captured, made, int(verified.sum()), gpu.clock.free)
+        )
         told = self._emit(rows, samples.tolist(), accepted.tolist(), (computed + fed).tolist())
-        self._last = [name for name, is_decoding in zip(names, samples.tolist(), strict=True) if is_decoding], made
+        self._last = (
+            [
+                name
+                for name, is_decoding in zip(names, samples.tolist(), strict=True)
+                if is_decoding
+            ],
+            made,
+        )
         result = ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, told)
         if gpu.verification is not None and drafted.any():
             setattr(result, ADMITTED, verified.tolist())
@@ -171,11 +193,20 @@ class EmulatedExecutor(Executor):
         for row, draft in ((self._rows[name], drafts.get(name, ())) for name in names):
             told = self.gpu.acceptance.tokens(row.number, row.length - row.prompt, len(draft))
             right.append(
-                next((n for n, pair in enumerate(zip(draft, told, strict=True)) if pair[0] != pair[1]), len(draft))
+                next(
+                    (
+                        n
+                        for n, pair in enumerate(zip(draft, told, strict=True))
+                        if pair[0] != pair[1]
+                    ),
+                    len(draft),
+                )
             )
         return np.array(right, dtype=np.int64)
 
-    def _emit(self, rows: list[Row], samples: list[bool], accepted: list[int], computed: list[int]) -> list[list[int]]:
+    def _emit(
+        self, rows: list[Row], samples: list[bool], accepted: list[int], computed: list[int]
+    ) -> list[list[int]]:
         told = []
         for row, is_sampled, count, end in zip(rows, samples, accepted, computed, strict=True):
             if not is_sampled:
@@ -199,12 +230,19 @@ def name_number(name: str) -> str:
 
 
 def step_size(
-    computed: np.ndarray, fed: np.ndarray, samples: np.ndarray, verified: np.ndarray, is_captured: bool, made: int
+    computed: np.ndarray,
+    fed: np.ndarray,
+    samples: np.ndarray,
+    verified: np.ndarray,
+    is_captured: bool,
+    made: int,
 ) -> StepSize:
     """All arrays: by request, int [R]; samples: bool [R]."""
     attended = float((fed * (computed + (fed + 1) / 2)).sum())
     scored = int(samples.sum() + (verified * samples).sum())
-    return StepSize(int(fed.sum()), len(fed), int((computed + fed).sum()), attended, scored, is_captured, made)
+    return StepSize(
+        int(fed.sum()), len(fed), int((computed + fed).sum()), attended, scored, is_captured, made
+    )
 
 
 def _columns(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:

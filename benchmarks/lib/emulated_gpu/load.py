@@ -21,9 +21,9 @@ WARM_SHARE = 0.2  # of a trace
 
 @dataclass(frozen=True)
 class Load:
-    """num_warm requests end before anything counts, then num_measured do. prompt, output: tokens, int [N].
-    concurrency: None where requests come at given moments. arrival: these moments in seconds, float [N]. token_ids: of
-    prompts; random ones where there are none."""
+    """num_warm requests end before anything counts, then num_measured do. prompt, output: tokens,
+    int [N]. concurrency: None where requests come at given moments. arrival: these moments in
+    seconds, float [N]. token_ids: of prompts; random ones where there are none."""
 
     num_warm: int
     num_measured: int
@@ -59,7 +59,9 @@ class Load:
             prompt = np.array([len(text.prompt) for text in said])
             output = np.minimum(output, [len(text.answer) for text in said])
         arrivals = poisson_arrivals(rate, count, rng) if kind == "poisson" else None
-        return Load(warm, measured, prompt, output, concurrency, arrivals, [text.prompt for text in said])
+        return Load(
+            warm, measured, prompt, output, concurrency, arrivals, [text.prompt for text in said]
+        )
 
 
 def _of_trace(value: str) -> Load:
@@ -91,7 +93,8 @@ class Window:
 
 
 class Client:
-    """Sends a load to an engine and steps it, as its own loop does. rest: called when nothing is to be done."""
+    """Sends a load to an engine and steps it, as its own loop does. rest: called when nothing is to
+    be done."""
 
     def __init__(self, core, load: Load, rest: Callable[[], None]):
         self._core, self._load, self._rest = core, load, rest
@@ -105,7 +108,8 @@ class Client:
         while len(window.ended) < num_ended:
             self._send()
             if not self._core.scheduler.has_requests() and not self._core.batch_queue:
-                if self._sent == len(self._load.prompt):  # more than that ended in the last step before
+                # more than that ended in the last step before
+                if self._sent == len(self._load.prompt):
                     break
                 self._rest()
                 wait_until(self._began + self._load.arrival[self._sent])
@@ -121,7 +125,9 @@ class Client:
             number = self._sent
             self._sent += 1
             name = str(number)
-            params = SamplingParams(temperature=0.0, max_tokens=int(self._load.output[number]), ignore_eos=True)
+            params = SamplingParams(
+                temperature=0.0, max_tokens=int(self._load.output[number]), ignore_eos=True
+            )
             request = EngineCoreRequest(
                 request_id=name,
                 prompt_token_ids=self._prompt(number),
@@ -148,7 +154,11 @@ class Client:
 
     def _came(self, number: int) -> float:
         """The moment at which a client sent a request, or wanted to."""
-        return time.perf_counter() if self._load.arrival is None else self._began + self._load.arrival[number]
+        return (
+            time.perf_counter()
+            if self._load.arrival is None
+            else self._began + self._load.arrival[number]
+        )
 
     def _note(self, outputs: dict, window: Window) -> None:
         now = time.perf_counter()

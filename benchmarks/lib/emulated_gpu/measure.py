@@ -5,7 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.emulated_gpu.acceptance import Acceptance, StatedAcceptance, Text, TextAcceptance, read_texts
+from lib.emulated_gpu.acceptance import (
+    Acceptance,
+    StatedAcceptance,
+    Text,
+    TextAcceptance,
+    read_texts,
+)
 from lib.emulated_gpu.cells import Cell
 from lib.emulated_gpu.engine import make_engine
 from lib.emulated_gpu.load import Client, Load, Window
@@ -15,9 +21,9 @@ TEXTS = "texts:"
 
 
 class HostTimes:
-    """Seconds of calls of the scheduler, by name: one entry a step. ours: of SmartSpec's hooks in these calls, and of
-    what it does while a pass runs; zeros without SmartSpec. Both are timed in the same calls, so that the share of ours
-    does not depend on how fast the machine is."""
+    """Seconds of calls of the scheduler, by name: one entry a step. ours: of SmartSpec's hooks in
+    these calls, and of what it does while a pass runs; zeros without SmartSpec. Both are timed in
+    the same calls, so that the share of ours does not depend on how fast the machine is."""
 
     def __init__(self, scheduler):
         self.schedule: list[float] = []
@@ -32,7 +38,11 @@ class HostTimes:
             ("update_from_output", self.update, "update", hooks),
             ("get_grammar_bitmask", [], "meanwhile", meanwhile),
         ):
-            setattr(scheduler, name, self._timed(getattr(scheduler, name), seconds, self.ours[ours], timed))
+            setattr(
+                scheduler,
+                name,
+                self._timed(getattr(scheduler, name), seconds, self.ours[ours], timed),
+            )
 
     def clear(self) -> None:
         for seconds in (self.schedule, self.update, *self.ours.values()):
@@ -52,10 +62,15 @@ class HostTimes:
 
 
 def measure(cell: Cell, folder: Path, table: list | None) -> dict:
-    """Figures of a cell, by name. Seconds are those of requests: to the first token, per token after it, in all; mean
-    and 99th percentile. idle: share of time in which the GPU waited for the host. graphs: share of steps in full
-    graphs. our_..._ms: SmartSpec's part of a step, see HostTimes. drafted, verified: tokens per request and step."""
-    texts = read_texts(Path(cell.acceptance.removeprefix(TEXTS))) if cell.acceptance.startswith(TEXTS) else []
+    """Figures of a cell, by name. Seconds are those of requests: to the first token, per token
+    after it, in all; mean and 99th percentile. idle: share of time in which the GPU waited for the
+    host. graphs: share of steps in full graphs. our_..._ms: SmartSpec's part of a step, see
+    HostTimes. drafted, verified: tokens per request and step."""
+    texts = (
+        read_texts(Path(cell.acceptance.removeprefix(TEXTS)))
+        if cell.acceptance.startswith(TEXTS)
+        else []
+    )
     acceptance = _acceptance(cell, texts)
     load = Load.of(cell, texts)
     core, gpu = make_engine(cell, acceptance, folder, table)
@@ -92,7 +107,9 @@ def _figures(window: Window, seconds: float, gpu, idle: float, host: HostTimes) 
         "idle": idle / seconds,
         "schedule_ms": 1e3 * float(np.median(host.schedule)),
         "update_ms": 1e3 * float(np.median(host.update)),
-        **{f"our_{name}_ms": 1e3 * float(np.median(seconds)) for name, seconds in host.ours.items()},
+        **{
+            f"our_{name}_ms": 1e3 * float(np.median(seconds)) for name, seconds in host.ours.items()
+        },
         "requests": float(rows.mean()),
         "drafted": float(made.mean()),
         "verified": float(verified.sum() / rows.sum()),

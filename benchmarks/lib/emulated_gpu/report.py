@@ -24,13 +24,15 @@ def by_scene(found: dict[Cell, dict]) -> dict[tuple, dict[str, tuple[Cell, dict]
 
 
 def speeds(found: dict[Cell, dict], policies: list[str]) -> str:
-    """Closed loops: tokens per second of each policy; SmartSpec's relative to the best other one, and to off."""
+    """Closed loops: tokens per second of each policy; SmartSpec's relative to the best other one,
+    and to off."""
     scenes = by_scene({cell: figures for cell, figures in found.items() if cell.is_closed})
     return _compared(scenes, policies, "tokens_per_second", 1.0, max)
 
 
 def latencies(found: dict[Cell, dict], policies: list[str]) -> str:
-    """Requests that come at given moments: mean milliseconds to the last token, and the same ratios."""
+    """Requests that come at given moments: mean milliseconds to the last token, and the same
+    ratios."""
     scenes = by_scene({cell: figures for cell, figures in found.items() if not cell.is_closed})
     return _compared(scenes, policies, "e2e", 1e3, min)
 
@@ -48,7 +50,11 @@ def _compared(scenes: dict, policies: list[str], figure: str, unit: float, best:
         shown = [f"{values[name]:,.0f}" if name in values else "-" for name in policies]
         rows.append((of_best, [*_scene(cell), *shown, f"{of_best:.3f}", of_off]))
     rows.sort(key=lambda row: row[0], reverse=best is min)
-    return markdown((*_SCENE, *policies, "of best", "of off"), [row for _, row in rows]) if rows else ""
+    return (
+        markdown((*_SCENE, *policies, "of best", "of off"), [row for _, row in rows])
+        if rows
+        else ""
+    )
 
 
 def details(found: dict[Cell, dict]) -> str:
@@ -59,7 +65,10 @@ def details(found: dict[Cell, dict]) -> str:
             cell.policy,
             f"{f['tokens_per_second']:.0f}",
             f"{100 * f['idle']:.1f}",
-            *(_shown(f, name) for name in ("schedule_ms", "our_schedule_ms", "update_ms", "our_update_ms")),
+            *(
+                _shown(f, name)
+                for name in ("schedule_ms", "our_schedule_ms", "update_ms", "our_update_ms")
+            ),
             _shown(f, "our_meanwhile_ms"),
             f"{f['drafted']:.2f}",
             f"{f['verified']:.2f}",

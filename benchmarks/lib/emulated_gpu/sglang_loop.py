@@ -1,8 +1,9 @@
-"""SGLang's overlapped scheduler loop and its real AdaptiveController, on an emulated GPU in virtual time.
+"""SGLang's overlapped scheduler loop and its real AdaptiveController, on an emulated GPU in virtual
+time.
 
 A step is launched before the one that runs is waited for (SGLang 0.5.23: event_loop_overlap in
-srt/managers/scheduler.py). Requests that have ended therefore run in one more step. Prefill goes first. The worker only
-notes the steps that it is switched to.
+srt/managers/scheduler.py). Requests that have ended therefore run in one more step. Prefill goes
+first. The worker only notes the steps that it is switched to.
 """
 
 import time
@@ -43,8 +44,8 @@ class VirtualClock:
 
 @dataclass
 class Worker:
-    """Stands in for EAGLEWorkerV2. adaptive_controller: None where the number of steps is fixed; spent: real seconds of
-    its calls."""
+    """Stands in for EAGLEWorkerV2. adaptive_controller: None where the number of steps is fixed;
+    spent: real seconds of its calls."""
 
     speculative_num_steps: int
     adaptive_controller: object = None
@@ -52,10 +53,14 @@ class Worker:
     num_switches: int = 0
     spent: float = 0.0
 
-    def build_adaptive_runtime_state(self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs=None):
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs=None
+    ):
         from sglang.srt.speculative.adaptive_runtime_state import SpecRuntimeState
 
-        return SpecRuntimeState(speculative_num_steps, speculative_num_draft_tokens, None, None, None, None, None, None)
+        return SpecRuntimeState(
+            speculative_num_steps, speculative_num_draft_tokens, None, None, None, None, None, None
+        )
 
     def apply_runtime_state(self, state) -> None:
         self.num_switches += state.speculative_num_steps != self.speculative_num_steps
@@ -74,7 +79,9 @@ class Launched:
 class Loop:
     """One server under a closed loop of requests. time: of the GPU, with or without a drafter."""
 
-    def __init__(self, worker: Worker, time: GPUTime, acceptance: StatedAcceptance, clock: VirtualClock):
+    def __init__(
+        self, worker: Worker, time: GPUTime, acceptance: StatedAcceptance, clock: VirtualClock
+    ):
         self.worker, self._time, self._acceptance, self._clock = worker, time, acceptance, clock
         self._waiting: list[Row] = []
         self._running: list[Row] = []
@@ -99,7 +106,9 @@ class Loop:
 
     def _prefill(self) -> Launched:
         rows, tokens = [], 0
-        while self._waiting and (not rows or tokens + self._waiting[0].context <= MAX_PREFILL_TOKENS):
+        while self._waiting and (
+            not rows or tokens + self._waiting[0].context <= MAX_PREFILL_TOKENS
+        ):
             rows.append(self._waiting.pop(0))
             tokens += rows[-1].context
         contexts = np.array([row.context for row in rows])
@@ -118,7 +127,9 @@ class Loop:
         padded = next((size for size in GRAPH_SIZES if size >= len(rows)), len(rows))
         context = sum(row.context for row in rows) + len(rows) * (1 + steps)
         fed = padded * (1 + steps)
-        size = StepSize(fed, padded, context, context * (1.0 + steps), fed, is_captured=True, draft_tokens=steps)
+        size = StepSize(
+            fed, padded, context, context * (1.0 + steps), fed, is_captured=True, draft_tokens=steps
+        )
         end = self._launch(size)
         numbers, positions = np.array([(row.number, row.emitted) for row in rows]).T
         right = self._acceptance.num_right(numbers.copy(), positions.copy(), end)
@@ -164,4 +175,6 @@ class Loop:
     def _end_prefill(self) -> None:
         from smartspec.sglang_plugin.plugin import end_prefill
 
-        end_prefill(SimpleNamespace(model_worker=self.worker), None, SimpleNamespace(copy_done=None))
+        end_prefill(
+            SimpleNamespace(model_worker=self.worker), None, SimpleNamespace(copy_done=None)
+        )

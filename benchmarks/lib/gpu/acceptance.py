@@ -1,8 +1,9 @@
 """Which draft tokens are right where weights are random: by a rule, the same under every policy.
 
-The draft token at a position of a request is right if a number drawn for (seed of the request, position) is below the
-request's rate: one rate for even seeds, one for odd ones. A wrong token is handed to vLLM's rejection as -1, and vLLM's
-own synthetic rates are 1, so that it accepts all others. One small kernel runs beside vLLM's; the host never waits.
+The draft token at a position of a request is right if a number drawn for (seed of the request,
+position) is below the request's rate: one rate for even seeds, one for odd ones. A wrong token is
+handed to vLLM's rejection as -1, and vLLM's own synthetic rates are 1, so that it accepts all
+others. One small kernel runs beside vLLM's; the host never waits.
 """
 
 from lib.gpu.plan import MIXED, Rates
@@ -12,7 +13,9 @@ try:
     import triton.language as tl
 
     @triton.jit
-    def mark_wrong(out_ptr, draft_ptr, pos_ptr, rows_ptr, seed_ptr, rates_ptr, count, BLOCK: tl.constexpr):
+    def mark_wrong(
+        out_ptr, draft_ptr, pos_ptr, rows_ptr, seed_ptr, rates_ptr, count, BLOCK: tl.constexpr
+    ):
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         exists = at < count
         row = tl.load(rows_ptr + at, mask=exists, other=0).to(tl.int64)
@@ -39,7 +42,8 @@ class StatedAcceptance:
 
         self._wanted = rates
         if self._rates is not None:
-            with torch.inference_mode():  # as it was made in that mode, it can be changed in it alone
+            # as it was made in that mode, it can be changed in it alone
+            with torch.inference_mode():
                 self._rates.copy_(torch.tensor(rates, dtype=torch.float32))
 
     def install(self) -> None:
@@ -51,20 +55,47 @@ class StatedAcceptance:
         stock = rejection_sampler.rejection_sample
 
         def rejection_sample(
-            logits, draft_logits, drafts, cu, pos, idx, expanded, local, temperature, seed, *rest, **more
+            logits,
+            draft_logits,
+            drafts,
+            cu,
+            pos,
+            idx,
+            expanded,
+            local,
+            temperature,
+            seed,
+            *rest,
+            **more,
         ):
             marked, count = torch.empty_like(drafts), drafts.shape[0]
             rates = self._on(drafts.device)
-            mark_wrong[((count + 255) // 256,)](marked, drafts, pos, expanded, seed, rates, count, BLOCK=256)
-            return stock(logits, draft_logits, marked, cu, pos, idx, expanded, local, temperature, seed, *rest, **more)
+            mark_wrong[((count + 255) // 256,)](
+                marked, drafts, pos, expanded, seed, rates, count, BLOCK=256
+            )
+            return stock(
+                logits,
+                draft_logits,
+                marked,
+                cu,
+                pos,
+                idx,
+                expanded,
+                local,
+                temperature,
+                seed,
+                *rest,
+                **more,
+            )
 
         rejection_sampler.rejection_sample = rejection_sample
-        # Weights that are not loaded count as absent: vLLM would take the target's output matrix for the head's.
+        # Weights that are not loaded count as absent: vLLM would take the target's output matrix
+        # for the head's.
         Eagle3LlamaForCausalLM.has_own_lm_head = True
 
     def state_confidences(self) -> None:
-        """What the drafter reports beside its drafts is the true rate, too. The estimator that vLLM has for that goes
-        on working, so that its time counts."""
+        """What the drafter reports beside its drafts is the true rate, too. The estimator that vLLM
+        has for that goes on working, so that its time counts."""
         from vllm.v1.worker.gpu.spec_decode.eagle.speculator import EagleSpeculator
 
         stock = EagleSpeculator.propose

@@ -23,8 +23,9 @@ class Client:
         self._sent += 1
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, seed=seed)
         request = EngineCoreRequest(
-            request_id=name, prompt_token_ids=prompt, mm_features=None, sampling_params=params, pooling_params=None,
-            arrival_time=time.time(), lora_request=None, cache_salt=None, data_parallel_rank=None,
+            request_id=name, prompt_token_ids=prompt, mm_features=None, sampling_params=params,
+            pooling_params=None, arrival_time=time.time(), lora_request=None, cache_salt=None,
+            data_parallel_rank=None,
         )  # fmt: skip
         self._core.add_request(*self._core.preprocess_add_request(request))
         self.alive[name] = []
@@ -49,10 +50,14 @@ class Client:
             self._core.abort_requests(list(self.alive))
             self.alive.clear()
         ends = time.perf_counter() + 10
-        while (self._core.scheduler.has_requests() or self._core.batch_queue) and time.perf_counter() < ends:
+        while (
+            self._core.scheduler.has_requests() or self._core.batch_queue
+        ) and time.perf_counter() < ends:
             self.step()
 
-    def answers(self, prompts: list[list[int]], max_tokens: int, seconds: float = 60.0) -> list[list[int]]:
+    def answers(
+        self, prompts: list[list[int]], max_tokens: int, seconds: float = 60.0
+    ) -> list[list[int]]:
         """Greedy answers to all prompts at once. TimeoutError after so many seconds."""
         names = [self.send(list(prompt), max_tokens, seed) for seed, prompt in enumerate(prompts)]
         ends = time.perf_counter() + seconds
@@ -64,8 +69,8 @@ class Client:
         return [self.done.pop(name) for name in names]
 
     def open_loop(self, rate: float, seconds: float) -> list[float]:
-        """Poisson arrivals for so many seconds, the same ones at each call. Seconds of each request from its arrival to
-        its last token, in the order in which they end."""
+        """Poisson arrivals for so many seconds, the same ones at each call. Seconds of each request
+        from its arrival to its last token, in the order in which they end."""
         rng, arrived, latencies = np.random.default_rng(11), {}, []
         moments = np.cumsum(rng.exponential(1.0 / rate, int(2 * rate * seconds) + 50))
         moments = moments[moments < seconds].tolist()
@@ -88,9 +93,12 @@ class Client:
         self.drain()
         return latencies
 
-    def closed_loop(self, level: int, seconds: float, ramp: float, begin: Callable[[], None]) -> tuple[float, int]:
-        """Keeps `level` requests running. Seconds and tokens of a window, which begins `ramp` seconds after all were
-        admitted with a call of `begin`. The first requests are of all lengths, so that they do not end together."""
+    def closed_loop(
+        self, level: int, seconds: float, ramp: float, begin: Callable[[], None]
+    ) -> tuple[float, int]:
+        """Keeps `level` requests running. Seconds and tokens of a window, which begins `ramp`
+        seconds after all were admitted with a call of `begin`. The first requests are of all
+        lengths, so that they do not end together."""
         rng, number = np.random.default_rng(7), 0
         self.done.clear()
 

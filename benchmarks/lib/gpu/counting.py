@@ -14,9 +14,10 @@ from lib.vllm_timed import HOOKS, MEANWHILE
 
 @dataclass
 class Step:
-    """rows: requests. fed: tokens of the pass, verified: draft tokens among them, after the runner left some out.
-    drafted: length of the drafts made in it. has_prefill: prompts are among its tokens. graph: full, piecewise or none.
-    ended: the moment at which its tokens were there. told: new tokens, by so many rows as `sampled`."""
+    """rows: requests. fed: tokens of the pass, verified: draft tokens among them, after the runner
+    left some out. drafted: length of the drafts made in it. has_prefill: prompts are among its
+    tokens. graph: full, piecewise or none. ended: the moment at which its tokens were there. told:
+    new tokens, by so many rows as `sampled`."""
 
     rows: int
     fed: int
@@ -135,7 +136,9 @@ class Counting:
             "update_ms": milliseconds.get("update", 0.0),
             "ours_ms": sum(ours.values()),
             "hooks_ms": ours,
-            "lengths": {str(k): v for k, v in sorted(Counter(step.drafted for step in steps).items())},
+            "lengths": {
+                str(k): v for k, v in sorted(Counter(step.drafted for step in steps).items())
+            },
             "alike": alike(steps),
         }
 
@@ -160,8 +163,9 @@ def step_of(output, scheduler) -> Step:
 
 
 def alike(steps: list[Step]) -> list[dict]:
-    """Steps of the same kind together, the most frequent ones first: milliseconds from the end of the step before to
-    their end. A step verifies the drafts that the step before made, so both lengths count."""
+    """Steps of the same kind together, the most frequent ones first: milliseconds from the end of
+    the step before to their end. A step verifies the drafts that the step before made, so both
+    lengths count."""
     kinds: dict[tuple, list[tuple[Step, float]]] = {}
     for before, step in pairwise(steps):
         if before.ended and step.ended:
@@ -179,5 +183,7 @@ def alike(steps: list[Step]) -> list[dict]:
             "ms": median(ms for _, ms in found),
             "mean_ms": sum(ms for _, ms in found) / len(found),
         }
-        for (prefill, graph, verified, drafted), found in sorted(kinds.items(), key=lambda pair: -len(pair[1]))[:8]
+        for (prefill, graph, verified, drafted), found in sorted(
+            kinds.items(), key=lambda pair: -len(pair[1])
+        )[:8]
     ]

@@ -37,7 +37,10 @@ def make_core(
     options["max_model_len"] = plan.model_len
     if policy is not None:
         section = {"policy": policy, "cache": str(plan.folder / "learned"), **plan.settings}
-        options |= {"scheduler_cls": "smartspec.vllm_plugin.Scheduler", "additional_config": {"smartspec": section}}
+        options |= {
+            "scheduler_cls": "smartspec.vllm_plugin.Scheduler",
+            "additional_config": {"smartspec": section},
+        }
         if speculation and speculation.get("enable_adaptive_verification"):
             options["distributed_executor_backend"] = EXECUTOR
     if plan.emulates:
@@ -81,15 +84,24 @@ def emulated_executor(config):
 
     speculation = config.speculative_config
     seconds = setup_of("8b-h100").gpu_time(None if speculation is None else "eagle3")
-    gpu = GPU(seconds, StatedAcceptance("0.5,0.85", 5, 0), Clock(), frozenset({1, 2, 4, 6}), speculation is not None)
+    gpu = GPU(
+        seconds,
+        StatedAcceptance("0.5,0.85", 5, 0),
+        Clock(),
+        frozenset({1, 2, 4, 6}),
+        speculation is not None,
+    )
     if getattr(speculation, "enable_adaptive_verification", False):
-        gpu.verification = AdaptiveVerification(seconds, MAX_SEQS, 8192, speculation.num_speculative_tokens)
+        gpu.verification = AdaptiveVerification(
+            seconds, MAX_SEQS, 8192, speculation.num_speculative_tokens
+        )
     gpu.began = time.perf_counter()
     return executor_of(gpu)
 
 
 def imported() -> dict:
-    """Imports what engines need, and says what that is. The GPU stays unused: a forked process could not share it."""
+    """Imports what engines need, and says what that is. The GPU stays unused: a forked process
+    could not share it."""
     import torch
     import triton
     import vllm

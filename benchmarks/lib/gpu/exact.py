@@ -1,7 +1,9 @@
-"""Are greedy tokens those of vLLM without speculation, where drafts are accepted and others are not?
+"""Are greedy tokens those of vLLM without speculation, where drafts are accepted and others are
+not?
 
-A small target in 32 bits whose text goes in circles; drafts of n-grams and of a head, by vLLM's fixed length, by the
-plugin, and with vLLM's adaptive verification. Answers of `off` are kept in a file for the jobs after it.
+A small target in 32 bits whose text goes in circles; drafts of n-grams and of a head, by vLLM's
+fixed length, by the plugin, and with vLLM's adaptive verification. Answers of `off` are kept in a
+file for the jobs after it.
 """
 
 import json
@@ -41,7 +43,8 @@ def small_models(plan: Plan) -> tuple[str, str]:
 
 
 def run_exact(results: Results, plan: Plan, kind: str) -> None:
-    """kind: off, ngram, eagle3 or adaptive. RuntimeError if an answer differs, or if no draft was accepted."""
+    """kind: off, ngram, eagle3 or adaptive. RuntimeError if an answer differs, or if no draft was
+    accepted."""
     target, head = small_models(plan)
     kept = plan.folder / "answers.json"
     sizes = plan.sizes(LEVELS)
@@ -57,7 +60,9 @@ def run_exact(results: Results, plan: Plan, kind: str) -> None:
             policies = ("stock", OURS)
         else:
             speculation["num_speculative_tokens_per_batch_size"] = plan.table(REQUESTS)
-    core = make_core(results, plan, target, sizes, speculation, OURS if OURS in policies else None, **OPTIONS)
+    core = make_core(
+        results, plan, target, sizes, speculation, OURS if OURS in policies else None, **OPTIONS
+    )
     measuring = Measuring(results, plan, core)
     for policy in policies:
         measuring.use(policy)
@@ -68,26 +73,37 @@ def run_exact(results: Results, plan: Plan, kind: str) -> None:
         check(results, plan, kept, kind, policy, answers, measuring.counting)
 
 
-def check(results: Results, plan: Plan, kept: Path, kind: str, policy: str, answers: list, counting) -> None:
+def check(
+    results: Results, plan: Plan, kept: Path, kind: str, policy: str, answers: list, counting
+) -> None:
     plain = json.loads(kept.read_text())
     steps = counting.steps
-    accepted, verified = sum(step.told - step.sampled for step in steps), sum(step.verified for step in steps)
+    accepted, verified = (
+        sum(step.told - step.sampled for step in steps),
+        sum(step.verified for step in steps),
+    )
     places = [first_difference(a, b) for a, b in zip(plain, answers, strict=True)]
     results.add(
-        exact=kind, policy=policy, equal=places.count(None), of=len(places), first_difference=places, steps=len(steps),
-        verified=verified, accepted=accepted, full=sum(step.graph == "full" for step in steps) / max(len(steps), 1),
-        lengths=counting.figures(1.0)["lengths"],
-        distinct=[len(set(answer)) for answer in answers],
+        exact=kind, policy=policy, equal=places.count(None), of=len(places),
+        first_difference=places, steps=len(steps), verified=verified, accepted=accepted,
+        full=sum(step.graph == "full" for step in steps) / max(len(steps), 1),
+        lengths=counting.figures(1.0)["lengths"], distinct=[len(set(answer)) for answer in answers],
     )  # fmt: skip
     if plan.emulates:
         return
     if places.count(None) < len(places):
-        raise RuntimeError(f"{kind}, {policy}: answers differ from those without speculation: {places}")
+        raise RuntimeError(
+            f"{kind}, {policy}: answers differ from those without speculation: {places}"
+        )
     if kind != OFF and policy != OURS and not accepted:
-        raise RuntimeError(f"{kind}, {policy}: no draft was accepted, so the comparison says nothing")
+        raise RuntimeError(
+            f"{kind}, {policy}: no draft was accepted, so the comparison says nothing"
+        )
 
 
 def first_difference(a: list[int], b: list[int]) -> int | None:
     if a == b:
         return None
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )

@@ -1,4 +1,5 @@
-"""Libraries that stand for NVIDIA's driver where there is none: enough for vLLM to see an H100, nothing computes."""
+"""Libraries that stand for NVIDIA's driver where there is none: enough for vLLM to see an H100,
+nothing computes."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ DRIVER_CALLS = """
 cuCtxGetCurrent cuCtxSetCurrent cuDeviceGetAttribute cuDevicePrimaryCtxRetain cuGetErrorString cuGetProcAddress_v2
 cuMemAddressFree cuMemAddressReserve cuMemCreate cuMemGetAllocationGranularity cuMemMap cuMemRelease cuMemSetAccess
 cuMemUnmap cuPointerGetAttribute cuTensorMapEncodeTiled
-"""
+"""  # noqa: E501
 DRIVER = "".join(f"int {name}(void) {{ return 100; }}\n" for name in DRIVER_CALLS.split())
 NVML = """
 #include <string.h>
@@ -29,7 +30,7 @@ int nvmlDeviceGetMemoryInfo(device which, unsigned long long *found) {
 int nvmlSystemGetDriverVersion(char *version, unsigned size) { strncpy(version, "580.0", size); return 0; }
 int nvmlSystemGetCudaDriverVersion(int *version) { *version = 13000; return 0; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 13000; return 0; }
-"""
+"""  # noqa: E501
 
 
 def build(folder: Path) -> None:
@@ -38,4 +39,7 @@ def build(folder: Path) -> None:
     for name, text in (("libcuda.so.1", DRIVER), ("libnvidia-ml.so.1", NVML)):
         source = folder / f"{name}.c"
         source.write_text(text)
-        subprocess.run(["cc", "-w", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, source], check=True)
+        subprocess.run(
+            ["cc", "-w", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, source],
+            check=True,
+        )

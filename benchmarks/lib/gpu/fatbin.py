@@ -1,8 +1,10 @@
-"""CUDA machine code in shared libraries: what other cards need is overwritten with zeros, which compress to nothing.
+"""CUDA machine code in shared libraries: what other cards need is overwritten with zeros, which
+compress to nothing.
 
-A section of an ELF file holds containers, one for each compiled source. A container holds entries: machine code of one
-architecture, or PTX, from which a driver compiles. The layout was read off files that nvcc 13 has written; NVIDIA does
-not document it. So a library is refused where anything else is found.
+A section of an ELF file holds containers, one for each compiled source. A container holds entries:
+machine code of one architecture, or PTX, from which a driver compiles. The layout was read off
+files that nvcc 13 has written; NVIDIA does not document it. So a library is refused where anything
+else is found.
 """
 
 import re
@@ -18,7 +20,8 @@ COMPRESSED = 0xA000  # flags of an entry whose content cannot be looked into
 
 @dataclass(frozen=True)
 class Entry:
-    """start: of its header. content, end: of what the header describes. All are offsets in the library."""
+    """start: of its header. content, end: of what the header describes. All are offsets in the
+    library."""
 
     kind: int
     arch: int
@@ -72,11 +75,14 @@ def kernels(data: bytes, entry: Entry) -> list[str]:
     return [name.removeprefix(".text.") for name in found if name.startswith(".text.")]
 
 
-def prune(data: bytearray, arch: int, kernel: str | None = None, with_ptx: bool = True) -> tuple[int, int]:
-    """Removes in place what a card of this architecture (90 for sm_90) does not run. Bytes that stay, and that go.
+def prune(
+    data: bytearray, arch: int, kernel: str | None = None, with_ptx: bool = True
+) -> tuple[int, int]:
+    """Removes in place what a card of this architecture (90 for sm_90) does not run. Bytes that
+    stay, and that go.
 
-    kernel: pattern; of code that can be looked into, only entries with such a kernel stay. with_ptx: a container
-    without code for the card keeps the newest PTX that fits it."""
+    kernel: pattern; of code that can be looked into, only entries with such a kernel stay.
+    with_ptx: a container without code for the card keeps the newest PTX that fits it."""
     stay = go = 0
     for start, entries in containers(data):
         keep = [entry for entry in entries if entry.kind == MACHINE_CODE and entry.arch == arch]
@@ -84,7 +90,11 @@ def prune(data: bytearray, arch: int, kernel: str | None = None, with_ptx: bool 
             fitting = [entry for entry in entries if entry.kind == PTX and entry.arch <= arch]
             keep = sorted(fitting, key=lambda entry: entry.arch)[-1:]
         if kernel is not None:
-            keep = [e for e in keep if not (names := kernels(data, e)) or any(re.search(kernel, n) for n in names)]
+            keep = [
+                e
+                for e in keep
+                if not (names := kernels(data, e)) or any(re.search(kernel, n) for n in names)
+            ]
         before = sum(entry.end - entry.start for entry in entries)
         after = sum(entry.end - entry.start for entry in keep)
         if entries:
@@ -94,8 +104,8 @@ def prune(data: bytearray, arch: int, kernel: str | None = None, with_ptx: bool 
 
 
 def _rewrite(data: bytearray, start: int, entries: list[Entry], keep: list[Entry]) -> None:
-    """A container of these entries alone, and zeros up to its former end. An empty one keeps its entries' headers, as
-    the library names the container when it is loaded."""
+    """A container of these entries alone, and zeros up to its former end. An empty one keeps its
+    entries' headers, as the library names the container when it is loaded."""
     if not keep:
         for entry in entries:
             data[entry.content : entry.end] = bytes(entry.end - entry.content)

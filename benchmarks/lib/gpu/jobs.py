@@ -14,7 +14,10 @@ def target(plan: Plan) -> str:
 
 def synthetic(plan: Plan, **more) -> dict:
     """Speculative configuration in which all drafts are right that are not marked as wrong."""
-    rates = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [1.0] * plan.longest}
+    rates = {
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": [1.0] * plan.longest,
+    }
     return {"num_speculative_tokens": plan.longest} | rates | more
 
 
@@ -56,7 +59,8 @@ def run_eagle3(results: Results, plan: Plan) -> None:
 
 
 def run_ngram(results: Results, plan: Plan) -> None:
-    """vLLM's n-gram drafts on the GPU. First none is right: what does the search cost, beside `off`?"""
+    """vLLM's n-gram drafts on the GPU. First none is right: what does the search cost, beside
+    `off`?"""
     acceptance = stated()
     speculation = synthetic(plan, **LOOKUP, num_speculative_tokens_per_batch_size=plan.table())
     core = make_core(results, plan, target(plan), plan.sizes(), speculation, policy=OURS)
@@ -68,8 +72,8 @@ def run_ngram(results: Results, plan: Plan) -> None:
 
 
 def run_adaptive(results: Results, plan: Plan, policy: str) -> None:
-    """EAGLE-3 with vLLM's adaptive verification: alone (stock), or with the plugin beside it. Confidences are the true
-    rates."""
+    """EAGLE-3 with vLLM's adaptive verification: alone (stock), or with the plugin beside it.
+    Confidences are the true rates."""
     acceptance = stated()
     acceptance.state_confidences()
     speculation = eagle3(plan, enable_adaptive_verification=True)

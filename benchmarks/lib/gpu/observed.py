@@ -1,7 +1,8 @@
-"""Measured cells as the observation that the plugin would have made of them, and what it predicts of the others.
+"""Measured cells as the observation that the plugin would have made of them, and what it predicts
+of the others.
 
-A cell's mean step is exact. How its prompts were spread over steps follows from the share of steps that had some: as in
-a closed loop of independent requests, prompts come at random.
+A cell's mean step is exact. How its prompts were spread over steps follows from the share of steps
+that had some: as in a closed loop of independent requests, prompts come at random.
 """
 
 from collections import Counter
@@ -23,14 +24,15 @@ CONTEXT = PROMPT + 96  # tokens of a request: its prompt and half of an answer
 SPREAD = 0.1  # of the times of single steps, which cells do not tell
 SETUP = {
     "engine": "vllm", "model": "llama-3.1-8b", "method": "eagle3", "draft_model": "eagle3-8b",
-    "dtype": "torch.bfloat16", "quantization": "None", "has_passes": True, "max_requests": 256, "longest": 5,
+    "dtype": "torch.bfloat16", "quantization": "None", "has_passes": True, "max_requests": 256,
+    "longest": 5,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of a cell: tokens per second and milliseconds of a mean step, predicted and measured. low, high: interval of the
-    first. is_seen: the prediction was made from this cell, too."""
+    """Of a cell: tokens per second and milliseconds of a mean step, predicted and measured. low,
+    high: interval of the first. is_seen: the prediction was made from this cell, too."""
 
     level: int
     policy: str
@@ -58,7 +60,10 @@ def fixed_cells(lines: Cells, note: str = named((0.5, 0.85))) -> Cells:
         line
         for line in lines
         if line.get("job") in ("off", "eagle3")
-        and (line.get("cell") == "off" or (line.get("cell", "").startswith("stock:") and line["note"] == note))
+        and (
+            line.get("cell") == "off"
+            or (line.get("cell", "").startswith("stock:") and line["note"] == note)
+        )
     ]
 
 
@@ -70,7 +75,8 @@ def observation_of(cells: Cells, setup: dict | None = None) -> Observation:
         sizes = [_step(cell, length, int(count), rng) for count in _counts(rate, cell["steps"])]
         scale = cell["step_ms"] / 1e3 / np.mean([size.seconds for size in sizes])
         observation.add_steps(
-            [length] * len(sizes), [StepSize(**vars(s) | {"seconds": s.seconds * scale}) for s in sizes]
+            [length] * len(sizes),
+            [StepSize(**vars(s) | {"seconds": s.seconds * scale}) for s in sizes],
         )
         observation.add_outcomes(_outcomes(cell, length).items())
         observation.arrivals.requests += round(sum(size.prefills for size in sizes))
@@ -102,19 +108,31 @@ def shown(found: list[Prediction]) -> str:
     """A table, and how many of the cells that were not seen are within 5 %."""
     rows = [
         [
-            p.level, p.policy, f"{p.measured:,.0f}", f"{p.predicted:,.0f}", f"{p.low:,.0f} to {p.high:,.0f}",
-            f"{100 * p.error:+.1f} %", f"{100 * p.step_error:+.1f} %", "seen" if p.is_seen else p.known,
+            p.level, p.policy, f"{p.measured:,.0f}", f"{p.predicted:,.0f}",
+            f"{p.low:,.0f} to {p.high:,.0f}",
+            f"{100 * p.error:+.1f} "
+            "%", f"{100 * p.step_error:+.1f} %", "seen" if p.is_seen else p.known,
         ]
         for p in found
     ]  # fmt: skip
-    heads = ["requests", "policy", "measured", "predicted", "interval", "error", "of the step time", "known"]
+    heads = [
+        "requests",
+        "policy",
+        "measured",
+        "predicted",
+        "interval",
+        "error",
+        "of the step time",
+        "known",
+    ]
     new = [p for p in found if not p.is_seen]
     within = [sum(abs(error) <= 0.05 for error in errors) for errors in ([p.error for p in new],
               [p.step_error for p in new])]  # fmt: skip
     inside = sum(p.low <= p.measured <= p.high for p in new)
     return (
-        f"{markdown_lines(heads, rows)}\n\nOf {len(new)} cells that were not seen, {within[0]} are within 5 % in "
-        f"tokens per second and {within[1]} in the time of a step; {inside} are in their interval."
+        f"{markdown_lines(heads, rows)}\n\nOf {len(new)} cells that were not seen, {within[0]} are "
+        f"within 5 % in tokens per second and {within[1]} in the time of a step; {inside} are in "
+        "their interval."
     )
 
 
@@ -123,7 +141,10 @@ def print_predictions(lines: Cells, levels: tuple[int, ...]) -> None:
     cells = fixed_cells(lines)
     seen = [cell for cell in cells if cell["level"] in levels and cell["cell"] != "off"]
     if not seen:
-        raise ValueError(f"no cell with a draft head has {' or '.join(map(str, levels))} requests: use other --levels")
+        raise ValueError(
+            f"no cell with a draft head has {' or '.join(map(str, levels))} requests: use other "
+            "--levels"
+        )
     print(shown(predictions(cells, observation_of(seen, device_of(lines)), levels)))
 
 
@@ -181,7 +202,11 @@ def _outcomes(cell: dict, length: int) -> Counter[DraftOutcome]:
     low, high = 0.0, 1.0
     for _ in range(50):
         chance = (low + high) / 2
-        low, high = (chance, high) if sum(chance**d for d in range(1, length + 1)) < accepted else (low, chance)
+        low, high = (
+            (chance, high)
+            if sum(chance**d for d in range(1, length + 1)) < accepted
+            else (low, chance)
+        )
     for depth in range(length + 1):
         share = low**depth * (1.0 if depth == length else 1.0 - low)
         found[DraftOutcome("", length, length, depth)] += round(share * rows)

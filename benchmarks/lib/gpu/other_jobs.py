@@ -1,4 +1,5 @@
-"""Jobs that are run by name: other drafters, the paper's micro-benchmark, and a whole batch at once."""
+"""Jobs that are run by name: other drafters, the paper's micro-benchmark, and a whole batch at
+once."""
 
 import time
 from dataclasses import replace
@@ -13,12 +14,14 @@ from lib.gpu.plan import MAX_SEQS, MIXED, Plan, Rates, named
 from lib.gpu.results import Results
 
 FORCED_LENGTHS, FORCED_LEVELS, FORCED_RATES = (1, 3, 5, 7), (1, 16, 64), (0.5, 0.7, 0.9)
-TAIL = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)  # requests that are left, with graphs
+# requests that are left, with graphs
+TAIL = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 MEAN_TOKENS, SPREAD, LONGEST_ANSWER = 300, 0.8, 2048  # of answers: log-normal
 
 
 def run_forced(results: Results, plan: Plan) -> None:
-    """All requests accept a draft token with the same chance: lengths by acceptance and number of requests."""
+    """All requests accept a draft token with the same chance: lengths by acceptance and number of
+    requests."""
     levels = tuple(level for level in FORCED_LEVELS if level in plan.levels) or plan.levels[:1]
     plan = replace(plan, lengths=FORCED_LENGTHS, levels=levels)
     measuring = _ours(results, plan, eagle3(plan))
@@ -41,10 +44,14 @@ def run_block(results: Results, plan: Plan) -> None:
 
 
 def run_copies(results: Results, plan: Plan) -> None:
-    """n-gram drafts on a text that repeats by itself: the target's next token follows from the last one, in circles of
+    """n-gram drafts on a text that repeats by itself: the target's next token follows from the last
+    one, in circles of
     32. Nothing is stated here: what is accepted is right."""
     table = plan.table()
-    speculation = {"num_speculative_tokens": plan.longest, "num_speculative_tokens_per_batch_size": table} | LOOKUP
+    speculation = {
+        "num_speculative_tokens": plan.longest,
+        "num_speculative_tokens_per_batch_size": table,
+    } | LOOKUP
     core = make_core(results, plan, target(plan), plan.sizes(), speculation, policy=OURS)
     if not plan.emulates:
         core.collective_rpc("apply_model", args=(copy_by_cycles,))
@@ -68,11 +75,16 @@ def run_rollout(results: Results, plan: Plan, speculates: bool = True) -> None:
             play(results, measuring, policy, requests, rates)
 
 
-def play(results: Results, measuring: Measuring, policy: str, requests: int, rates: Rates | None = None) -> None:
-    """One batch, the same for every policy: tokens per second of all of it, and seconds to answers."""
+def play(
+    results: Results, measuring: Measuring, policy: str, requests: int, rates: Rates | None = None
+) -> None:
+    """One batch, the same for every policy: tokens per second of all of it, and seconds to
+    answers."""
     rng, client = np.random.default_rng(5), measuring.client
     mean = np.log(MEAN_TOKENS) - SPREAD**2 / 2
-    lengths = np.clip(rng.lognormal(mean, SPREAD, requests), 16, LONGEST_ANSWER).astype(int).tolist()
+    lengths = (
+        np.clip(rng.lognormal(mean, SPREAD, requests), 16, LONGEST_ANSWER).astype(int).tolist()
+    )
     measuring.use(policy)
     measuring.state(rates)
     measuring.counting.clear()
@@ -88,12 +100,14 @@ def play(results: Results, measuring: Measuring, policy: str, requests: int, rat
     client.drain()
     results.add(
         cell=policy, level=requests, note="" if rates is None else named(rates), at_once=True,
-        tokens_per_s=sum(lengths) / taken, p50_s=float(np.median(seconds)), p99_s=float(np.percentile(seconds, 99)),
-        **measuring.counting.figures(taken),
+        tokens_per_s=sum(lengths) / taken, p50_s=float(np.median(seconds)),
+        p99_s=float(np.percentile(seconds, 99)), **measuring.counting.figures(taken),
     )  # fmt: skip
 
 
-def _ours(results: Results, plan: Plan, speculation: dict, sizes: list[int] | None = None) -> Measuring:
+def _ours(
+    results: Results, plan: Plan, speculation: dict, sizes: list[int] | None = None
+) -> Measuring:
     """An engine with the plugin, stated acceptance and a table of all lengths."""
     acceptance = stated()
     speculation["num_speculative_tokens_per_batch_size"] = plan.table()

@@ -15,11 +15,12 @@ def named(rates: Rates) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """folder: of what a run makes and keeps beside its results. levels: requests at a time. lengths: of drafts, beside
-    0, that graphs are captured for. policies: only these, none for all. seconds: of a cell, after `ramp` seconds.
-    settings: of the plugin, beside its policy; without its guard, whose windows without drafts would be in some
-    cells. shares, arrivals: rates as shares of what vLLM serves without speculation, and seconds of arrivals at each.
-    model_len: largest context of the large model. emulates: no GPU."""
+    """folder: of what a run makes and keeps beside its results. levels: requests at a time.
+    lengths: of drafts, beside 0, that graphs are captured for. policies: only these, none for all.
+    seconds: of a cell, after `ramp` seconds. settings: of the plugin, beside its policy; without
+    its guard, whose windows without drafts would be in some cells. shares, arrivals: rates as
+    shares of what vLLM serves without speculation, and seconds of arrivals at each. model_len:
+    largest context of the large model. emulates: no GPU."""
 
     folder: Path
     output: Path
@@ -53,14 +54,27 @@ class Plan:
         return [*rows, [len(down) + 1, max_seqs, 0]]
 
     def sizes(self, levels: tuple[int, ...] | None = None) -> list[int]:
-        """Tokens of steps with a graph. vLLM looks at the next larger size alone, so each level and length has one."""
-        return sorted({level * (1 + length) for level in levels or self.levels for length in (0, *self.lengths)})
+        """Tokens of steps with a graph. vLLM looks at the next larger size alone, so each level and
+        length has one."""
+        return sorted(
+            {
+                level * (1 + length)
+                for level in levels or self.levels
+                for length in (0, *self.lengths)
+            }
+        )
 
     def open_sizes(self) -> list[int]:
-        """The same where any number of requests has a graph. Each size is a multiple of 4, so that lengths 0, 1 and 3
-        all have one of it."""
+        """The same where any number of requests has a graph. Each size is a multiple of 4, so that
+        lengths 0, 1 and 3 all have one of it."""
         most = max(self.levels) * (1 + self.longest)
-        fine = {4, *range(8, 64, 8), *range(64, 256, 32), *range(256, 512, 64), *range(512, 1025, 128)}
+        fine = {
+            4,
+            *range(8, 64, 8),
+            *range(64, 256, 32),
+            *range(256, 512, 64),
+            *range(512, 1025, 128),
+        }
         return sorted(size for size in fine if size <= most)
 
     def ragged_sizes(self) -> list[int]:

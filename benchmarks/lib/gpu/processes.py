@@ -1,4 +1,5 @@
-"""Jobs in processes of their own: imports are paid once, GPU memory is given back, a hang ends one job alone."""
+"""Jobs in processes of their own: imports are paid once, GPU memory is given back, a hang ends one
+job alone."""
 
 import os
 import signal
@@ -11,8 +12,8 @@ from lib.gpu.results import Results, say
 
 
 def run_job(name: str, limit: float, results: Results, work: Callable[[], None]) -> bool:
-    """Runs work() in a forked process, and ends it after `limit` seconds. Whether it ended well. Nothing may have used
-    the GPU in this process."""
+    """Runs work() in a forked process, and ends it after `limit` seconds. Whether it ended well.
+    Nothing may have used the GPU in this process."""
     began = time.perf_counter()
     sys.stdout.flush()
     pid = os.fork()

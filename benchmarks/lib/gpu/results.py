@@ -6,8 +6,9 @@ from pathlib import Path
 
 BEGAN = time.perf_counter()
 SHOWN = (
-    "cell", "level", "note", "tokens_per_s", "step_ms", "drafted", "verified", "tokens_per_row", "full", "piecewise",
-    "with_prefill", "waiting", "ours_ms", "steps_to_change", "arm", "rate", "requests", "mean_s", "p99_s",
+    "cell", "level", "note", "tokens_per_s", "step_ms", "drafted", "verified", "tokens_per_row",
+    "full", "piecewise", "with_prefill", "waiting", "ours_ms", "steps_to_change", "arm", "rate",
+    "requests", "mean_s", "p99_s",
 )  # fmt: skip
 
 
@@ -26,7 +27,11 @@ class Results:
         rounded = {name: _rounded(value) for name, value in figures.items()}
         with self._path.open("a") as file:
             file.write(json.dumps({"job": self._job} | rounded) + "\n")
-        shown = {name: value for name, value in rounded.items() if not {"cell", "arm"} & set(figures) or name in SHOWN}
+        shown = {
+            name: value
+            for name, value in rounded.items()
+            if not {"cell", "arm"} & set(figures) or name in SHOWN
+        }
         say(self._job, *(f"{name}={value}" for name, value in shown.items()))
 
     def last(self, name: str):

@@ -15,7 +15,11 @@ def read_cells(files: list[Path]) -> Cells:
     lines: Cells = []
     for path in files:
         try:
-            found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            found = [
+                json.loads(line)
+                for line in path.read_text(encoding="utf-8").splitlines()
+                if line.strip()
+            ]
         except ValueError as error:
             raise ValueError(f"{path} holds no lines of JSON: {error}") from error
         if not any("cell" in line or "exact" in line for line in found):
@@ -25,7 +29,8 @@ def read_cells(files: list[Path]) -> Cells:
 
 
 def speeds(lines: Cells, job: str, note: str) -> dict[int, dict[str, list[float]]]:
-    """Tokens per second: all runs of a policy, by number of requests. `off` comes from its own jobs."""
+    """Tokens per second: all runs of a policy, by number of requests. `off` comes from its own
+    jobs."""
     found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         if "cell" not in line:
@@ -44,13 +49,19 @@ def job_of(line: dict) -> str:
 
 def fixed(policies: dict[str, list[float]]) -> list[float]:
     """Of each fixed length above 0 that was measured, the mean speed."""
-    return [mean(runs) for name, runs in policies.items() if name.startswith("stock:") and name != "stock:0"]
+    return [
+        mean(runs)
+        for name, runs in policies.items()
+        if name.startswith("stock:") and name != "stock:0"
+    ]
 
 
 def markdown(lines: Cells) -> str:
     batches = [line for line in lines if line.get("at_once")]
     lines = [line for line in lines if not line.get("at_once")]
-    groups = dict.fromkeys((job_of(line), line["note"]) for line in lines if line.get("cell", OFF) != OFF)
+    groups = dict.fromkeys(
+        (job_of(line), line["note"]) for line in lines if line.get("cell", OFF) != OFF
+    )
     parts = [_table(job, note, speeds(lines, job, note)) for job, note in groups]
     if falls := [line for line in lines if "steps_to_change" in line]:
         parts.append(_falls(falls))
@@ -82,9 +93,25 @@ def _table(job: str, note: str, found: dict[int, dict[str, list[float]]]) -> str
 
 def _falls(falls: Cells) -> str:
     columns = ("level", "cell", "note", "drafted_before", "drafted", "steps_to_change")
-    rows = [[job_of(line), *(line[name] for name in columns)] for line in falls if line["cell"] != "stock:1"]
-    return "Steps until another length is decided, after acceptance has fallen\n\n" + markdown_lines(
-        ["drafts", "requests", "policy", "acceptance", "length before", "mean length after", "steps"], rows
+    rows = [
+        [job_of(line), *(line[name] for name in columns)]
+        for line in falls
+        if line["cell"] != "stock:1"
+    ]
+    return (
+        "Steps until another length is decided, after acceptance has fallen\n\n"
+        + markdown_lines(
+            [
+                "drafts",
+                "requests",
+                "policy",
+                "acceptance",
+                "length before",
+                "mean length after",
+                "steps",
+            ],
+            rows,
+        )
     )
 
 
@@ -103,7 +130,10 @@ def _rates(arms: Cells) -> str:
 
 def _batches(lines: Cells) -> str:
     names = ("tokens_per_s", "p50_s", "p99_s")
-    rows = [[line["note"], line["level"], line["cell"], *(f"{line[name]:,.1f}" for name in names)] for line in lines]
+    rows = [
+        [line["note"], line["level"], line["cell"], *(f"{line[name]:,.1f}" for name in names)]
+        for line in lines
+    ]
     head = ["acceptance", "requests", "policy", "tokens per second", "p50, s", "p99, s"]
     return "All requests at once\n\n" + markdown_lines(head, rows)
 
@@ -119,7 +149,9 @@ def _checks(checks: Cells) -> str:
         ]
         for line in checks
     ]
-    return "Greedy tokens\n\n" + markdown_lines(["drafts", "policy", "equal answers", "verified", "accepted"], rows)
+    return "Greedy tokens\n\n" + markdown_lines(
+        ["drafts", "policy", "equal answers", "verified", "accepted"], rows
+    )
 
 
 def markdown_lines(heads: list[str], rows: list[list]) -> str:
@@ -132,8 +164,8 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def plot_speeds(lines: Cells, output: Path) -> None:
-    """Tokens per second relative to `off`: off, the best and the worst fixed length, SmartSpec. ValueError where a
-    curve has no cell."""
+    """Tokens per second relative to `off`: off, the best and the worst fixed length, SmartSpec.
+    ValueError where a curve has no cell."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -142,7 +174,10 @@ def plot_speeds(lines: Cells, output: Path) -> None:
     found = speeds(lines, MAIN_JOB, MAIN_NOTE)
     found = {level: p for level, p in found.items() if OFF in p and OURS in p and fixed(p)}
     if not found:
-        raise ValueError(f"no number of requests has cells of {OFF}, of fixed lengths and of {OURS} in job {MAIN_JOB}")
+        raise ValueError(
+            f"no number of requests has cells of {OFF}, of fixed lengths and of {OURS} in job "
+            f"{MAIN_JOB}"
+        )
     curves = {
         "no speculation": [1.0] * len(found),
         "best fixed length": [max(fixed(p)) / mean(p[OFF]) for p in found.values()],
@@ -150,14 +185,20 @@ def plot_speeds(lines: Cells, output: Path) -> None:
         "SmartSpec": [mean(p[OURS]) / mean(p[OFF]) for p in found.values()],
     }
     styles = {
-        "no speculation": "0.5", "best fixed length": "tab:blue", "worst fixed length": "tab:orange",
+        "no "
+        "speculation": "0.5", "best fixed length": "tab:blue", "worst fixed length": "tab:orange",
         "SmartSpec": "tab:green",
     }  # fmt: skip
     figure, axes = pyplot.subplots(figsize=(7, 3.8), layout="constrained")
     for name, values in curves.items():
         is_ours = name == "SmartSpec"
         axes.plot(
-            list(found), values, "o-" if is_ours else "--", color=styles[name], label=name, lw=2.5 if is_ours else 1.5
+            list(found),
+            values,
+            "o-" if is_ours else "--",
+            color=styles[name],
+            label=name,
+            lw=2.5 if is_ours else 1.5,
         )
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(found), list(map(str, found)))

@@ -17,7 +17,9 @@ def unpack(bundle: Path, folder: Path) -> None:
     """Once. FileNotFoundError without the bundle's archive."""
     site, archive = folder / "site", bundle / ARCHIVE
     if not archive.exists():
-        raise FileNotFoundError(f"{archive} does not exist: make it with benchmarks/gpu_bundle.py --output {bundle}")
+        raise FileNotFoundError(
+            f"{archive} does not exist: make it with benchmarks/gpu_bundle.py --output {bundle}"
+        )
     if site.exists():
         return
     with tarfile.open(archive, "r:xz") as tar:
@@ -38,7 +40,8 @@ def keep_kernels(folder: Path, output: Path) -> None:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Of the environment. Graphs of mixed steps come without torch.compile, which would take minutes."""
+    """Of the environment. Graphs of mixed steps come without torch.compile, which would take
+    minutes."""
     return {
         "PYTHONPATH": os.pathsep.join([str(Path("src").resolve()), str(folder / "site")]),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -25,7 +25,8 @@ JITTER = 0.03  # standard deviation of log seconds
 
 @dataclass(frozen=True)
 class StepTimes:
-    """plain, mixed: seconds of steps without and with prompts, by length and level: float [4, 6]."""
+    """plain, mixed: seconds of steps without and with prompts, by length and level: float [4,
+    6]."""
 
     plain: np.ndarray
     mixed: np.ndarray

@@ -1,4 +1,5 @@
-"""Heads of EAGLE and EAGLE-2 on disk: the layout of the original checkpoints, and the `speculators` format."""
+"""Heads of EAGLE and EAGLE-2 on disk: the layout of the original checkpoints, and the `speculators`
+format."""
 
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,12 @@ import torch
 from transformers import LlamaConfig
 
 from lab.heads.eagle.head import EagleConfig, EagleHead
-from smartspec.engine.drafting.head.checkpoint.files import filled, in_floats, read_json, read_tensors
+from smartspec.engine.drafting.head.checkpoint.files import (
+    filled,
+    in_floats,
+    read_json,
+    read_tensors,
+)
 from smartspec.engine.drafting.head.checkpoint.layer import layer_config
 from smartspec.engine.drafting.head.checkpoint.taps import no_head
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -19,11 +25,14 @@ NOT_NEEDED = ("embed_tokens.", "lm_head.", "rotary_emb.")
 
 
 def read_eagle(folder: Path, target: LoadedModel) -> tuple[EagleHead, None]:
-    """A head for this target in fp32, which brings no embedding. Raises ValueError where it is for another target or a
-    variant with norms of its own, OSError where the checkpoint is damaged; both name the remedy."""
+    """A head for this target in fp32, which brings no embedding. Raises ValueError where it is for
+    another target or a variant with norms of its own, OSError where the checkpoint is damaged; both
+    name the remedy."""
     data = read_json(folder / "config.json")
     if data.get("layernorms"):
-        raise ValueError(f"{folder} is an EAGLE head with layernorms, which are not supported: use one without")
+        raise ValueError(
+            f"{folder} is an EAGLE head with layernorms, which are not supported: use one without"
+        )
     layer = layer_config(folder, data)
     _check_target(folder, layer, target)
     weights = _weights(folder)
@@ -48,7 +57,10 @@ def _check_target(folder: Path, layer: LlamaConfig, target: LoadedModel) -> None
     if layer.hidden_size != size:
         problem = f"it reads hidden states of size {layer.hidden_size}, the target's are of {size}"
     elif layer.vocab_size != target.vocab_size:
-        problem = f"it is for a vocabulary of {layer.vocab_size} tokens, the target has {target.vocab_size}"
+        problem = (
+            f"it is for a vocabulary of {layer.vocab_size} tokens, the target has "
+            f"{target.vocab_size}"
+        )
     elif layer.num_hidden_layers != 1:
         problem = f"it has {layer.num_hidden_layers} layers, one is supported"
     if problem:

@@ -1,8 +1,9 @@
-"""The heads of EAGLE and EAGLE-2 (arXiv 2401.15077, 2406.16858): one decoder layer that predicts the target's last
-hidden state.
+"""The heads of EAGLE and EAGLE-2 (arXiv 2401.15077, 2406.16858): one decoder layer that predicts
+the target's last hidden state.
 
-Its entry at position p joins the embedding of token p + 1 and what the target's output embedding read at p. What the
-layer computes stands for the same at p + 1: the target's output embedding makes logits of it, the next pass reads it.
+Its entry at position p joins the embedding of token p + 1 and what the target's output embedding
+read at p. What the layer computes stands for the same at p + 1: the target's output embedding makes
+logits of it, the next pass reads it.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ class EagleConfig:
 
 
 class EagleHead(nn.Module):
-    """The parameters, by the names of the original checkpoints; embedding and output embedding are the target's."""
+    """The parameters, by the names of the original checkpoints; embedding and output embedding are
+    the target's."""
 
     def __init__(self, config: EagleConfig):
         super().__init__()
@@ -60,8 +62,8 @@ class _Layer(nn.Module):
 
 
 class PackedEagle(nn.Module):
-    """An EAGLE head for drafting alone: the modules of fusion and linear, as HeadRunner needs them. output: the
-    target's output embedding."""
+    """An EAGLE head for drafting alone: the modules of fusion and linear, as HeadRunner needs them.
+    output: the target's output embedding."""
 
     def __init__(self, head: EagleHead, output: nn.Module):
         super().__init__()
@@ -73,7 +75,9 @@ class PackedEagle(nn.Module):
         self.fc = make_linear(head.fc.weight, head.fc.bias)
         self.attention = FusedAttention(attention, {"scaling": config.head_dim**-0.5})
         norm = layer.post_attention_layernorm
-        self.mlp_norm = FusedRMSNorm(norm.weight, norm.eps) if elementwise.applies_to(norm.weight) else norm
+        self.mlp_norm = (
+            FusedRMSNorm(norm.weight, norm.eps) if elementwise.applies_to(norm.weight) else norm
+        )
         self.mlp = FusedMLP(layer.mlp)
         self.lm_head = partial(output)  # no part of the head: it is packed and warm already
 
@@ -83,7 +87,11 @@ class PackedEagle(nn.Module):
         return features
 
     def forward(
-        self, embeds: torch.Tensor, hidden: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], plan: AttentionPlan
+        self,
+        embeds: torch.Tensor,
+        hidden: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        plan: AttentionPlan,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The output embedding's input and the next step's, [1, N, hidden_size] each."""
         hidden = self.fc(torch.cat([embeds, hidden], dim=-1))

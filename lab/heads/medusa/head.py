@@ -1,8 +1,8 @@
-"""Medusa heads (arXiv 2401.10774): the k-th reads the target's last hidden state and predicts the token k places after
-the next one.
+"""Medusa heads (arXiv 2401.10774): the k-th reads the target's last hidden state and predicts the
+token k places after the next one.
 
-They have no attention and so no KV: what the target computed of its newest position is all they read, and one pass of
-all heads makes a draft.
+They have no attention and so no KV: what the target computed of its newest position is all they
+read, and one pass of all heads makes a draft.
 """
 
 from dataclasses import dataclass
@@ -33,13 +33,16 @@ class MedusaConfig:
 
 
 class MedusaHead(nn.Module):
-    """The parameters, by vLLM's names. token_map: int64 [draft_vocab_size], the target's id of every draft token."""
+    """The parameters, by vLLM's names. token_map: int64 [draft_vocab_size], the target's id of
+    every draft token."""
 
     def __init__(self, config: MedusaConfig):
         super().__init__()
         self.config = config
         size = config.hidden_size
-        self.blocks = nn.ModuleList(_Blocks(size, config.num_layers, config.bias) for _ in range(config.num_heads))
+        self.blocks = nn.ModuleList(
+            _Blocks(size, config.num_layers, config.bias) for _ in range(config.num_heads)
+        )
         self.lm_heads = nn.ModuleList(
             nn.Linear(size, config.draft_vocab_size, bias=False) for _ in range(config.num_outputs)
         )
@@ -74,14 +77,22 @@ class PackedMedusa(nn.Module):
     def __init__(self, head: MedusaHead):
         super().__init__()
         for blocks in head.blocks:
-            blocks.layers = nn.ModuleList(make_linear(layer.weight, layer.bias) for layer in blocks.layers)
+            blocks.layers = nn.ModuleList(
+                make_linear(layer.weight, layer.bias) for layer in blocks.layers
+            )
         self.blocks, self.num_outputs = head.blocks, head.config.draft_vocab_size
-        self.lm_heads = nn.ModuleList(make_linear(layer.weight, layer.bias) for layer in head.lm_heads)
+        self.lm_heads = nn.ModuleList(
+            make_linear(layer.weight, layer.bias) for layer in head.lm_heads
+        )
 
-    def forward(self, hidden: torch.Tensor, rows: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
-        """Logits [n, draft_vocab_size] of these heads for these rows of hidden [N, hidden_size]; int64 [n] each, on the
-        CPU, as they say which heads run."""
-        made = torch.stack([blocks(hidden[None])[0] for blocks in self.blocks[: int(heads.max()) + 1]])
+    def forward(
+        self, hidden: torch.Tensor, rows: torch.Tensor, heads: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [n, draft_vocab_size] of these heads for these rows of hidden [N, hidden_size];
+        int64 [n] each, on the CPU, as they say which heads run."""
+        made = torch.stack(
+            [blocks(hidden[None])[0] for blocks in self.blocks[: int(heads.max()) + 1]]
+        )
         wanted = made[heads, rows]
         if len(self.lm_heads) == 1:  # as one call: the output embedding is most of the work
             return self.lm_heads[0](wanted[None])[0]

@@ -15,12 +15,14 @@ MAX_DEPTHS = 64
 DEFAULT_DEPTHS = 8  # of a head that does not say: those of the library's training
 
 
-def _maker(folder: Path, data: dict, config: HeadConfig, weights: dict[str, torch.Tensor]) -> Callable[[], PEagleHead]:
+def _maker(
+    folder: Path, data: dict, config: HeadConfig, weights: dict[str, torch.Tensor]
+) -> Callable[[], PEagleHead]:
     token_id = next((data[name] for name in MASK_TOKEN if data.get(name) is not None), None)
     if type(token_id) is not int or not 0 <= token_id < config.layer.vocab_size:
         raise ValueError(
-            f"{folder}: mask_token_id is {token_id!r}, it must be a token of the {config.layer.vocab_size} that the "
-            "target has: use a head that was trained for it"
+            f"{folder}: mask_token_id is {token_id!r}, it must be a token of the "
+            f"{config.layer.vocab_size} that the target has: use a head that was trained for it"
         )
     if "mask_hidden" in weights:
         weights["mask_hidden"] = weights["mask_hidden"].reshape(1, 1, -1)
@@ -30,7 +32,8 @@ def _maker(folder: Path, data: dict, config: HeadConfig, weights: dict[str, torc
         depths = DEFAULT_DEPTHS
     if type(depths) is not int or not 1 <= depths <= MAX_DEPTHS:
         raise ValueError(
-            f"{folder}: speculative_tokens is {depths!r}, it must be 1 to {MAX_DEPTHS}: correct config.json"
+            f"{folder}: speculative_tokens is {depths!r}, it must be 1 to {MAX_DEPTHS}: correct "
+            "config.json"
         )
     return lambda: PEagleHead(config, token_id, depths)
 

@@ -1,12 +1,13 @@
-"""The ReDrafter head (arXiv 2403.09919): a recurrent network that goes on from the target's last hidden state.
+"""The ReDrafter head (arXiv 2403.09919): a recurrent network that goes on from the target's last
+hidden state.
 
-At position p it is given the target's last hidden state h there and token p + 1. Its state begins as that token's
-embedding, and takes in every draft token:
+At position p it is given the target's last hidden state h there and token p + 1. Its state begins
+as that token's embedding, and takes in every draft token:
 
     s <- silu(U s + W e + b),   x = J [h, s],   x <- x + silu(B x) for each block,   logits = output embedding of x
 
 It has no attention and so no KV. h stays the same along a draft.
-"""
+"""  # noqa: E501
 
 from dataclasses import dataclass
 
@@ -31,8 +32,8 @@ class ReDrafterConfig:
 
 
 class ReDrafterHead(nn.Module):
-    """The parameters, without the target's embedding. token_map: int64 [draft_vocab_size], the target's id of every
-    draft token."""
+    """The parameters, without the target's embedding. token_map: int64 [draft_vocab_size], the
+    target's id of every draft token."""
 
     def __init__(self, config: ReDrafterConfig):
         super().__init__()
@@ -50,12 +51,13 @@ class ReDrafterHead(nn.Module):
         return self.token_map
 
     def next_state(self, embeds: torch.Tensor, state: torch.Tensor | None) -> torch.Tensor:
-        """The state [..., hidden_size] once a token with this embedding is known. state: before it; None: there is no
-        draft token yet."""
+        """The state [..., hidden_size] once a token with this embedding is known. state: before it;
+        None: there is no draft token yet."""
         return embeds if state is None else F.silu(self.rnn_u(state) + self.rnn_w(embeds))
 
     def normed(self, hidden: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """The output embedding's input, [..., hidden_size]. hidden: the target's last hidden state."""
+        """The output embedding's input, [..., hidden_size]. hidden: the target's last hidden
+        state."""
         x = self.join(torch.cat([hidden, state], dim=-1))
         for block in self.blocks:
             x = x + F.silu(block(x))

@@ -32,7 +32,8 @@ class Target:
     tpot_target_seconds: float | None = None
     ttft_target_seconds: float | None = None
     sends_targets: bool = False  # the server is told
-    cache_salt: str | None = None  # requests of another salt leave nothing here that is cached or drafted from
+    # requests of another salt leave nothing here that is cached or drafted from
+    cache_salt: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -41,7 +42,8 @@ class Target:
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """The content of one request. seed is sent when it samples; system, a system message, with chat only."""
+    """The content of one request. seed is sent when it samples; system, a system message, with chat
+    only."""
 
     prompt_id: str
     task: str
@@ -53,8 +55,9 @@ class LoadRequest:
 
 
 class StreamedAnswer:
-    """The answer of a server so far, in completion chunks or in one completion. Fields that are null count as not
-    there. first_text: when the first text came, on time.perf_counter(). num_refusals: see RequestRecord."""
+    """The answer of a server so far, in completion chunks or in one completion. Fields that are
+    null count as not there. first_text: when the first text came, on time.perf_counter().
+    num_refusals: see RequestRecord."""
 
     def __init__(self):
         self.num_refusals = 0
@@ -68,7 +71,8 @@ class StreamedAnswer:
 
     @property
     def text(self) -> str:
-        """Halves of a character, which JSON allows and UTF-8 does not, are put together or replaced."""
+        """Halves of a character, which JSON allows and UTF-8 does not, are put together or
+        replaced."""
         return "".join(self.pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def feed(self, event: bytes) -> None:
@@ -79,7 +83,9 @@ class StreamedAnswer:
         try:
             self._read(json.loads(event) or {})
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise ValueError(f"{_line(event.decode(errors='replace'))[:HEAD_BYTES]!r} is none of its chunks") from error
+            raise ValueError(
+                f"{_line(event.decode(errors='replace'))[:HEAD_BYTES]!r} is none of its chunks"
+            ) from error
         if self.first_text is None and self.pieces:
             self.first_text = time.perf_counter()
 
@@ -95,8 +101,8 @@ class StreamedAnswer:
             self.finish_reason = str(reason) if reason else self.finish_reason
 
     def end(self, reader: EventReader) -> None:
-        """There is no more. Some servers do not say [DONE]: a finish_reason says as much. Raises ValueError where there
-        was no chunk."""
+        """There is no more. Some servers do not say [DONE]: a finish_reason says as much. Raises
+        ValueError where there was no chunk."""
         self.is_stream = reader.is_stream
         is_empty = not (self.pieces or self.finish_reason or self.error)
         if not reader.num_events or (is_empty and not self.is_stream):
@@ -110,13 +116,18 @@ def _counts(usage: object) -> dict[str, int]:
     """The members of usage that are token counts."""
     if not isinstance(usage, dict):
         return {}
-    return {name: int(count) for name, count in usage.items() if type(count) in (int, float) and 0 <= count < 2**53}
+    return {
+        name: int(count)
+        for name, count in usage.items()
+        if type(count) in (int, float) and 0 <= count < 2**53
+    }
 
 
 def _text_of(choice: dict) -> str:
     """All that tokens have brought in a chunk: an answer, thoughts, a refusal, calls of tools."""
     delta = choice.get("delta") or choice.get("message") or {}
-    thought = delta.get("reasoning_content") or delta.get("reasoning")  # some servers send it under both names
+    # some servers send it under both names
+    thought = delta.get("reasoning_content") or delta.get("reasoning")
     texts = [choice.get("text"), thought, delta.get("content"), delta.get("refusal")]
     for call in filter(None, delta.get("tool_calls") or ()):
         function = call.get("function") or {}
@@ -125,7 +136,8 @@ def _text_of(choice: dict) -> str:
 
 
 def _joined(content: object) -> str:
-    """A text; the texts of content that comes in parts; arguments of a call that come as an object, as JSON."""
+    """A text; the texts of content that comes in parts; arguments of a call that come as an object,
+    as JSON."""
     if not content:
         return ""
     if isinstance(content, list):
@@ -152,7 +164,10 @@ def request_body(target: Target, request: LoadRequest) -> dict:
         body["ignore_eos"] = True
     if salt := request.cache_salt or target.cache_salt:
         body["cache_salt"] = salt
-    targets = {"tpot_target_ms": target.tpot_target_seconds, "ttft_target_ms": target.ttft_target_seconds}
+    targets = {
+        "tpot_target_ms": target.tpot_target_seconds,
+        "ttft_target_ms": target.ttft_target_seconds,
+    }
     wanted = {name: 1000 * seconds for name, seconds in targets.items() if seconds is not None}
     if target.sends_targets and wanted:
         body["speculation"] = wanted
@@ -167,18 +182,23 @@ async def send_request(
 ) -> RequestRecord:
     """Send one request and read its answer to the end. Failures are recorded, not raised.
 
-    A server that says when to come back gets the request again then; the time counts as the request's.
-    run_start: time.perf_counter() at the start of the run.
+    A server that says when to come back gets the request again then; the time counts as the
+    request's. run_start: time.perf_counter() at the start of the run.
     """
     answer = StreamedAnswer()
     start = time.perf_counter()
     try:
         async with asyncio.timeout(target.timeout_seconds):
-            while (seconds := await _read_response(client, target, request_body(target, request), answer)) is not None:
+            while (
+                seconds := await _read_response(
+                    client, target, request_body(target, request), answer
+                )
+            ) is not None:
                 answer.num_refusals += 1
                 if time.perf_counter() - start + seconds >= target.timeout_seconds:
                     answer.error = (
-                        f"{answer.error}; it says to come back after {seconds:g} s, which is past the timeout"
+                        f"{answer.error}; it says to come back after {seconds:g} s, which is past "
+                        "the timeout"
                     )
                     break
                 await asyncio.sleep(max(seconds, LEAST_PAUSE_SECONDS))
@@ -209,13 +229,20 @@ async def send_request(
     )
 
 
-async def _read_response(client: httpx.AsyncClient, target: Target, body: dict, answer: StreamedAnswer) -> float | None:
-    """Read one answer to its end. If the server says to come back, after how many seconds. Raises ValueError or
-    httpx.HTTPError where there is no answer."""
+async def _read_response(
+    client: httpx.AsyncClient, target: Target, body: dict, answer: StreamedAnswer
+) -> float | None:
+    """Read one answer to its end. If the server says to come back, after how many seconds. Raises
+    ValueError or httpx.HTTPError where there is no answer."""
     path = "/v1/chat/completions" if target.chat else "/v1/completions"
-    async with client.stream("POST", target.base_url + path, json=body, headers=target.headers) as response:
+    async with client.stream(
+        "POST", target.base_url + path, json=body, headers=target.headers
+    ) as response:
         if response.status_code != 200:
-            answer.error = f"{response.status_code} {_error_message(await response.aread()) or response.reason_phrase}"
+            answer.error = (
+                f"{response.status_code} "
+                f"{_error_message(await response.aread()) or response.reason_phrase}"
+            )
             seconds = _seconds_of(response.headers.get("retry-after"))
             if response.status_code in WAITED_FOR and seconds is not None:
                 return seconds
@@ -259,5 +286,7 @@ def _error_message(body: bytes | dict) -> str:
 
 def _line(text: str) -> str:
     """One line that every terminal and file can show."""
-    shown = "".join(character if character.isprintable() else " " for character in text[: 2 * MAX_SHOWN])
+    shown = "".join(
+        character if character.isprintable() else " " for character in text[: 2 * MAX_SHOWN]
+    )
     return " ".join(shown.split())[:MAX_SHOWN]

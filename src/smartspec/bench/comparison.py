@@ -1,4 +1,5 @@
-"""Several runs of the same load under different policies: as a table, the worst first, and as a plot."""
+"""Several runs of the same load under different policies: as a table, the worst first, and as a
+plot."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,15 +14,33 @@ from smartspec.workload.summary import Summary
 
 
 def comparison_table(summaries: Mapping[str, Sequence[Summary]], title: str) -> Table:
-    """A line for each policy, slowest mean end-to-end latency first; figures are means over the runs of a policy.
+    """A line for each policy, slowest mean end-to-end latency first; figures are means over the
+    runs of a policy.
 
-    summaries: the runs of each policy, one a seed. +-: standard error of the mean latency over seeds. met: share of the
-    requests with a wanted time (to the first token, per output token) that met it.
+    summaries: the runs of each policy, one a seed. +-: standard error of the mean latency over
+    seeds. met: share of the requests with a wanted time (to the first token, per output token) that
+    met it.
     """
-    table = Table(title=f"{title}; latencies in seconds", title_justify="left", box=SIMPLE, collapse_padding=True)
-    table.add_column("policy", overflow="fold")  # where it is narrow, names break rather than lose letters or digits
+    table = Table(
+        title=f"{title}; latencies in seconds",
+        title_justify="left",
+        box=SIMPLE,
+        collapse_padding=True,
+    )
+    # where it is narrow, names break rather than lose letters or digits
+    table.add_column("policy", overflow="fold")
     has_targets = any(run.slo_attainment is not None for runs in summaries.values() for run in runs)
-    for column in ("mean", "+-", "p50", "p99", "TTFT", "tok/s", "k", "accepted", *["met"] * has_targets):
+    for column in (
+        "mean",
+        "+-",
+        "p50",
+        "p99",
+        "TTFT",
+        "tok/s",
+        "k",
+        "accepted",
+        *["met"] * has_targets,
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for policy, runs in sorted(summaries.items(), key=lambda item: -_mean_latency(item[1])):
         met = [optional(_mean([run.slo_attainment for run in runs]), ".1%")] * has_targets
@@ -31,7 +50,11 @@ def comparison_table(summaries: Mapping[str, Sequence[Summary]], title: str) -> 
 
 def _row(runs: Sequence[Summary]) -> list[str]:
     latencies = [run.end_to_end_seconds for run in runs if run.end_to_end_seconds is not None]
-    error = stdev([latency.mean for latency in latencies]) / len(latencies) ** 0.5 if len(latencies) > 1 else None
+    error = (
+        stdev([latency.mean for latency in latencies]) / len(latencies) ** 0.5
+        if len(latencies) > 1
+        else None
+    )
     return [
         optional(_mean([latency.mean for latency in latencies]), ".3f"),
         optional(error, ".3f"),
@@ -40,7 +63,9 @@ def _row(runs: Sequence[Summary]) -> list[str]:
         optional(_mean([run.ttft_seconds and run.ttft_seconds.mean for run in runs]), ".3f"),
         optional(_mean([run.output_tokens_per_second for run in runs]), ".0f"),
         optional(_mean([run.speculation and run.speculation.mean_k for run in runs]), ".2f"),
-        optional(_mean([run.speculation and run.speculation.acceptance_rate for run in runs]), ".3f"),
+        optional(
+            _mean([run.speculation and run.speculation.acceptance_rate for run in runs]), ".3f"
+        ),
     ]
 
 
@@ -55,7 +80,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def draw_latencies(latencies: Mapping[str, np.ndarray], path: str | Path, title: str) -> None:
-    """Share of requests that ended within a time, a line for each policy. latencies: end to end, seconds, float [N]."""
+    """Share of requests that ended within a time, a line for each policy. latencies: end to end,
+    seconds, float [N]."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -64,8 +90,16 @@ def draw_latencies(latencies: Mapping[str, np.ndarray], path: str | Path, title:
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for policy, seconds in sorted(latencies.items(), key=lambda item: -item[1].mean()):
         shares = np.arange(1, len(seconds) + 1) / len(seconds)
-        axes.plot(np.sort(seconds), shares, linewidth=1.2, label=f"{policy}, mean {seconds.mean():.3g} s")
-    axes.set(xscale="log", xlabel="end-to-end latency, s", ylabel="share of requests", ylim=(0, 1), title=title)
+        axes.plot(
+            np.sort(seconds), shares, linewidth=1.2, label=f"{policy}, mean {seconds.mean():.3g} s"
+        )
+    axes.set(
+        xscale="log",
+        xlabel="end-to-end latency, s",
+        ylabel="share of requests",
+        ylim=(0, 1),
+        title=title,
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)

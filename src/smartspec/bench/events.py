@@ -1,8 +1,8 @@
 """Server-sent events as they come: the data of each, from parts of a body that are cut anywhere.
 
-Source: the event stream format of the HTML standard. Differences: an event ends as soon as its data is a whole JSON
-value, as some servers leave out the empty line after it; and a body that is one JSON object is one event, as some
-servers do not stream.
+Source: the event stream format of the HTML standard. Differences: an event ends as soon as its data
+is a whole JSON value, as some servers leave out the empty line after it; and a body that is one
+JSON object is one event, as some servers do not stream.
 """
 
 import json
@@ -54,7 +54,9 @@ class EventReader:
             line = line.removeprefix(BYTE_ORDER_MARK)
             if line.startswith(b"data:"):
                 self._data.append(line[5:].strip())
-            if self._data and (not line or (following != b"" and _is_whole(b"\n".join(self._data)))):
+            if self._data and (
+                not line or (following != b"" and _is_whole(b"\n".join(self._data)))
+            ):
                 events.append(b"\n".join(self._data))
                 self._data = []
         self.num_events += len(events)

@@ -1,4 +1,5 @@
-"""The load generator: one asyncio loop sends requests, in a closed loop or at given arrival times."""
+"""The load generator: one asyncio loop sends requests, in a closed loop or at given arrival
+times."""
 
 import asyncio
 import time
@@ -24,9 +25,9 @@ async def run_load(
 ) -> None:
     """Send all requests, handing each record to on_record as its request ends.
 
-    Exactly one of: concurrency (closed loop: that many requests are always under way) or arrival_seconds
-    (open loop: float64 [len(requests)], however many are under way). Cancelling abandons what is under way; the
-    records handed over so far stay with the caller.
+    Exactly one of: concurrency (closed loop: that many requests are always under way) or
+    arrival_seconds (open loop: float64 [len(requests)], however many are under way). Cancelling
+    abandons what is under way; the records handed over so far stay with the caller.
     """
     if (concurrency is None) == (arrival_seconds is None):
         raise ValueError("give either a concurrency or arrival times")
@@ -43,7 +44,9 @@ async def run_load(
             await _open_loop(send, requests, arrival_seconds, on_record)
 
 
-async def _closed_loop(send: Send, requests: Sequence[LoadRequest], concurrency: int, on_record: OnRecord) -> None:
+async def _closed_loop(
+    send: Send, requests: Sequence[LoadRequest], concurrency: int, on_record: OnRecord
+) -> None:
     if concurrency < 1:
         raise ValueError(f"concurrency must be at least 1, got {concurrency}")
     waiting = iter(requests)

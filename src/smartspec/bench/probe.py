@@ -1,4 +1,5 @@
-"""Questions to a server about itself: its models, and for a SmartSpec server its speculation counters."""
+"""Questions to a server about itself: its models, and for a SmartSpec server its speculation
+counters."""
 
 import re
 
@@ -15,15 +16,16 @@ COUNTERS = {
 
 
 def normalize_base_url(base_url: str) -> str:
-    """The URL as used here: no trailing slash, no /v1. Raises ValueError for anything but an http(s) URL."""
+    """The URL as used here: no trailing slash, no /v1. Raises ValueError for anything but an
+    http(s) URL."""
     if not base_url.startswith(("http://", "https://")):
         raise ValueError(f"--base-url must look like http://127.0.0.1:8000, got {base_url!r}")
     return base_url.rstrip("/").removesuffix("/v1")
 
 
 def find_model(base_url: str, model: str | None = None, api_key: str | None = None) -> str:
-    """The model to request: the one named, else the server's first. Raises ValueError when there is none. A server that
-    does not list its models is believed to have the one that is named."""
+    """The model to request: the one named, else the server's first. Raises ValueError when there is
+    none. A server that does not list its models is believed to have the one that is named."""
     answer = _get(base_url, "/v1/models", api_key)
     try:
         names = _names(base_url, answer)
@@ -32,21 +34,25 @@ def find_model(base_url: str, model: str | None = None, api_key: str | None = No
             raise
         return model
     if model is not None and model not in names:
-        raise ValueError(f"the server at {base_url} has no model {model!r}; it serves {', '.join(names)}")
+        raise ValueError(
+            f"the server at {base_url} has no model {model!r}; it serves {', '.join(names)}"
+        )
     return model if model is not None else names[0]
 
 
 def _names(base_url: str, answer: httpx.Response) -> list[str]:
     if answer.status_code != 200:
         raise ValueError(
-            f"{base_url}/v1/models answered {answer.status_code}: {answer.text[:200]}; name the model with --model"
+            f"{base_url}/v1/models answered {answer.status_code}: {answer.text[:200]}; name the "
+            "model with --model"
         )
     try:
         names = [str(entry["id"]) for entry in answer.json()["data"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         said = answer.text[:200]
         raise ValueError(
-            f"{base_url} is not an OpenAI-compatible server: /v1/models said {said!r}; name the model with --model"
+            f"{base_url} is not an OpenAI-compatible server: /v1/models said {said!r}; name the "
+            "model with --model"
         ) from error
     if not names:
         raise ValueError(f"the server at {base_url} serves no model; name the model with --model")
@@ -54,7 +60,8 @@ def _names(base_url: str, answer: httpx.Response) -> list[str]:
 
 
 def read_policy(base_url: str, api_key: str | None = None) -> str | None:
-    """Name of the speculation policy of a SmartSpec server; None for other servers, or when none answers."""
+    """Name of the speculation policy of a SmartSpec server; None for other servers, or when none
+    answers."""
     try:
         answer = _get(base_url, "/v1/speculation", api_key)
         return str(answer.json()["policy"]) if answer.status_code == 200 else None
@@ -63,7 +70,8 @@ def read_policy(base_url: str, api_key: str | None = None) -> str | None:
 
 
 def read_counters(base_url: str, api_key: str | None = None) -> SpeculationCounters | None:
-    """The speculation counters of a SmartSpec server at this moment; None for other servers, or when none answers."""
+    """The speculation counters of a SmartSpec server at this moment; None for other servers, or
+    when none answers."""
     try:
         answer = _get(base_url, "/metrics", api_key)
         return parse_counters(answer.text) if answer.status_code == 200 else None
@@ -72,8 +80,8 @@ def read_counters(base_url: str, api_key: str | None = None) -> SpeculationCount
 
 
 def parse_counters(metrics: str) -> SpeculationCounters | None:
-    """Counters from Prometheus text, summed over their labels; None unless all of them are there. Inside vLLM drafted
-    tokens are not counted: those that were verified stand for them."""
+    """Counters from Prometheus text, summed over their labels; None unless all of them are there.
+    Inside vLLM drafted tokens are not counted: those that were verified stand for them."""
     totals: dict[str, float] = {}
     for line in metrics.splitlines():
         name = line.partition(" ")[0].partition("{")[0]
@@ -93,4 +101,6 @@ def _get(base_url: str, path: str, api_key: str | None) -> httpx.Response:
         return httpx.get(base_url + path, headers=headers, timeout=30.0)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = re.sub(r"\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
-        raise ValueError(f"no server answers at {base_url} ({reason}); start one or correct the URL") from error
+        raise ValueError(
+            f"no server answers at {base_url} ({reason}); start one or correct the URL"
+        ) from error

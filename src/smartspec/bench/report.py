@@ -18,8 +18,14 @@ from smartspec.workload.summary import Distribution, Summary
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[Callable[[RequestRecord], None]]:
-    """A bar on standard error while the block runs; yields the function that moves it on by one record."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[failed]} failed"))
+    """A bar on standard error while the block runs; yields the function that moves it on by one
+    record."""
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[failed]} failed"),
+    )
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as progress:
         task_id = progress.add_task("requests", total=total, failed=0)
 
@@ -48,7 +54,9 @@ def throughput_table(summary: Summary) -> Table:
     if summary.num_errors:
         table.add_row("[red]requests failed[/red]", f"[red]{summary.num_errors}[/red]")
     if summary.num_unfinished:
-        table.add_row("[yellow]requests not finished[/yellow]", f"[yellow]{summary.num_unfinished}[/yellow]")
+        table.add_row(
+            "[yellow]requests not finished[/yellow]", f"[yellow]{summary.num_unfinished}[/yellow]"
+        )
     table.add_row("duration, s", f"{summary.duration_seconds:.2f}")
     table.add_row("prompt tokens", str(summary.num_prompt_tokens))
     table.add_row("output tokens", str(summary.num_output_tokens))
@@ -57,25 +65,34 @@ def throughput_table(summary: Summary) -> Table:
     if summary.slo_attainment is not None:
         table.add_row("objectives met", f"{summary.slo_attainment:.1%}")
     if summary.speculation is not None:
-        table.add_row("acceptance (accepted / verified)", optional(summary.speculation.acceptance_rate, ".3f"))
-        table.add_row("mean k (verified / request and step)", optional(summary.speculation.mean_k, ".2f"))
+        table.add_row(
+            "acceptance (accepted / verified)", optional(summary.speculation.acceptance_rate, ".3f")
+        )
+        table.add_row(
+            "mean k (verified / request and step)", optional(summary.speculation.mean_k, ".2f")
+        )
     return table
 
 
 def notes(summary: Summary) -> list[str]:
-    """The notes a reader needs beside the tables, a line each: every distinct error, token counts of our own making."""
+    """The notes a reader needs beside the tables, a line each: every distinct error, token counts
+    of our own making."""
     lines = [f"{count} x {message}" for message, count in summary.errors.items()]
     if summary.num_without_usage:
         lines.append(
-            f"{summary.num_without_usage} answers came without token counts: pieces of text were counted as tokens"
+            f"{summary.num_without_usage} answers came without token counts: pieces of text were "
+            "counted as tokens"
         )
     if summary.num_refusals:
         lines.append(
-            f"the server said {summary.num_refusals} times to come back later (429 or 503 with Retry-After): the wait "
-            "counts as the request's"
+            f"the server said {summary.num_refusals} times to come back later (429 or 503 with "
+            "Retry-After): the wait counts as the request's"
         )
     if summary.num_at_once:
-        lines.append(f"{summary.num_at_once} answers came at once, not as a stream: they have no time to first token")
+        lines.append(
+            f"{summary.num_at_once} answers came at once, not as a stream: they have no time to "
+            "first token"
+        )
     return lines
 
 
@@ -88,7 +105,8 @@ def run_json(settings: dict, summary: Summary, records: Sequence[RequestRecord])
 def write_json(path: str | Path, content: dict) -> None:
     """Write a file whole or not at all, so that an interrupted run never leaves half of one.
 
-    A link stays one, and the file it leads to is written; what is no file (a pipe, a device) is written to directly.
+    A link stays one, and the file it leads to is written; what is no file (a pipe, a device) is
+    written to directly.
     """
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     if _is_special(path):
@@ -100,7 +118,8 @@ def write_json(path: str | Path, content: dict) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """OSError if write_json could not write there, found out by trying: nothing else knows of every obstacle."""
+    """OSError if write_json could not write there, found out by trying: nothing else knows of every
+    obstacle."""
     if _is_special(path):
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -126,4 +145,6 @@ def optional(value: float | None, spec: str) -> str:
 def _milliseconds(values: Distribution | None) -> list[str]:
     if values is None:
         return ["-"] * 4
-    return [f"{seconds * 1000:.1f}" for seconds in (values.mean, values.p50, values.p90, values.p99)]
+    return [
+        f"{seconds * 1000:.1f}" for seconds in (values.mean, values.p50, values.p90, values.p99)
+    ]

@@ -23,52 +23,82 @@ class Measurement:
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help='JSONL file, one {"prompt": ...} a line, or a folder of such files; `id` and `task` are kept. '
+            help='JSONL file, one {"prompt": ...} a line, or a folder of such files; `id` and `task` are kept. '  # noqa: E501
             "Default: the prompts that come with smartspec."
         ),
     ] = None
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Number of requests under way at all times (default 1).")
+        int | None,
+        typer.Option(min=1, help="Number of requests under way at all times (default 1)."),
     ] = None
-    rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = None
+    rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = (
+        None
+    )
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Replay a CSV arrival_s,prompt_tokens,output_tokens: its arrival times and output lengths; "
-            "the longer prompts of the file go to its rows with longer prompts."
+            help="Replay a CSV arrival_s,prompt_tokens,output_tokens: its arrival times and output "
+            "lengths; the longer prompts of the file go to its rows with longer prompts."
         ),
     ] = None
     num_prompts: Annotated[
-        int | None, typer.Option(min=1, help="Requests to send (default: every prompt, or trace row, once).")
+        int | None,
+        typer.Option(min=1, help="Requests to send (default: every prompt, or trace row, once)."),
     ] = None
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="New tokens per request (default 64; with a trace, a cap on its lengths).")
+        int | None,
+        typer.Option(
+            min=1, help="New tokens per request (default 64; with a trace, a cap on its lengths)."
+        ),
     ] = None
     temperature: Annotated[float, typer.Option(min=0.0, max=1000.0, help="0 is greedy.")] = 0.0
-    seed: Annotated[int, typer.Option(min=0, help="Seed of prompt order, arrivals and sampled requests.")] = 0
-    output: Annotated[Path | None, typer.Option(help="Save settings, summary and every request as JSON.")] = None
-    model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = None
-    task: Annotated[str | None, typer.Option(help="Only prompts whose `task` starts with this.")] = None
-    chat: Annotated[bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")] = True
-    ignore_eos: Annotated[bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")] = False
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of prompt order, arrivals and sampled requests.")
+    ] = 0
+    output: Annotated[
+        Path | None, typer.Option(help="Save settings, summary and every request as JSON.")
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = (
+        None
+    )
+    task: Annotated[
+        str | None, typer.Option(help="Only prompts whose `task` starts with this.")
+    ] = None
+    chat: Annotated[
+        bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")
+    ] = True
+    ignore_eos: Annotated[
+        bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")
+    ] = False
     tpot_target_ms: Annotated[
         float | None,
-        typer.Option(min=0.01, max=MAX_TARGET_MS, help="Wanted milliseconds per output token; our server is told."),
+        typer.Option(
+            min=0.01,
+            max=MAX_TARGET_MS,
+            help="Wanted milliseconds per output token; our server is told.",
+        ),
     ] = None
     ttft_target_ms: Annotated[
         float | None,
-        typer.Option(min=0.01, max=MAX_TARGET_MS, help="Wanted milliseconds to the first token; our server is told."),
+        typer.Option(
+            min=0.01,
+            max=MAX_TARGET_MS,
+            help="Wanted milliseconds to the first token; our server is told.",
+        ),
     ] = None
-    time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = 1.0
-    timeout: Annotated[float, typer.Option(min=0.001, max=1e6, help="Seconds until a request counts as failed.")] = (
-        600.0
+    time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = (
+        1.0
     )
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request counts as failed.")
+    ] = 600.0
     api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None
 
 
 @command(Measurement)
 def bench(options: Measurement) -> None:
-    """Send prompts to a server; print TTFT, TPOT, end-to-end latency, throughput and, for our server, acceptance.
+    """Send prompts to a server; print TTFT, TPOT, end-to-end latency, throughput and, for our
+    server, acceptance.
 
     Prompts come in an order drawn from --seed. Ctrl-C reports and saves what has finished by then.
     Exit code 1: no request completed.
@@ -108,8 +138,12 @@ def bench(options: Measurement) -> None:
     policy = read_policy(url, options.api_key)
     target = replace(
         target,
-        tpot_target_seconds=None if options.tpot_target_ms is None else options.tpot_target_ms / 1000,
-        ttft_target_seconds=None if options.ttft_target_ms is None else options.ttft_target_ms / 1000,
+        tpot_target_seconds=None
+        if options.tpot_target_ms is None
+        else options.tpot_target_ms / 1000,
+        ttft_target_seconds=None
+        if options.ttft_target_ms is None
+        else options.ttft_target_ms / 1000,
         sends_targets=policy is not None,
     )
 
@@ -132,7 +166,9 @@ def _print(settings: dict, summary: "Summary", output: Path | None) -> None:
 
     console = Console()
     policy = f", policy {settings['policy']}" if settings["policy"] else ""
-    console.print(f"{settings['base_url']}, model {settings['model']}{policy}", markup=False, highlight=False)
+    console.print(
+        f"{settings['base_url']}, model {settings['model']}{policy}", markup=False, highlight=False
+    )
     console.print(latency_table(summary))
     console.print(throughput_table(summary))
     for line in notes(summary):

@@ -22,11 +22,13 @@ class Building:
     files: Annotated[
         list[Path],
         typer.Argument(
-            help='Texts: shards of training rows (.npz), JSONL with "answer" (and "prompt") or "text", all else as '
+            help='Texts: shards of training rows (.npz), JSONL with "answer" (and "prompt") or "text", all else as '  # noqa: E501
             "plain text; or folders of .npz, .jsonl and .txt."
         ),
     ]
-    model: Annotated[str, typer.Option(help="Whose tokens are counted: Hugging Face id, folder or GGUF file.")]
+    model: Annotated[
+        str, typer.Option(help="Whose tokens are counted: Hugging Face id, folder or GGUF file.")
+    ]
     out: Annotated[Path, typer.Option(help="New folder for the datastore.")]
 
 
@@ -34,11 +36,13 @@ class Building:
 def build(options: Building) -> None:
     """Count n-grams of texts and write a datastore for `--datastore` of `serve` and `generate`.
 
-    Best are answers of the model itself, or texts that its answers repeat. Without an end the folder is not there.
+    Best are answers of the model itself, or texts that its answers repeat. Without an end the
+    folder is not there.
     """
     from smartspec.texts.datastore import build_datastore
 
-    for ending in (signal.SIGINT, signal.SIGTERM):  # in the background a shell has the first one ignored
+    # in the background a shell has the first one ignored
+    for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.default_int_handler)
     try:
         header = build_datastore(options.model, options.files, options.out, _progress)
@@ -56,7 +60,9 @@ def info(folder: Annotated[Path, typer.Argument(help="Folder of a datastore.")])
 
 
 def datastore_app() -> typer.Typer:
-    app = typer.Typer(help="Build datastores of texts to draft from, and look at them.", no_args_is_help=True)
+    app = typer.Typer(
+        help="Build datastores of texts to draft from, and look at them.", no_args_is_help=True
+    )
     app.command()(build)
     app.command()(info)
     return app
@@ -72,6 +78,9 @@ def _progress(paths: list[Path]) -> Iterator[Path]:
 def _print(folder: Path, header: "DatastoreHeader") -> None:
     num_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     print(f"{folder}: {num_bytes / 1e6:.1f} MB, for the tokenizer of {header.model}")
-    print(f"  made of {header.num_tokens:,} tokens of {header.num_texts:,} texts: {', '.join(header.sources)}")
+    print(
+        f"  made of {header.num_tokens:,} tokens of {header.num_texts:,} texts: "
+        f"{', '.join(header.sources)}"
+    )
     counted = f"each seen {header.least_count} times or more"
     print(f"  {header.num_contexts:,} contexts with {header.num_pairs:,} next tokens, {counted}")

@@ -1,4 +1,5 @@
-"""`smartspec doctor`: one screen for an operator: kernels, what the profile says, which drafts pay, what to change."""
+"""`smartspec doctor`: one screen for an operator: kernels, what the profile says, which drafts pay,
+what to change."""
 
 import os
 from collections.abc import Sequence
@@ -20,16 +21,21 @@ DEAR = 0.9  # acceptance that drafts hardly have
 MODEL_FREE = "without a model"
 LEGEND = """ms per draft token: what a step takes longer for each draft token that the model checks.
 {kinds}: drafts of this kind make answers faster if more than this share of their tokens is accepted.
-A running server measures what is accepted (its page /, or /v1/speculation), and drafts only where it pays."""
+A running server measures what is accepted (its page /, or /v1/speculation), and drafts only where it pays."""  # noqa: E501
 
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Options of `smartspec doctor`, as those of serve. url: nothing is loaded, the others are not used."""
+    """Options of `smartspec doctor`, as those of serve. url: nothing is loaded, the others are not
+    used."""
 
-    url: Annotated[str | None, typer.Option(help="A running server, to look at that one instead.")] = None
+    url: Annotated[
+        str | None, typer.Option(help="A running server, to look at that one instead.")
+    ] = None
     api_key: Annotated[str | None, typer.Option(help="Of the server at --url.")] = None
-    model: Annotated[str | None, typer.Option(help="Name, Hugging Face id, folder or GGUF file.")] = None
+    model: Annotated[
+        str | None, typer.Option(help="Name, Hugging Face id, folder or GGUF file.")
+    ] = None
     drafter: Annotated[str | None, typer.Option(help="As in serve (default: the model's).")] = None
     quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"
     activations: Annotated[str, typer.Option(help="auto, int8 or fp32; see serve.")] = "auto"
@@ -37,7 +43,8 @@ class DoctorOptions:
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.", min=1)] = 32
     context: Annotated[int, typer.Option(help="Tokens of a request.", min=1)] = 256
     plot: Annotated[
-        Path | None, typer.Option(help="Instead: measure all passes anew, at most 20 s, and draw them (PNG).")
+        Path | None,
+        typer.Option(help="Instead: measure all passes anew, at most 20 s, and draw them (PNG)."),
     ] = None
 
 
@@ -47,13 +54,16 @@ class Load:
 
     requests: int
     seconds: float  # of a step without drafts
-    price: float  # seconds that the first draft token of every request adds to it, divided by their number
-    pays_from: dict[str, float]  # by kind of drafter, acceptance of a draft token from which it pays
+    # seconds that the first draft token of every request adds to it, divided by their number
+    price: float
+    # by kind of drafter, acceptance of a draft token from which it pays
+    pays_from: dict[str, float]
 
 
 @command(DoctorOptions)
 def doctor(options: DoctorOptions) -> None:
-    """Show kernels, what a step and a verified token cost, from which acceptance drafts pay, and what to change."""
+    """Show kernels, what a step and a verified token cost, from which acceptance drafts pay, and
+    what to change."""
     if options.url is not None:
         from smartspec.cli.doctor_server import show_server
 
@@ -66,14 +76,19 @@ def doctor(options: DoctorOptions) -> None:
     config = EngineConfig(
         **({} if options.model is None else {"model": options.model}),
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
-        **{name: getattr(options, name) for name in ("quantization", "activations", "device", "max_batch")},
+        **{
+            name: getattr(options, name)
+            for name in ("quantization", "activations", "device", "max_batch")
+        },
     )
     if options.plot is not None:
         show_profile(config, options.plot)
         return
     models = load_models(config)
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
-    latency = models.by_drafter(profiled_latency(models.target, models.profiled, **limits, report=print))
+    latency = models.by_drafter(
+        profiled_latency(models.target, models.profiled, **limits, report=print)
+    )
     specs = tuple(drafter.spec for drafter in models.drafters)
     latency.use_drafters(specs)
     kernels = kernel_report(models.target.loaded)
@@ -94,7 +109,9 @@ def _print_advice(advice: Sequence[str]) -> None:
         print(f"  * {line}")
 
 
-def load_of(latency: "LatencyModel", drafters: "Sequence[DrafterSpec]", requests: int, context: int) -> Load:
+def load_of(
+    latency: "LatencyModel", drafters: "Sequence[DrafterSpec]", requests: int, context: int
+) -> Load:
     """The load by the profile, at that context."""
     import numpy as np
 
@@ -126,11 +143,14 @@ def advice_on(kernels: dict[str, str], loads: Sequence[Load]) -> list[str]:
     for name in loads[0].pays_from if loads else ():
         dear = [load.requests for load in loads if load.pays_from[name] > DEAR]
         if dear and dear[0] == loads[0].requests:
-            found.append(f"drafts {_kind(name)} hardly ever pay on this machine: leave them out, or use --policy off")
+            found.append(
+                f"drafts {_kind(name)} hardly ever pay on this machine: leave them out, or use "
+                "--policy off"
+            )
         elif dear:
             found.append(
-                f"drafts {_kind(name)} pay up to about {dear[0] // 2} requests at once; beyond, goodput makes few "
-                "by itself, and a fixed length would lose"
+                f"drafts {_kind(name)} pay up to about {dear[0] // 2} requests at once; beyond, "
+                "goodput makes few by itself, and a fixed length would lose"
             )
     return found
 
@@ -140,7 +160,10 @@ def advice_on_threads(num_threads: int, num_cores: int) -> list[str]:
     if num_threads > num_cores:
         return [f"{num_threads} threads share {num_cores} cores: set OMP_NUM_THREADS={num_cores}"]
     if num_threads < num_cores // 2:
-        return [f"{num_threads} of {num_cores} cores compute: set OMP_NUM_THREADS to the number of physical cores"]
+        return [
+            f"{num_threads} of {num_cores} cores compute: set OMP_NUM_THREADS to the number of "
+            "physical cores"
+        ]
     return []
 
 
@@ -155,10 +178,16 @@ def _print_loads(loads: Sequence[Load], context: int) -> None:
 
     kinds = list(loads[0].pays_from)
     headings = ("requests at once", "steps/s", "tokens/s, no drafts", "ms per draft token", *kinds)
-    table = Table(*headings, box=SIMPLE, title=f"What this machine can do, at {context} tokens of context")
+    table = Table(
+        *headings, box=SIMPLE, title=f"What this machine can do, at {context} tokens of context"
+    )
     for load in loads:
         pays = [f"{value:.2f}" if value < 1 else "never" for value in load.pays_from.values()]
-        speed = f"{1 / load.seconds:.1f}", f"{load.requests / load.seconds:.0f}", f"{1000 * load.price:.2f}"
+        speed = (
+            f"{1 / load.seconds:.1f}",
+            f"{load.requests / load.seconds:.0f}",
+            f"{1000 * load.price:.2f}",
+        )
         table.add_row(str(load.requests), *speed, *pays)
     Console().print(table)
     print(LEGEND.format(kinds=" and ".join(f"'{kind}'" for kind in kinds)))

@@ -25,12 +25,17 @@ class Table:
     """The options of a table, beside the scenario it is for."""
 
     engine: Annotated[Engine, typer.Argument(help="Engine whose table format is printed.")]
-    acceptance: Annotated[float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = 0.7
+    acceptance: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")
+    ] = 0.7
     max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5
     lengths: Annotated[
         str | None,
         typer.Option(
-            help="vllm: lengths to choose from, as 1,3,5; each is in the table, so that its graphs are captured."
+            help=(
+                "vllm: lengths to choose from, as 1,3,5; each is in the table, so that its graphs "
+                "are captured."
+            )
         ),
     ] = None
     max_batch: Annotated[
@@ -38,14 +43,15 @@ class Table:
         typer.Option(
             min=1,
             max=1024,
-            help="Largest batch: the engine's limit of requests at once, or more. In larger ones vLLM and SGLang keep "
-            "the last length, TensorRT-LLM drafts nothing.",
+            help="Largest batch: the engine's limit of requests at once, or more. In larger ones "
+            "vLLM and SGLang keep the last length, TensorRT-LLM drafts nothing.",
         ),
     ] = 256
     allow_zero: Annotated[
         bool,
         typer.Option(
-            "--allow-zero", help="Write a length of 0 where no drafts are best, instead of the shortest length."
+            "--allow-zero",
+            help="Write a length of 0 where no drafts are best, instead of the shortest length.",
         ),
     ] = False
 
@@ -56,7 +62,9 @@ class Table:
             return None
         parts = self.lengths.split(",")
         if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-            raise ValueError(f"--lengths {self.lengths}: name numbers of draft tokens, for example 1,3,5")
+            raise ValueError(
+                f"--lengths {self.lengths}: name numbers of draft tokens, for example 1,3,5"
+            )
         return tuple(int(part) for part in parts)
 
 
@@ -64,8 +72,9 @@ class Table:
 def export(options: Table, **given) -> None:
     """Print the best draft length by batch size as JSON, in the form another engine reads.
 
-    A length of 0 is not written without --allow-zero. With a length of 0 these engines feed the drafter nothing, so
-    its KV lacks the tokens of that time. Its drafts are then bad for the rest of every request under way.
+    A length of 0 is not written without --allow-zero. With a length of 0 these engines feed the
+    drafter nothing, so its KV lacks the tokens of that time. Its drafts are then bad for the rest
+    of every request under way.
 
     Example: smartspec export vllm --hardware h100 --model 70b --tensor-parallel 4
     """
@@ -75,12 +84,19 @@ def export(options: Table, **given) -> None:
 
     lengths, chosen = options.chosen, options.chosen or (1,)
     longest = options.max_draft_tokens if lengths is None else max(lengths)
-    scenario = Scenario(max_draft_tokens=longest, max_batch=options.max_batch, batch=1, **settings_of(given))
+    scenario = Scenario(
+        max_draft_tokens=longest, max_batch=options.max_batch, batch=1, **settings_of(given)
+    )
     doubt = length_table.ACCEPTANCE_DOUBT if options.engine is Engine.SGLANG else 0.0
     doubts = (-doubt, 0.0, doubt) if doubt else (0.0,)
-    tables = [length_table.length_table(scenario, min(max(options.acceptance + d, 0.0), 1.0)) for d in doubts]
+    tables = [
+        length_table.length_table(scenario, min(max(options.acceptance + d, 0.0), 1.0))
+        for d in doubts
+    ]
     if lengths is not None and options.engine is not Engine.VLLM:
-        raise ValueError(f"--lengths {options.lengths} is for vllm: {options.engine} has no such graphs")
+        raise ValueError(
+            f"--lengths {options.lengths} is for vllm: {options.engine} has no such graphs"
+        )
     least = 0 if options.allow_zero else min(chosen)
     if zeros := [entry for table in tables for entry in table if entry.length < min(chosen)]:
         sizes = f"{min(entry.first for entry in zeros)} to {max(entry.last for entry in zeros)}"
@@ -100,10 +116,18 @@ def export(options: Table, **given) -> None:
 
 def _about_zero(drafter: str, sizes: str, least: int) -> str:
     """least: the length that is written where no drafts are best."""
-    why = "few drafts are right after a length of 0, as the drafter's KV lacks what was generated meanwhile"
+    why = (
+        "few drafts are right after a length of 0, as the drafter's KV lacks what was generated "
+        "meanwhile"
+    )
     if drafter == "lookup":
         why = "which does no harm to a lookup, as it has no KV"
-    best = f"warning: no drafts are best for some batches of {sizes} requests, and {least} is written"
+    best = (
+        f"warning: no drafts are best for some batches of {sizes} requests, and {least} is written"
+    )
     if not least:
         return f"{best}: {why}"
-    return f"{best}; --allow-zero writes 0 ({why}). If batches are seldom smaller, serve without drafts"
+    return (
+        f"{best}; --allow-zero writes 0 ({why}). If batches are seldom smaller, serve without "
+        "drafts"
+    )

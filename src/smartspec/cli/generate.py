@@ -23,18 +23,27 @@ class Question:
     """The prompt, and the options of the engine."""
 
     prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None
-    file: Annotated[Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")] = None
-    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
-    chat_template: Annotated[str | None, typer.Option(help="Name of one of the model's, or a file; see serve.")] = None
+    file: Annotated[
+        Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")
+    ] = None
+    model: Annotated[
+        str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")
+    ] = None
+    chat_template: Annotated[
+        str | None, typer.Option(help="Name of one of the model's, or a file; see serve.")
+    ] = None
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, datastore, head (the model's own), a model, a head's folder, "
-            "or module:Class (a,b); or none."
+            help="prompt-lookup, recycling, datastore, head (the model's own), a model, a head's "
+            "folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[
-        str | None, typer.Option(help="Folder of `smartspec datastore build`, or none (default: the model's own).")
+        str | None,
+        typer.Option(
+            help="Folder of `smartspec datastore build`, or none (default: the model's own)."
+        ),
     ] = None
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K or module:Class.")] = "goodput"
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
@@ -44,12 +53,15 @@ class Question:
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
     seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")
+    ] = False
 
 
 @command(Question)
 def generate(options: Question) -> None:
-    """Answer one prompt on the terminal; the last line, on standard error, says how fast it went."""
+    """Answer one prompt on the terminal; the last line, on standard error, says how fast it
+    went."""
     text = _read_prompt(options.prompt, options.file)
     print("loading libraries", file=sys.stderr, flush=True)
     from smartspec.core.sampling_params import SamplingParams
@@ -60,7 +72,9 @@ def generate(options: Question) -> None:
 
     gc.freeze()  # the end of the process need not take it apart
     chosen = {} if options.model is None else {"model": options.model}
-    params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed)
+    params = SamplingParams(
+        max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed
+    )
     config = EngineConfig(
         chat_template=options.chat_template,
         drafters=None if options.drafter is None else parse_drafters(options.drafter),
@@ -73,7 +87,9 @@ def generate(options: Question) -> None:
         **chosen,
     )
     thread = EngineThread()
-    engine = thread.submit(partial(build_engine, config, report=partial(print, file=sys.stderr))).result()
+    engine = thread.submit(
+        partial(build_engine, config, report=partial(print, file=sys.stderr))
+    ).result()
     token_ids = _tokenize(engine.tokenizer, text, options.raw)
     try:
         asyncio.run(_stream(AsyncEngine.of(engine, thread), token_ids, params))
@@ -89,7 +105,11 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         raise ValueError("give either a PROMPT or --file FILE")
     if prompt is not None:
         return prompt
-    return sys.stdin.read().removeprefix("\ufeff") if str(file) == "-" else file.read_text(encoding="utf-8-sig")
+    return (
+        sys.stdin.read().removeprefix("\ufeff")
+        if str(file) == "-"
+        else file.read_text(encoding="utf-8-sig")
+    )
 
 
 def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
@@ -100,11 +120,15 @@ def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
     if tokenizer.chat_template is None:
         raise ValueError("this model has no chat template: use --raw")
     messages = [{"role": "user", "content": text}]
-    conversation = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    conversation = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False
+    )
     return tokenizer(conversation, add_special_tokens=False)["input_ids"]
 
 
-async def _stream(async_engine: "AsyncEngine", token_ids: list[int], params: "SamplingParams") -> None:
+async def _stream(
+    async_engine: "AsyncEngine", token_ids: list[int], params: "SamplingParams"
+) -> None:
     from smartspec.cli.totals import StepTotals
 
     totals = StepTotals()

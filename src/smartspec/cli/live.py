@@ -19,14 +19,17 @@ REFRESHES_PER_SECOND = 2
 
 
 def live_state(async_engine: "AsyncEngine", policy: str) -> AbstractContextManager:
-    """Shows the state at the bottom of the terminal as long as the context lasts; printed lines scroll above it."""
+    """Shows the state at the bottom of the terminal as long as the context lasts; printed lines
+    scroll above it."""
     from rich.live import Live
 
     totals = StepTotals()
     async_engine.listeners.append(totals.add)
     window = Window(totals)
     return Live(
-        get_renderable=lambda: state_table(async_engine.core, policy, *window.slide(time.monotonic())),
+        get_renderable=lambda: state_table(
+            async_engine.core, policy, *window.slide(time.monotonic())
+        ),
         refresh_per_second=REFRESHES_PER_SECOND,
         transient=True,
     )

@@ -27,7 +27,8 @@ def configure_logs(log_format: LogFormat) -> None:
 
 
 class FewTracebacks(logging.Filter):
-    """At most MAX_TRACEBACKS in TRACEBACKS_SECONDS: who finds what fails can send it again and again."""
+    """At most MAX_TRACEBACKS in TRACEBACKS_SECONDS: who finds what fails can send it again and
+    again."""
 
     def __init__(self):
         super().__init__()
@@ -40,14 +41,16 @@ class FewTracebacks(logging.Filter):
             self._num, self._began = 0, record.created
         self._num += 1
         if self._num == MAX_TRACEBACKS:
-            text = f"{record.getMessage().strip()} (the next tracebacks of this minute are left out)"
+            text = (
+                f"{record.getMessage().strip()} (the next tracebacks of this minute are left out)"
+            )
             record.msg, record.args = text, ()
         return self._num <= MAX_TRACEBACKS
 
 
 class JsonLines(logging.Formatter):
-    """A JSON object a line: time (ISO 8601, UTC), level, logger, message, the record's `fields`, and an exception's
-    traceback."""
+    """A JSON object a line: time (ISO 8601, UTC), level, logger, message, the record's `fields`,
+    and an exception's traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

@@ -6,7 +6,8 @@ from typing import Annotated
 
 
 def main() -> None:
-    """Console entry. Exit codes: 0 done, 2 for what the caller can set right, with one line saying what."""
+    """Console entry. Exit codes: 0 done, 2 for what the caller can set right, with one line saying
+    what."""
     run(_run)
 
 
@@ -55,14 +56,19 @@ def _build_app():
             raise typer.Exit
 
     app = typer.Typer(
-        help="Serve language models with speculative decoding whose length is chosen by predicted goodput.",
+        help=(
+            "Serve language models with speculative decoding whose length is chosen by predicted "
+            "goodput."
+        ),
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
 
     @app.callback()
     def options(
-        version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=show_version)] = False,
+        version: Annotated[
+            bool, typer.Option("--version", help="Show the version.", callback=show_version)
+        ] = False,
     ) -> None:
         pass
 
@@ -76,7 +82,9 @@ def _build_app():
 
 
 def _fail(error: Exception, message: str) -> None:
-    one_line = " ".join([*(message or type(error).__name__).split(), *getattr(error, "__notes__", ())])
+    one_line = " ".join(
+        [*(message or type(error).__name__).split(), *getattr(error, "__notes__", ())]
+    )
     print(f"error: {one_line}", file=sys.stderr)
     sys.exit(2)
 

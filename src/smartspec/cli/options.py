@@ -1,4 +1,5 @@
-"""A command's options as the fields of a record, so that each is stated once and functions take one argument."""
+"""A command's options as the fields of a record, so that each is stated once and functions take one
+argument."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
@@ -7,11 +8,13 @@ from inspect import Parameter, Signature
 from typing import get_type_hints
 
 
-def command(record: type, more: Iterable[Parameter] = ()) -> Callable[[Callable], Callable[..., None]]:
+def command(
+    record: type, more: Iterable[Parameter] = ()
+) -> Callable[[Callable], Callable[..., None]]:
     """Makes what typer takes for a command of a function of one record.
 
-    record: a dataclass whose fields are annotated as typer has parameters. more: parameters beside them, which the
-    function gets as keyword arguments.
+    record: a dataclass whose fields are annotated as typer has parameters. more: parameters beside
+    them, which the function gets as keyword arguments.
     """
     hints = get_type_hints(record, include_extras=True)
     own = [
@@ -36,7 +39,9 @@ def command(record: type, more: Iterable[Parameter] = ()) -> Callable[[Callable]
             function(options, **values)
 
         typed.__signature__ = signature
-        typed.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *more)}
+        typed.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in (*own, *more)
+        }
         return typed
 
     return of_record

@@ -17,11 +17,15 @@ def check_output(option: str, path: Path) -> None:
     try:
         check_writable(path)
     except OSError as error:
-        raise ValueError(f"{option} {path} cannot be written ({error.strerror}): name another file") from error
+        raise ValueError(
+            f"{option} {path} cannot be written ({error.strerror}): name another file"
+        ) from error
 
 
 def check_plot(option: str, path: Path) -> None:
     """check_output for a picture, which has to say by its suffix what kind it is."""
     if path.suffix.lower() not in PICTURE_SUFFIXES and not os.path.isdir(path):
-        raise ValueError(f"{option} {path}: let the name end in one of {', '.join(PICTURE_SUFFIXES)}")
+        raise ValueError(
+            f"{option} {path}: let the name end in one of {', '.join(PICTURE_SUFFIXES)}"
+        )
     check_output(option, path)

@@ -12,13 +12,18 @@ if TYPE_CHECKING:
 
 
 def replay(
-    log: Annotated[Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")],
+    log: Annotated[
+        Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")
+    ],
     policy: Annotated[
         str, typer.Option(help="Policies to run on it, separated by commas; module:Class too.")
     ] = "goodput",
-    seed: Annotated[int, typer.Option(help="Seed for draft tokens the log knows nothing about.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed for draft tokens the log knows nothing about.", min=0)
+    ] = 0,
 ) -> None:
-    """Run policies on a recorded log and compare them with what was recorded and with no drafts at all."""
+    """Run policies on a recorded log and compare them with what was recorded and with no drafts at
+    all."""
     from smartspec.sim.replay.policy_replay import replay as run_replay
     from smartspec.sim.replay.recorded_log import RecordedLog
 
@@ -27,7 +32,9 @@ def replay(
     if recorded_log.notice:
         print(f"{log}: {recorded_log.notice}")
     header = recorded_log.header
-    _print_table(f"{header.model}, at most {header.max_draft_tokens} draft tokens", recorded, replayed)
+    _print_table(
+        f"{header.model}, at most {header.max_draft_tokens} draft tokens", recorded, replayed
+    )
 
 
 def _print_table(title: str, recorded: "ReplayTotals", replayed: "list[ReplayTotals]") -> None:
@@ -36,7 +43,10 @@ def _print_table(title: str, recorded: "ReplayTotals", replayed: "list[ReplayTot
 
     table = Table(
         title=title,
-        caption="Steps follow the recorded run: see smartspec.sim.replay.policy_replay for what that can tell.",
+        caption=(
+            "Steps follow the recorded run: see smartspec.sim.replay.policy_replay for what that "
+            "can tell."
+        ),
     )
     table.add_column("policy")
     for heading in ("tokens/s", "vs recorded", "vs off", "mean k", "steps", "from the log alone"):

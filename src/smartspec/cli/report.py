@@ -1,4 +1,5 @@
-"""`smartspec report`: a matrix of policies, workloads and loads, measured or simulated, as one page."""
+"""`smartspec report`: a matrix of policies, workloads and loads, measured or simulated, as one
+page."""
 
 import shlex
 import signal
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 @command(Chosen, simulated_parameters())
 def report(chosen: Chosen, **given) -> None:
-    """Measure policies or servers under workloads and loads; write one page that says who is faster, and where not.
+    """Measure policies or servers under workloads and loads; write one page that says who is
+    faster, and where not.
 
-    Without options: the embedded model, our server with three policies, for about an hour. --quick: a first answer in
-    five minutes. The same command goes on where it was ended. Ctrl-C keeps what there is.
+    Without options: the embedded model, our server with three policies, for about an hour. --quick:
+    a first answer in five minutes. The same command goes on where it was ended. Ctrl-C keeps what
+    there is.
     Exit codes: 130 after Ctrl-C, 1 if runs failed.
 
     Example: smartspec report --quick --output my-report
@@ -42,12 +45,17 @@ def report(chosen: Chosen, **given) -> None:
     try:
         write_report(matrix, folder, ours)
     except KeyboardInterrupt:  # the page takes seconds
-        print("interrupted: what was measured is kept, and the same command writes the page", file=sys.stderr)
+        print(
+            "interrupted: what was measured is kept, and the same command writes the page",
+            file=sys.stderr,
+        )
         raise typer.Exit(130) from None
     _tell(chosen, folder, outcome)
 
 
-def _measure(chosen: Chosen, matrix: "Matrix", prompts, folder, settings: dict, began: float) -> "Outcome":
+def _measure(
+    chosen: Chosen, matrix: "Matrix", prompts, folder, settings: dict, began: float
+) -> "Outcome":
     """Nothing is started if nothing is missing."""
     from smartspec.cli.report_progress import progress
     from smartspec.report.live import live_runs
@@ -64,7 +72,9 @@ def _measure(chosen: Chosen, matrix: "Matrix", prompts, folder, settings: dict, 
             if chosen.simulate:
                 measure = simulated_runs(matrix, settings, chosen.controller_time == "measured")
                 return run_matrix(matrix, folder, repetitions, measure, display, deadline=deadline)
-            with live_runs(matrix, prompts, server_options(chosen), folder.path, display.starting) as measure:
+            with live_runs(
+                matrix, prompts, server_options(chosen), folder.path, display.starting
+            ) as measure:
                 return run_matrix(matrix, folder, repetitions, measure, display, deadline=deadline)
     except KeyboardInterrupt:  # while servers start or stop
         return Outcome(is_interrupted=True)
@@ -77,7 +87,9 @@ def write_report(matrix: "Matrix", folder, ours: str) -> None:
     from smartspec.report.page import write_page
     from smartspec.report.story import Results, sections_of, summary_of
 
-    results = Results(matrix, folder.valid(), folder.failed(), folder.environment, folder.command, ours)
+    results = Results(
+        matrix, folder.valid(), folder.failed(), folder.environment, folder.command, ours
+    )
     write_page(folder.path / PAGE, "SmartSpec report", sections_of(results))
     write_json(folder.path / SUMMARY, summary_of(results))
 
@@ -86,11 +98,15 @@ def _tell(chosen: Chosen, folder, outcome: "Outcome") -> None:
     from smartspec.report.folder import PAGE
 
     num_valid, num_failed = len(folder.valid()), len(folder.failed())
-    print(f"{folder.path / PAGE}: {num_valid} runs" + (f", {num_failed} failed" if num_failed else ""))
+    print(
+        f"{folder.path / PAGE}: {num_valid} runs" + (f", {num_failed} failed" if num_failed else "")
+    )
     for name in outcome.given_up:
         print(f"warning: {name} failed several times in a row and was given up", file=sys.stderr)
     if outcome.is_interrupted:
-        print("interrupted: what was measured is kept, and the same command goes on", file=sys.stderr)
+        print(
+            "interrupted: what was measured is kept, and the same command goes on", file=sys.stderr
+        )
         raise typer.Exit(130)
     if outcome.is_out_of_time:
         print("the time is over: what was measured is kept, and the same command goes on")

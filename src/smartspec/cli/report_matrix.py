@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def scenario_settings(chosen: Chosen, given: dict) -> dict:
-    """Settings of the scenarios; none where nothing is simulated. ValueError for one that is then given in vain."""
+    """Settings of the scenarios; none where nothing is simulated. ValueError for one that is then
+    given in vain."""
     from smartspec.sim.settings import ScenarioSettings
 
     settings = settings_of(given)
@@ -34,12 +35,16 @@ def scenario_settings(chosen: Chosen, given: dict) -> dict:
     defaults = {field.name: field.default for field in fields(ScenarioSettings)}
     for name, value in settings.items():
         if value != defaults[name]:
-            raise ValueError(f"--{name.replace('_', '-')} {value} is for simulations: give --simulate, or leave it out")
+            raise ValueError(
+                f"--{name.replace('_', '-')} {value} is for simulations: give --simulate, or leave "
+                "it out"
+            )
     return {}
 
 
 def matrix_of(chosen: Chosen, settings: dict) -> tuple["Matrix", dict]:
-    """The matrix and the prompts of each workload. Raises ValueError naming the option that is wrong."""
+    """The matrix and the prompts of each workload. Raises ValueError naming the option that is
+    wrong."""
     from smartspec.report.matrix import Matrix
     from smartspec.report.simulated import check_scenarios
 
@@ -53,7 +58,9 @@ def matrix_of(chosen: Chosen, settings: dict) -> tuple["Matrix", dict]:
         chosen.seconds or (60.0 if chosen.simulate else 20.0),
         chosen.temperature,
         chosen.seed,
-        _simulated_settings(chosen, settings) if chosen.simulate else _live_settings(chosen, prompts),
+        _simulated_settings(chosen, settings)
+        if chosen.simulate
+        else _live_settings(chosen, prompts),
     )
     if chosen.simulate:
         check_scenarios(matrix, settings)
@@ -62,11 +69,18 @@ def matrix_of(chosen: Chosen, settings: dict) -> tuple["Matrix", dict]:
 
 def _check_together(chosen: Chosen) -> None:
     if chosen.simulate and (chosen.base_url or chosen.prompts or chosen.workloads):
-        raise ValueError("--simulate has no servers and no prompts: leave --base-url, --prompts and --workloads out")
+        raise ValueError(
+            "--simulate has no servers and no prompts: leave --base-url, --prompts and --workloads "
+            "out"
+        )
     if chosen.controller_time not in ("measured", "none"):
-        raise ValueError(f"--controller-time must be measured or none, got {chosen.controller_time!r}")
+        raise ValueError(
+            f"--controller-time must be measured or none, got {chosen.controller_time!r}"
+        )
     if chosen.time_scale != 1 and chosen.trace is None:
-        raise ValueError(f"--time-scale {chosen.time_scale:g} is for a --trace, and there is none: leave it out")
+        raise ValueError(
+            f"--time-scale {chosen.time_scale:g} is for a --trace, and there is none: leave it out"
+        )
     if chosen.cv != "1" and chosen.rates is None:
         raise ValueError(f"--cv {chosen.cv} is for --rates, and there are none: give rates")
 
@@ -96,7 +110,9 @@ def _variants(chosen: Chosen) -> list["Variant"]:
     running = [_running_server(text) for text in chosen.base_url or ()]
     if running and chosen.policies is None:
         if chosen.drafters is not None:
-            raise ValueError(f"--drafters {chosen.drafters} is for started servers: give --policies too")
+            raise ValueError(
+                f"--drafters {chosen.drafters} is for started servers: give --policies too"
+            )
         return running
     started = []
     for policy in policy_list(chosen.policies or POLICIES):
@@ -106,7 +122,9 @@ def _variants(chosen: Chosen) -> list["Variant"]:
             continue
         for drafters in [None] if chosen.drafters is None else _listed(chosen.drafters):
             name = policy if drafters is None else f"{policy}+{drafters}"
-            started.append(Variant(name, policy, None if drafters is None else drafters.replace("+", ",")))
+            started.append(
+                Variant(name, policy, None if drafters is None else drafters.replace("+", ","))
+            )
     return [*running, *started]
 
 
@@ -121,7 +139,8 @@ def _running_server(text: str) -> "Variant":
 
 
 def _prompts(chosen: Chosen) -> dict:
-    """The prompts of each chosen workload. ValueError naming one that does not exist, or a bad line of a file."""
+    """The prompts of each chosen workload. ValueError naming one that does not exist, or a bad line
+    of a file."""
     from smartspec.workload.workloads import read_workloads, shipped_workloads
 
     known = shipped_workloads() if chosen.prompts is None else read_workloads(chosen.prompts)
@@ -132,7 +151,9 @@ def _prompts(chosen: Chosen) -> dict:
         return known
     names = _listed(text)
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"--workloads: there is no workload {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ValueError(
+            f"--workloads: there is no workload {', '.join(unknown)}; there are {', '.join(known)}"
+        )
     return {name: known[name] for name in names}
 
 
@@ -140,10 +161,18 @@ def _cells(chosen: Chosen, prompts: dict) -> list["Cell"]:
     from smartspec.report.matrix import CHANGING, MIXED, Cell, Load
     from smartspec.report.simulated import PREFIX
 
-    workloads = [PREFIX + each for each in _listed(chosen.acceptances)] if chosen.simulate else list(prompts)
+    workloads = (
+        [PREFIX + each for each in _listed(chosen.acceptances)]
+        if chosen.simulate
+        else list(prompts)
+    )
     default = QUICK_CONCURRENCY if chosen.quick else CONCURRENCY
     levels = default if chosen.concurrency is None else chosen.concurrency
-    closed = [] if levels == "none" else [Load(concurrency=n) for n in _numbers("--concurrency", levels, int)]
+    closed = (
+        []
+        if levels == "none"
+        else [Load(concurrency=n) for n in _numbers("--concurrency", levels, int)]
+    )
     cells = [Cell(workload, load) for workload in workloads for load in closed]
     arriving = workloads if chosen.simulate else _rate_workloads(chosen, workloads)
     cells += [Cell(workload, load) for workload in arriving for load in _open_loads(chosen)]
@@ -173,7 +202,9 @@ def _rate_workloads(chosen: Chosen, workloads: list[str]) -> list[str]:
     names = _listed(chosen.rate_workloads)
     if unknown := [name for name in names if name not in (*workloads, MIXED)]:
         known = ", ".join([MIXED, "each", *workloads])
-        raise ValueError(f"--rate-workloads: {', '.join(unknown)} is not measured here; there are {known}")
+        raise ValueError(
+            f"--rate-workloads: {', '.join(unknown)} is not measured here; there are {known}"
+        )
     return names
 
 
@@ -183,11 +214,17 @@ def _steps(text: str, workloads: list[str]) -> list["Step"]:
     steps = []
     for part in _listed(text):
         if part.count(":") != 2:
-            raise ValueError(f"--steps must be WORKLOAD:RATE:SECONDS separated by commas, got {part!r}")
+            raise ValueError(
+                f"--steps must be WORKLOAD:RATE:SECONDS separated by commas, got {part!r}"
+            )
         name, rate, seconds = part.split(":")
         if name not in workloads:
-            raise ValueError(f"--steps {part!r}: there is no workload {name!r}; there are {', '.join(workloads)}")
-        steps.append(Step(name, *(_numbers("--steps", number, float)[0] for number in (rate, seconds))))
+            raise ValueError(
+                f"--steps {part!r}: there is no workload {name!r}; there are {', '.join(workloads)}"
+            )
+        steps.append(
+            Step(name, *(_numbers("--steps", number, float)[0] for number in (rate, seconds)))
+        )
     return steps
 
 
@@ -210,5 +247,9 @@ def server_options(chosen: Chosen) -> "ServerOptions":
     from smartspec.report.live import ServerOptions
 
     return ServerOptions(
-        chosen.model, tuple(shlex.split(chosen.serve_options)), chosen.api_key, chosen.timeout, chosen.ignore_eos
+        chosen.model,
+        tuple(shlex.split(chosen.serve_options)),
+        chosen.api_key,
+        chosen.timeout,
+        chosen.ignore_eos,
     )

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """A bar on standard error: the run under way, how many are done, and what is left. A line for each run where that
-    is no terminal."""
+    """A bar on standard error: the run under way, how many are done, and what is left. A line for
+    each run where that is no terminal."""
 
     def __init__(self, bar, task_id):
         self._bar, self._task_id = bar, task_id
@@ -47,5 +47,7 @@ def progress() -> Iterator[Bar]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=1, transient=True) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True), refresh_per_second=1, transient=True
+    ) as bar:
         yield Bar(bar, bar.add_task("", total=None, left=""))

@@ -1,4 +1,5 @@
-"""Simulated runs, one after the other or at once in processes of their own; runs that have ended are never lost."""
+"""Simulated runs, one after the other or at once in processes of their own; runs that have ended
+are never lost."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +13,14 @@ if TYPE_CHECKING:
     from smartspec.sim.simulation import SimulationResult
 
 
-def play(scenarios: list["Scenario"], processes: int = 1) -> tuple[list["SimulationResult"], BaseException | None]:
-    """The runs that ended, in the order of the scenarios, and what kept the others from it, None if nothing did.
+def play(
+    scenarios: list["Scenario"], processes: int = 1
+) -> tuple[list["SimulationResult"], BaseException | None]:
+    """The runs that ended, in the order of the scenarios, and what kept the others from it, None if
+    nothing did.
 
-    Ctrl-C is a KeyboardInterrupt (the last run may then be cut short, see SimulationResult), a worker that was killed a
-    BrokenProcessPool.
+    Ctrl-C is a KeyboardInterrupt (the last run may then be cut short, see SimulationResult), a
+    worker that was killed a BrokenProcessPool.
     """
     ended, failure = {}, None
     numbered = one_by_one(scenarios) if processes == 1 else in_processes(scenarios, processes)
@@ -41,7 +45,9 @@ def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "SimulationRe
             raise KeyboardInterrupt
 
 
-def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[int, "SimulationResult"]]:
+def in_processes(
+    scenarios: list["Scenario"], processes: int
+) -> Iterator[tuple[int, "SimulationResult"]]:
     """Runs with their numbers, as they end."""
     from smartspec.sim.simulation import simulate
 
@@ -49,7 +55,9 @@ def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[
     deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
     with ProcessPoolExecutor(min(processes, len(scenarios)), **deaf) as pool:
         try:
-            numbers = {pool.submit(simulate, scenario): number for number, scenario in enumerate(scenarios)}
+            numbers = {
+                pool.submit(simulate, scenario): number for number, scenario in enumerate(scenarios)
+            }
             with _progress("runs", len(scenarios)) as on_finished:
                 for future in _as_they_end(numbers):
                     yield numbers[future], future.result()
@@ -62,7 +70,8 @@ def in_processes(scenarios: list["Scenario"], processes: int) -> Iterator[tuple[
 
 
 def _as_they_end(futures: Iterable[Future]) -> Iterator[Future]:
-    """The futures as of as_completed, but those with a result come before those that failed meanwhile."""
+    """The futures as of as_completed, but those with a result come before those that failed
+    meanwhile."""
     waiting = set(futures)
     while waiting:
         done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -75,7 +84,14 @@ def _progress(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(
+        *columns, console=Console(stderr=True), refresh_per_second=2, transient=True
+    ) as progress:
         task_id = progress.add_task(text, total=total)
         yield lambda num_finished: progress.advance(task_id, num_finished)

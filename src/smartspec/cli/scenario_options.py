@@ -33,7 +33,8 @@ def settings_of(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _option(field, kind, setting) -> Parameter:
-    """Shows bounds of 0 and 1. Other bounds are far off, and the scenario refuses values beyond them."""
+    """Shows bounds of 0 and 1. Other bounds are far off, and the scenario refuses values beyond
+    them."""
     told = {
         "min": setting.least if setting.least in (0, 1) else None,
         "max": setting.largest if setting.largest == 1 else None,
@@ -42,5 +43,8 @@ def _option(field, kind, setting) -> Parameter:
     option = typer.Option(help=setting.help, rich_help_panel=PANEL, **told)
     kind, default = (kind, field.default) if setting.read is None else (str | None, None)
     return Parameter(
-        setting.option or field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+        setting.option or field.name,
+        Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, option],
     )

@@ -36,100 +36,165 @@ class ServerOptions:
     """Options of `smartspec serve`: the model, the way it is served, and its clients."""
 
     config: Annotated[
-        Path | None, typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True)
+        Path | None,
+        typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True),
     ] = None
-    model: Annotated[str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")] = None
+    model: Annotated[
+        str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")
+    ] = None
     served_model_name: Annotated[
-        str | None, typer.Option(help="Names (a,b) that clients use (default: of a path its last part).")
+        str | None,
+        typer.Option(help="Names (a,b) that clients use (default: of a path its last part)."),
     ] = None
     generation_config: Annotated[
-        str, typer.Option(help="Sampling options that a request leaves out: auto (the checkpoint's) or none.")
+        str,
+        typer.Option(
+            help="Sampling options that a request leaves out: auto (the checkpoint's) or none."
+        ),
     ] = "auto"
     chat_template: Annotated[
-        str | None, typer.Option(help="Name of one of the model's chat templates, or a file (default: its default).")
+        str | None,
+        typer.Option(
+            help="Name of one of the model's chat templates, or a file (default: its default)."
+        ),
     ] = None
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="prompt-lookup, recycling, prediction, datastore, head (the model's own), a model, "
-            "a head's folder, or module:Class (a,b); or none."
+            help="prompt-lookup, recycling, prediction, datastore, head (the model's own), a "
+            "model, a head's folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[
-        str | None, typer.Option(help="Folder of `smartspec datastore build`, or none (default: the model's own).")
+        str | None,
+        typer.Option(
+            help="Folder of `smartspec datastore build`, or none (default: the model's own)."
+        ),
     ] = None
     datastore_memory: Annotated[
-        Path | None, typer.Option(help="Folder in which finished answers are kept, to draft from them after a restart.")
+        Path | None,
+        typer.Option(
+            help="Folder in which finished answers are kept, to draft from them after a restart."
+        ),
     ] = None
     speculator: Annotated[
         str | None,
-        typer.Option(help="A smaller model that may write reasoning steps, where a request wants that. Lossy."),
+        typer.Option(
+            help="A smaller model that may write reasoning steps, where a request wants that. Lossy."  # noqa: E501
+        ),
     ] = None
     policy: Annotated[
-        str, typer.Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class.")
+        str,
+        typer.Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class."),
     ] = "goodput"
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
     quantization: Annotated[
         str,
-        typer.Option(help="auto keeps a GGUF file's blocks, none unpacks them; int8 or int4 round floats to blocks."),
+        typer.Option(
+            help=(
+                "auto keeps a GGUF file's blocks, none unpacks them; int8 or int4 round floats to "
+                "blocks."
+            )
+        ),
     ] = "auto"
     activations: Annotated[
         str,
         typer.Option(
-            help="int8 rounds inputs of linears on blocks to 8 bits, fp32 does not; auto: int8 where it is fast and "
-            "hardly changes the model."
+            help="int8 rounds inputs of linears on blocks to 8 bits, fp32 does not; auto: int8 "
+            "where it is fast and hardly changes the model."
         ),
     ] = "auto"
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32
-    max_model_len: Annotated[int | None, typer.Option(help="Most tokens of a request (default: the model's).")] = None
-    kv_tokens: Annotated[int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")] = None
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Most tokens of a request (default: the model's).")
+    ] = None
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")
+    ] = None
     api_key: Annotated[str | None, typer.Option(help="Clients must send this key.")] = None
-    api_key_file: Annotated[Path | None, typer.Option(help="File of keys, one per line, with shares.")] = None
-    admin_key: Annotated[str | None, typer.Option(help="/metrics and /v1/speculation need this key.")] = None
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="File of keys, one per line, with shares.")
+    ] = None
+    admin_key: Annotated[
+        str | None, typer.Option(help="/metrics and /v1/speculation need this key.")
+    ] = None
     shared_cache: Annotated[
-        bool, typer.Option("--shared-cache", help="Clients with different keys share cached prefixes and drafts.")
+        bool,
+        typer.Option(
+            "--shared-cache", help="Clients with different keys share cached prefixes and drafts."
+        ),
     ] = False
     no_api_key: Annotated[
-        bool, typer.Option("--no-api-key", help="Let other machines use the server without a key (see --host).")
+        bool,
+        typer.Option(
+            "--no-api-key", help="Let other machines use the server without a key (see --host)."
+        ),
     ] = False
     max_draft_tokens: Annotated[int | None, typer.Option(help="Longest draft of a request.")] = None
-    max_queue: Annotated[int, typer.Option(help="Requests that may wait; more are answered 429.")] = 1024
+    max_queue: Annotated[
+        int, typer.Option(help="Requests that may wait; more are answered 429.")
+    ] = 1024
     max_queue_per_client: Annotated[
-        int | None, typer.Option(help="Requests of one client that may wait (default: half of max-queue).")
+        int | None,
+        typer.Option(help="Requests of one client that may wait (default: half of max-queue)."),
     ] = None
     strict_fields: Annotated[
-        bool, typer.Option("--strict-fields", help="Refuse unknown fields of requests, and a max_tokens too large.")
+        bool,
+        typer.Option(
+            "--strict-fields", help="Refuse unknown fields of requests, and a max_tokens too large."
+        ),
     ] = False
-    no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the live page at /.")] = False
+    no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the live page at /.")] = (
+        False
+    )
     cors_origin: Annotated[
         str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
     ] = None
     allowed_host: Annotated[
-        str | None, typer.Option(help="Names (a,b) of this server beside its address and localhost; * for any.")
+        str | None,
+        typer.Option(
+            help="Names (a,b) of this server beside its address and localhost; * for any."
+        ),
     ] = None
     drain_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that requests under way have to finish after SIGTERM.")
+        float,
+        typer.Option(min=0.0, help="Seconds that requests under way have to finish after SIGTERM."),
     ] = 30.0
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log a line for every request.")] = False
-    log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = LogFormat.TEXT
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log a line for every request.")
+    ] = False
+    log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = (
+        LogFormat.TEXT
+    )
     decision_log: Annotated[
-        Path | None, typer.Option(help="File for a record of every step's decision, for `smartspec log replay`.")
+        Path | None,
+        typer.Option(
+            help="File for a record of every step's decision, for `smartspec log replay`."
+        ),
     ] = None
     forced_acceptance: Annotated[
         float | None,
-        typer.Option(help="For measurements: accept every draft token with this chance. All text is invalid."),
+        typer.Option(
+            help="For measurements: accept every draft token with this chance. All text is invalid."
+        ),
     ] = None
 
 
 @command(ServerOptions)
 def serve(options: ServerOptions) -> None:
-    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it at once, SIGTERM after its requests."""
+    """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it at once, SIGTERM after
+    its requests."""
     engine_config = engine_config_of(options)
     if options.forced_acceptance is not None and options.speculator is not None:
-        raise ValueError(f"--forced-acceptance makes invalid text, which --speculator {options.speculator} would score")
+        raise ValueError(
+            f"--forced-acceptance makes invalid text, which --speculator {options.speculator} "
+            "would score"
+        )
     if options.speculator is not None:
         check_speculator(options.speculator)
     classes = read_classes(options.config)
@@ -138,7 +203,8 @@ def serve(options: ServerOptions) -> None:
     origins = cors_origins(options.cors_origin)
     listener = bind(options.host, options.port)
     engine = None
-    # Being told to end is like Ctrl-C: uvicorn raises the signal again when it has shut down, and logs want closing.
+    # Being told to end is like Ctrl-C: uvicorn raises the signal again when it has shut down, and
+    # logs want closing.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_exposure(listener, bool(keys), options.no_api_key)
@@ -150,7 +216,9 @@ def serve(options: ServerOptions) -> None:
         gc.freeze()
         configure_logs(options.log_format)
         thread = EngineThread()
-        building = thread.submit(partial(build_engine, engine_config, report=partial(print, flush=True)))
+        building = thread.submit(
+            partial(build_engine, engine_config, report=partial(print, flush=True))
+        )
         from smartspec.server.app import AppOptions  # beside what loading computes
 
         engine = building.result()
@@ -162,7 +230,9 @@ def serve(options: ServerOptions) -> None:
             access_log=options.access_log,
             cors_origins=origins,
             allowed_hosts=hosts,
-            speculator=None if options.speculator is None else load_speculator(options.speculator, engine),
+            speculator=None
+            if options.speculator is None
+            else load_speculator(options.speculator, engine),
         )
         run(engine, names, thread, listener, options.drain_seconds, app_options)
     except KeyboardInterrupt:
@@ -181,7 +251,9 @@ def served_names(option: str | None, model: str) -> tuple[str, ...]:
         return (Path(os.path.abspath(path)).name if path.exists() else model,)
     names = tuple(name.strip() for name in option.split(","))
     if "" in names or len(set(names)) != len(names):
-        raise ValueError(f"--served-model-name {option!r}: give names separated by commas, each once")
+        raise ValueError(
+            f"--served-model-name {option!r}: give names separated by commas, each once"
+        )
     return names
 
 
@@ -194,8 +266,8 @@ def check_speculator(name: str) -> None:
 
 
 def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
-    """An engine of a smaller model beside that of the served one, whose vocabulary and context it must have. Raises
-    ValueError as build_engine."""
+    """An engine of a smaller model beside that of the served one, whose vocabulary and context it
+    must have. Raises ValueError as build_engine."""
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import build_engine
     from smartspec.engine.runtime.drafter_kinds import check_same_tokens
@@ -203,22 +275,22 @@ def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
 
     thread = EngineThread()
     config = replace(
-        engine.config, model=name, chat_template=None, drafters=None, max_model_len=None, datastore=None,
-        datastore_memory=None, decision_log=None,
+        engine.config, model=name, chat_template=None, drafters=None, max_model_len=None,
+        datastore=None, datastore_memory=None, decision_log=None,
     )  # fmt: skip
     small = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
     remedy = "use a --speculator of the same family"
     large = engine.loaded
     if large.vocab_size != small.loaded.vocab_size:
         raise ValueError(
-            f"{name!r} has a vocabulary of {small.loaded.vocab_size} tokens, {large.name!r} of {large.vocab_size}: "
-            f"{remedy}"
+            f"{name!r} has a vocabulary of {small.loaded.vocab_size} tokens, {large.name!r} of "
+            f"{large.vocab_size}: {remedy}"
         )
     check_same_tokens(large, small.loaded, remedy)
     if small.max_model_len < engine.max_model_len:
         raise ValueError(
-            f"--speculator {name} has {small.max_model_len} positions, the model serves {engine.max_model_len}: start "
-            f"with --max-model-len {small.max_model_len}"
+            f"--speculator {name} has {small.max_model_len} positions, the model serves "
+            f"{engine.max_model_len}: start with --max-model-len {small.max_model_len}"
         )
     return AsyncEngine.of(small, thread), name
 
@@ -251,9 +323,12 @@ def engine_config_of(options: ServerOptions) -> "EngineConfig":
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, before a model is loaded for nothing. Raises ValueError with the remedy."""
+    """A socket bound to the address, before a model is loaded for nothing. Raises ValueError with
+    the remedy."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
     except socket.gaierror as error:
         raise ValueError(f"--host {host}: there is no such address ({error.strerror})") from error
     listener = socket.socket(family, kind, protocol)
@@ -266,7 +341,9 @@ def bind(host: str, port: int) -> socket.socket:
             raise ValueError(
                 f"port {port} of {host} is in use: stop what runs there or choose another --port"
             ) from error
-        raise ValueError(f"cannot listen on {host} port {port} ({error.strerror}): choose others") from error
+        raise ValueError(
+            f"cannot listen on {host} port {port} ({error.strerror}): choose others"
+        ) from error
     return listener
 
 
@@ -294,16 +371,24 @@ def run(
     from smartspec.server.openai.invalid_text import invalid_text_name
     from smartspec.server.structured.grammars import GrammarCompiler
 
-    # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side is doing.
+    # The engine thread needs the interpreter back quickly after each kernel, whatever the HTTP side
+    # is doing.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     raise_file_limit()
     async_engine = AsyncEngine.of(engine, thread)
     config = engine.config
     if config.forced_acceptance is not None:
         names = (invalid_text_name(names[0], config.forced_acceptance),)
-        print(f"WARNING: --forced-acceptance {config.forced_acceptance:g}: all text is invalid", flush=True)
-    compiler = GrammarCompiler(engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids)
-    about = About(names, config.policy, config.active_drafters, engine.kernels, config.forced_acceptance)
+        print(
+            f"WARNING: --forced-acceptance {config.forced_acceptance:g}: all text is invalid",
+            flush=True,
+        )
+    compiler = GrammarCompiler(
+        engine.tokenizer, engine.loaded.vocab_size, engine.loaded.eos_token_ids
+    )
+    about = About(
+        names, config.policy, config.active_drafters, engine.kernels, config.forced_acceptance
+    )
     app = create_app(async_engine, engine.tokenizer, compiler, about, options)
     give_back_memory()
     host, port = listener.getsockname()[:2]

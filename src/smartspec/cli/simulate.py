@@ -27,33 +27,37 @@ class Comparison:
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policies to compare, separated by commas, module:Class too; field: the published ones, which are in "
-            "the repository's lab; all: every one there is; perfect-estimates and perfect-outcomes are told the ground "
-            "truth.",
+            help="Policies to compare, separated by commas, module:Class too; field: the published "
+            "ones, which are in the repository's lab; all: every one there is; perfect-estimates "
+            "and perfect-outcomes are told the ground truth.",
             show_default="off,fixed:4,goodput,perfect-estimates",
         ),
     ] = None
     controller_time: Annotated[
         str,
         typer.Option(
-            help="The controller's own time per step: measured on this machine before the runs, none, or what the runs "
-            "in a JSON file of an earlier --output were charged."
+            help="The controller's own time per step: measured on this machine before the runs, "
+            "none, or what the runs in a JSON file of an earlier --output were charged."
         ),
     ] = "measured"
     card: Annotated[
         Path | None,
         typer.Option(
-            help="Play a card (docs/observe.md): its step times, drafter and acceptance take the place of --hardware, "
-            "--drafter, --max-draft-tokens and, unless that is given, --acceptance."
+            help="Play a card (docs/observe.md): its step times, drafter and acceptance take the "
+            "place of --hardware, --drafter, --max-draft-tokens and, unless that is given, "
+            "--acceptance."
         ),
     ] = None
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 1
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0
     processes: Annotated[int, typer.Option(min=1, help="Runs that execute at the same time.")] = 1
-    output: Annotated[Path | None, typer.Option(help="Save settings, summaries and every request as JSON.")] = None
-    plot: Annotated[Path | None, typer.Option(help="Draw the distributions of latency: .png, .pdf, .svg or .jpg.")] = (
-        None
-    )
+    output: Annotated[
+        Path | None, typer.Option(help="Save settings, summaries and every request as JSON.")
+    ] = None
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the distributions of latency: .png, .pdf, .svg or .jpg."),
+    ] = None
 
     def check_files(self) -> None:
         """ValueError naming a file that could not be written."""
@@ -68,10 +72,12 @@ class Comparison:
 
 @command(Comparison, scenario_options())
 def simulate(compared: Comparison, **given) -> None:
-    """Compare policies under the same requests and random numbers; give one of --rate, --trace and --batch.
+    """Compare policies under the same requests and random numbers; give one of --rate, --trace and
+    --batch.
 
-    Time and acceptance are computed instead of run; scheduler, step loop and controller are those of the engine.
-    Ctrl-C reports and saves what there is by then. Exit codes: 130 after Ctrl-C, 1 if a process was killed.
+    Time and acceptance are computed instead of run; scheduler, step loop and controller are those
+    of the engine. Ctrl-C reports and saves what there is by then. Exit codes: 130 after Ctrl-C, 1
+    if a process was killed.
 
     Example: smartspec simulate --hardware h100 --model 70b --tensor-parallel 4 --rate 4 --seeds 3
     """
@@ -86,14 +92,21 @@ def simulate(compared: Comparison, **given) -> None:
     names = _policies(compared.policy, settings["max_draft_tokens"])
     planned = [Scenario(policy=name, seed=compared.seed, **settings) for name in names]
     charged = _controller_seconds(compared.controller_time, planned)
-    scenarios = [replace(scenario, seed=compared.seed + i) for i in range(compared.seeds) for scenario in charged]
+    scenarios = [
+        replace(scenario, seed=compared.seed + i)
+        for i in range(compared.seeds)
+        for scenario in charged
+    ]
     outcomes, failure = play(scenarios, compared.processes)
     if outcomes:
         report(outcomes, len(scenarios), compared.output, compared.plot)
     if isinstance(failure, KeyboardInterrupt):
         raise typer.Exit(130)
     if isinstance(failure, BrokenProcessPool):
-        print("error: a process was killed, maybe for want of memory: give fewer --processes", file=sys.stderr)
+        print(
+            "error: a process was killed, maybe for want of memory: give fewer --processes",
+            file=sys.stderr,
+        )
         raise typer.Exit(1)
     if failure is not None:
         raise failure
@@ -106,12 +119,16 @@ def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> li
     if controller_time == "none":
         return scenarios
     if controller_time == "measured":
-        return [replace(scenario, controller_seconds=measured_controller_seconds(scenario)) for scenario in scenarios]
+        return [
+            replace(scenario, controller_seconds=measured_controller_seconds(scenario))
+            for scenario in scenarios
+        ]
     known = read_controller_seconds(Path(controller_time))
     missing = [scenario.policy for scenario in scenarios if scenario.policy not in known]
     if missing:
         raise ValueError(
-            f"--controller-time {controller_time} has no run of {', '.join(missing)}: use measured or none"
+            f"--controller-time {controller_time} has no run of {', '.join(missing)}: use measured "
+            "or none"
         )
     return [replace(scenario, controller_seconds=known[scenario.policy]) for scenario in scenarios]
 
@@ -121,7 +138,12 @@ def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
     from smartspec.control.policy_names import TOLD, parse_policy
 
     if text is None:
-        return ["off", *(["fixed:4"] if max_draft_tokens >= 4 else []), "goodput", "perfect-estimates"]
+        return [
+            "off",
+            *(["fixed:4"] if max_draft_tokens >= 4 else []),
+            "goodput",
+            "perfect-estimates",
+        ]
     names = [name for given in policy_list(text) for name in _named(given, max_draft_tokens)]
     for name in names:
         if name not in TOLD:

@@ -11,14 +11,22 @@ if TYPE_CHECKING:
 MAX_REASONS = 5
 
 
-def report(outcomes: list["SimulationResult"], num_planned: int, output: Path | None, plot: Path | None) -> None:
-    """Save and draw at least one run if an option says so, then print. num_planned: runs that were to be made."""
+def report(
+    outcomes: list["SimulationResult"], num_planned: int, output: Path | None, plot: Path | None
+) -> None:
+    """Save and draw at least one run if an option says so, then print. num_planned: runs that were
+    to be made."""
     from smartspec.bench.report import run_json, write_json
 
     written = []
-    try:  # before the table, as its reader may stop early (`| head`); a failure here must not lose the table
+    # before the table, as its reader may stop early (`| head`); a failure here must not lose the
+    # table
+    try:
         if output is not None:
-            runs = [run_json(outcome.settings, outcome.summary, outcome.run.records) for outcome in outcomes]
+            runs = [
+                run_json(outcome.settings, outcome.summary, outcome.run.records)
+                for outcome in outcomes
+            ]
             write_json(output, {"runs": runs})
             written.append(f"saved to {output}")
         if plot is not None and _draw(outcomes, plot):
@@ -35,7 +43,9 @@ def _draw(outcomes: list["SimulationResult"], plot: Path) -> bool:
 
     latencies = {}
     for outcome in outcomes:
-        seconds = [record.end_to_end_seconds for record in outcome.run.records if record.error is None]
+        seconds = [
+            record.end_to_end_seconds for record in outcome.run.records if record.error is None
+        ]
         latencies.setdefault(_label(outcome), []).extend(seconds)
     arrays = {label: np.array(seconds) for label, seconds in latencies.items() if seconds}
     if arrays:
@@ -62,20 +72,23 @@ def _print(outcomes: list["SimulationResult"], lines: list[str]) -> None:
 
 
 def _label(outcome: "SimulationResult") -> str:
-    """Names a run that was cut short as such: only its short requests ended, which makes it look better."""
+    """Names a run that was cut short as such: only its short requests ended, which makes it look
+    better."""
     policy = outcome.scenario.policy
     return f"{policy} (interrupted)" if outcome.is_interrupted else policy
 
 
 def _notes(outcomes: list["SimulationResult"], num_planned: int) -> list[str]:
-    """Notes below the table: requests that were refused, runs that were cut short or never begun."""
+    """Notes below the table: requests that were refused, runs that were cut short or never
+    begun."""
     lines = _refusals(outcomes) + _charged(outcomes)
     for outcome in outcomes:
         if outcome.is_interrupted:
             name = f"{outcome.scenario.policy} with seed {outcome.scenario.seed}"
             num_unfinished = outcome.summary.num_unfinished
             lines.append(
-                f"interrupted: {name} has {num_unfinished} requests not finished, the longer ones: do not compare it"
+                f"interrupted: {name} has {num_unfinished} requests not finished, the longer ones: "
+                "do not compare it"
             )
     num_whole = sum(not outcome.is_interrupted for outcome in outcomes)
     if num_whole < num_planned:
@@ -88,7 +101,10 @@ def _charged(outcomes: list["SimulationResult"]) -> list[str]:
     tables = {outcome.scenario.policy: outcome.scenario.controller_seconds for outcome in outcomes}
     if not any(tables.values()):
         return ["the controller's own time is not charged"]
-    spans = [f"{policy} {table[0][1] * 1e3:.2f} to {table[-1][1] * 1e3:.2f}" for policy, table in tables.items()]
+    spans = [
+        f"{policy} {table[0][1] * 1e3:.2f} to {table[-1][1] * 1e3:.2f}"
+        for policy, table in tables.items()
+    ]
     return [f"charged for the controller, ms per step of few to many requests: {', '.join(spans)}"]
 
 
@@ -105,7 +121,9 @@ def _refusals(outcomes: list["SimulationResult"]) -> list[str]:
     if not refused.total():
         return []
     shares = ", ".join(f"{policy} {refused[policy]} of {total[policy]}" for policy in total)
-    lines = [f"refused, and not in the table: {refused.total()} of {total.total()} requests ({shares})"]
+    lines = [
+        f"refused, and not in the table: {refused.total()} of {total.total()} requests ({shares})"
+    ]
     shown = reasons.most_common(MAX_REASONS)
     lines += [f"{count} refused: {reason}" for reason, count in shown]
     num_others = refused.total() - sum(count for _, count in shown)
@@ -123,5 +141,7 @@ def _title(scenario: "Scenario") -> str:
     where = f"{scenario.model} on {scenario.replicas} x {scenario.tensor_parallel} {name}"
     if scenario.is_measured:
         where = f"{scenario.replicas} x the machine and model of {name}"
-    acceptance = f"acceptance {scenario.acceptance}" if scenario.texts is None else f"texts {scenario.texts}"
+    acceptance = (
+        f"acceptance {scenario.acceptance}" if scenario.texts is None else f"texts {scenario.texts}"
+    )
     return f"{where}, {load}, drafter {scenario.drafter}, {acceptance}"

@@ -27,7 +27,9 @@ class StepTotals:
 
     def since(self, past: "StepTotals") -> "StepTotals":
         """The difference to past totals."""
-        return StepTotals(*(now - then for now, then in zip(astuple(self), astuple(past), strict=True)))
+        return StepTotals(
+            *(now - then for now, then in zip(astuple(self), astuple(past), strict=True))
+        )
 
     @property
     def acceptance_rate(self) -> float:
@@ -36,7 +38,8 @@ class StepTotals:
 
     @property
     def acceptance_length(self) -> float:
-        """1 + accepted draft tokens / drafts: tokens a request gets from a step with a draft, on average."""
+        """1 + accepted draft tokens / drafts: tokens a request gets from a step with a draft, on
+        average."""
         return 1 + self.num_accepted_tokens / max(self.num_drafts, 1)
 
     @property

@@ -1,4 +1,5 @@
-"""A command whose options are variables, too: --max-batch is SMARTSPEC_MAX_BATCH. What is wrong with one is named."""
+"""A command whose options are variables, too: --max-batch is SMARTSPEC_MAX_BATCH. What is wrong
+with one is named."""
 
 import difflib
 import os
@@ -46,8 +47,14 @@ def _variable(option: str) -> str:
 
 def _read_from_variables(ctx: Context) -> list[str]:
     """Names of the options that were."""
-    sources = {each.name: ctx.get_parameter_source(each.name) for each in ctx.command.params if each.name}
-    return [name for name, source in sources.items() if source is not None and source.name == "ENVIRONMENT"]
+    sources = {
+        each.name: ctx.get_parameter_source(each.name) for each in ctx.command.params if each.name
+    }
+    return [
+        name
+        for name, source in sources.items()
+        if source is not None and source.name == "ENVIRONMENT"
+    ]
 
 
 def _check(variable: str, options: list[str]) -> None:
@@ -56,7 +63,9 @@ def _check(variable: str, options: list[str]) -> None:
     problem, close = None, difflib.get_close_matches(name, options, n=1, cutoff=0.8)
     if name in options and _OF_A_SERVICE.fullmatch(value):
         del os.environ[variable]
-        problem = f"the address of a Service named smartspec is no {name} here, and passed over: {REMEDY}"
+        problem = (
+            f"the address of a Service named smartspec is no {name} here, and passed over: {REMEDY}"
+        )
     elif close and name not in (*options, *OTHERS) and not _NAME_OF_A_SERVICE.fullmatch(name):
         problem = f"there is no option {variable}: did you mean {_variable(close[0])}?"
     if problem:

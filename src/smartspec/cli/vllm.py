@@ -1,5 +1,6 @@
-"""`smartspec vllm`: vLLM with SmartSpec. The commands read their options themselves, so that they run where typer is
-not installed, with numpy alone; `python -m smartspec.vllm_plugin.serve`, `... .check` and so on are the same."""
+"""`smartspec vllm`: vLLM with SmartSpec. The commands read their options themselves, so that they
+run where typer is not installed, with numpy alone; `python -m smartspec.vllm_plugin.serve`, `...
+.check` and so on are the same."""
 
 import sys
 from collections.abc import Callable
@@ -12,7 +13,9 @@ def vllm_app():
     """The commands for typer, which lists them and passes all options on."""
     import typer
 
-    app = typer.Typer(help="Serve with vLLM, draft lengths decided by SmartSpec.", no_args_is_help=True)
+    app = typer.Typer(
+        help="Serve with vLLM, draft lengths decided by SmartSpec.", no_args_is_help=True
+    )
 
     def add(command: Callable[[list[str]], int]) -> None:
         def run(context: typer.Context) -> None:
@@ -27,14 +30,16 @@ def vllm_app():
 
 
 def run_without_typer(arguments: list[str]) -> None:
-    """`smartspec vllm ...` by its arguments, after which the process ends; nothing where there is no such command and
-    typer can say so."""
+    """`smartspec vllm ...` by its arguments, after which the process ends; nothing where there is
+    no such command and typer can say so."""
     if arguments[:1] != ["vllm"]:
         return
     if len(arguments) > 1 and arguments[1] in COMMANDS:
         sys.exit(COMMANDS[arguments[1]](arguments[2:]))
     if find_spec("typer") is None:
-        print("usage: smartspec vllm COMMAND ...; each has a --help", *map(_line, COMMANDS), sep="\n")
+        print(
+            "usage: smartspec vllm COMMAND ...; each has a --help", *map(_line, COMMANDS), sep="\n"
+        )
         sys.exit(0 if arguments[1:] == ["--help"] else 2)
 
 
@@ -79,7 +84,8 @@ def on(arguments: list[str]) -> int:
 
 
 def observed(arguments: list[str]) -> int:
-    """Say what a server observed: speed now, what each draft length would make, the crossover, the regret."""
+    """Say what a server observed: speed now, what each draft length would make, the crossover, the
+    regret."""
     from smartspec.vllm_plugin.observed.__main__ import main
 
     return main(arguments)

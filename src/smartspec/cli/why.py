@@ -1,4 +1,5 @@
-"""`smartspec log why`: why a request's drafts were as long as they were, in words, from a decision log."""
+"""`smartspec log why`: why a request's drafts were as long as they were, in words, from a decision
+log."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 MAX_LISTED = 40  # requests, and lines of one
 LEGEND = """steps: of the server, from 1. requests: how many decoded in these steps. draft: its length and its drafter.
 tokens/s: predicted for all requests together; in brackets: without drafts.
-A draft token pays if the tokens that it brings are worth the time to verify it."""
+A draft token pays if the tokens that it brings are worth the time to verify it."""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,15 @@ class Decision:
     step: int  # of the log, from 1
     num_rows: int
     length: int
-    found: int  # the longest draft that a drafter without a model had found, or one with passes may make
+    # the longest draft that a drafter without a model had found, or one with passes may make
+    found: int
     longest: int  # that this request had room for
     drafter: str  # name, "" for none
     expected: float  # draft tokens of the plan that were expected to be accepted
     verified: int
     accepted: int
-    # goodput, off_goodput: predicted (weighted) tokens per second of the whole step, and without its drafts
+    # goodput, off_goodput: predicted (weighted) tokens per second of the whole step, and without
+    # its drafts
     goodput: float
     off_goodput: float
     reason: str | None
@@ -50,14 +53,23 @@ class Decision:
         if self.verified < self.length:
             return f"cut to {self.verified} once the drafter's confidence was known"
         if self.length >= min(self.found, self.longest):
-            return "as long as the draft that was found" if self.found < self.longest else "as long as drafts may be"
+            return (
+                "as long as the draft that was found"
+                if self.found < self.longest
+                else "as long as drafts may be"
+            )
         return f"{min(self.found, self.longest) - self.length} more would not pay"
 
 
 def why(
-    log: Annotated[Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")],
+    log: Annotated[
+        Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")
+    ],
     request: Annotated[
-        int | None, typer.Argument(help="Its number, in the answer with `speculation.report` (default: list all).")
+        int | None,
+        typer.Argument(
+            help="Its number, in the answer with `speculation.report` (default: list all)."
+        ),
     ] = None,
 ) -> None:
     """Tell which draft lengths were chosen for a request and why, or list the requests of a log."""
@@ -69,13 +81,18 @@ def why(
     else:
         decisions = list(decisions_of(recorded, recorded.header, request))
         if not decisions:
-            raise ValueError(f"{log}: no step decoded request {request}: `smartspec log why {log}` lists those it has")
+            raise ValueError(
+                f"{log}: no step decoded request {request}: `smartspec log why {log}` lists those "
+                "it has"
+            )
         _explain(recorded.header, request, decisions)
     if recorded.notice:
         print(f"{log}: {recorded.notice}")
 
 
-def decisions_of(records: "Iterable[DecisionRecord]", header: "LogHeader", request: int) -> Iterator[Decision]:
+def decisions_of(
+    records: "Iterable[DecisionRecord]", header: "LogHeader", request: int
+) -> Iterator[Decision]:
     """The decisions about one request, in the order of steps."""
     for step, record in enumerate(records, start=1):
         ids = record.view.request_ids.tolist()
@@ -85,8 +102,15 @@ def decisions_of(records: "Iterable[DecisionRecord]", header: "LogHeader", reque
 
 def _decision(step: int, record: "DecisionRecord", header: "LogHeader", row: int) -> Decision:
     view, outcome, number = record.view, record.outcome, int(record.drafter[row])
-    length, longest = int(record.lengths[row]), min(int(view.max_draft_tokens[row]), header.max_draft_tokens)
-    found = [drafter.lengths[row] for drafter in view.drafters] if number < 0 else [view.drafters[number].lengths[row]]
+    length, longest = (
+        int(record.lengths[row]),
+        min(int(view.max_draft_tokens[row]), header.max_draft_tokens),
+    )
+    found = (
+        [drafter.lengths[row] for drafter in view.drafters]
+        if number < 0
+        else [view.drafters[number].lengths[row]]
+    )
     return Decision(
         step=step,
         num_rows=view.num_rows,
@@ -109,24 +133,31 @@ def _explain(header: "LogHeader", request: int, decisions: list[Decision]) -> No
     from rich.table import Table
 
     console = Console()
-    verified, accepted = (sum(getattr(each, name) for each in decisions) for name in ("verified", "accepted"))
+    verified, accepted = (
+        sum(getattr(each, name) for each in decisions) for name in ("verified", "accepted")
+    )
     console.print(
         f"Request {request}, policy {header.policy}: {len(decisions)} decoding steps, "
-        f"{len(decisions) + accepted} tokens; of {verified} verified draft tokens {accepted} were accepted.",
+        f"{len(decisions) + accepted} tokens; of {verified} verified draft tokens {accepted} were "
+        "accepted.",
         highlight=False,
     )
     for name, some in _by_drafter(decisions):
         lengths = sorted(each.length for each in some)
         print(
             f"  {name}: in {len(some)} steps, {lengths[0]} to {lengths[-1]} tokens; expected "
-            f"{sum(each.expected for each in some):.0f} of them, accepted {sum(each.accepted for each in some)}"
+            f"{sum(each.expected for each in some):.0f} of them, accepted "
+            f"{sum(each.accepted for each in some)}"
         )
     table = Table("steps", "requests", "draft", "accepted", "tokens/s", "why", box=SIMPLE)
     lines = list(_lines(header.policy, decisions))
     for line in lines[-MAX_LISTED:]:
         table.add_row(*line)
     if len(lines) > MAX_LISTED:
-        print(f"The last {MAX_LISTED} of {len(lines)} lines; steps in a row with the same decision share one:")
+        print(
+            f"The last {MAX_LISTED} of {len(lines)} lines; steps in a row with the same decision "
+            "share one:"
+        )
     console.print(table)
     print(LEGEND)
 
@@ -138,7 +169,9 @@ def _by_drafter(decisions: list[Decision]) -> list[tuple[str, list[Decision]]]:
 
 def _lines(policy: str, decisions: list[Decision]) -> Iterator[tuple[str, ...]]:
     """A line of the table for steps in a row with the same decision."""
-    for (length, drafter, reason), spell in groupby(decisions, key=lambda d: (d.length, d.drafter, d.why(policy))):
+    for (length, drafter, reason), spell in groupby(
+        decisions, key=lambda d: (d.length, d.drafter, d.why(policy))
+    ):
         some = list(spell)
         first, last = some[0].step, some[-1].step
         yield (
@@ -146,7 +179,8 @@ def _lines(policy: str, decisions: list[Decision]) -> Iterator[tuple[str, ...]]:
             _span([each.num_rows for each in some]),
             f"{length} by {drafter}" if length else "none",
             f"{sum(each.accepted for each in some)} of {sum(each.verified for each in some)}",
-            f"{_mean([each.goodput for each in some]):.0f} ({_mean([each.off_goodput for each in some]):.0f})",
+            f"{_mean([each.goodput for each in some]):.0f} "
+            f"({_mean([each.off_goodput for each in some]):.0f})",
             reason,
         )
 
@@ -158,14 +192,21 @@ def _list_requests(records: "Iterable[DecisionRecord]") -> None:
     totals: dict[int, list[int]] = {}
     for record in records:
         columns = record.view.request_ids, record.outcome.verified, record.outcome.accepted
-        for request, verified, accepted in zip(*(column.tolist() for column in columns), strict=True):
+        for request, verified, accepted in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             counts = totals.setdefault(request, [0, 0, 0])
             counts[:] = counts[0] + 1, counts[1] + verified, counts[2] + accepted
     table = Table("request", "steps", "tokens", "verified", "accepted", "tokens/step")
     for request, (steps, verified, accepted) in list(totals.items())[-MAX_LISTED:]:
         tokens = steps + accepted
-        table.add_row(*map(str, (request, steps, tokens, verified, accepted)), f"{tokens / steps:.2f}")
-    print(f"{len(totals)} requests" + (f", the last {MAX_LISTED}:" if len(totals) > MAX_LISTED else ""))
+        table.add_row(
+            *map(str, (request, steps, tokens, verified, accepted)), f"{tokens / steps:.2f}"
+        )
+    print(
+        f"{len(totals)} requests"
+        + (f", the last {MAX_LISTED}:" if len(totals) > MAX_LISTED else "")
+    )
     Console().print(table)
 
 

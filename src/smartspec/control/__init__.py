@@ -1,4 +1,5 @@
-"""The controller: numpy only, no clock, no output. A host calls it twice a step, then gives it the outcome.
+"""The controller: numpy only, no clock, no output. A host calls it twice a step, then gives it the
+outcome.
 
     controller = Controller("goodput", 8, LatencyModel(CostCurve.linear(0.04, 0.002)),
                             drafters=(DrafterSpec("ngram", match_lengths=(0, 3)),))
@@ -7,10 +8,10 @@
     controller.learn(plan, outcome)      # Outcome: accepted tokens and measured times; any number of steps later
     controller.end(request_id)
 
-DrafterSpec describes a drafter, DrafterView its drafts in a step; examples/embed_controller.py is a whole host.
-SafeController wraps a controller for production: whatever fails in it, the host goes on without drafts. Names that are
-not here are internal.
-"""
+DrafterSpec describes a drafter, DrafterView its drafts in a step; examples/embed_controller.py is a
+whole host. SafeController wraps a controller for production: whatever fails in it, the host goes on
+without drafts. Names that are not here are internal.
+"""  # noqa: E501
 
 from smartspec.control.acceptance.class_ids import ClassIds
 from smartspec.control.controller import Controller

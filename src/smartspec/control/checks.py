@@ -1,7 +1,7 @@
 """Checks of input that cannot be true: problems of a step's view, or of its outcome.
 
-A problem is one line: its kind, a colon, and a sentence that names the value. A host may raise it, or count it by kind
-and go on.
+A problem is one line: its kind, a colon, and a sentence that names the value. A host may raise it,
+or count it by kind and go on.
 """
 
 from math import isfinite
@@ -13,7 +13,13 @@ from smartspec.control.records import BatchView, FreeTests, Outcome
 NO_STEP_BEFORE = -float("inf")
 _DRAFTER_COUNTS = ("lengths", "match_lengths", "lag")
 _VIEW_COUNTS = ("context_tokens", "max_draft_tokens")
-_STEP_COUNTS = ("num_waiting", "num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
+_STEP_COUNTS = (
+    "num_waiting",
+    "num_prefills",
+    "prefill_tokens",
+    "prefill_context_tokens",
+    "prefill_attended_tokens",
+)
 _FEEDBACK_COUNTS = ("drafted", "verified", "tested", "accepted")
 
 
@@ -24,11 +30,12 @@ def first_problem(
     max_draft_tokens: int | None = None,
     num_drafters: int | None = None,
 ) -> str | None:
-    """Return the first problem of a view that is to be planned or, if an outcome is given, of that outcome; None if
-    there is none.
+    """Return the first problem of a view that is to be planned or, if an outcome is given, of that
+    outcome; None if there is none.
 
-    view: with an outcome, the view it was planned for (None: there is none). last_now: seconds, when the step before
-    began. max_draft_tokens: K, the longest draft that is configured. num_drafters: drafters there are (None: any).
+    view: with an outcome, the view it was planned for (None: there is none). last_now: seconds,
+    when the step before began. max_draft_tokens: K, the longest draft that is configured.
+    num_drafters: drafters there are (None: any).
     """
     if outcome is None:
         assert view is not None, "there is neither a view nor an outcome to check"
@@ -45,15 +52,18 @@ def _view_problem(view: BatchView, last_now: float, num_drafters: int | None) ->
     if not isfinite(view.now):
         return f"clock: now is {view.now}, it must be finite"
     if view.now < last_now:
-        return f"clock: now is {view.now}, before {last_now} of the last step; it must not go backwards"
+        return (
+            f"clock: now is {view.now}, before {last_now} of the last step; it must not go "
+            "backwards"
+        )
     if num_drafters is not None and len(view.drafters) != num_drafters:
         return f"drafter: the view has {len(view.drafters)} drafters, the controller {num_drafters}"
     return None if _is_sound(view) else _columns_problem(view)
 
 
 def _is_sound(view: BatchView) -> bool:
-    """True if a view is sound. It takes few operations, because many steps are checked. _columns_problem decides about
-    views that are not sound here."""
+    """True if a view is sound. It takes few operations, because many steps are checked.
+    _columns_problem decides about views that are not sound here."""
     targets = view.extras.get("tpot_targets")
     columns = [view.weights, view.class_ids, view.context_tokens, view.max_draft_tokens]
     for drafter in view.drafters:
@@ -64,11 +74,18 @@ def _is_sound(view: BatchView) -> bool:
         return False
     return (
         numbers.shape == (len(columns), view.num_rows)
-        # A NaN is the least and the largest, and compares as false. min() and max() have far more code around them.
-        and (not view.num_rows or 0 <= numbers.item(numbers.argmin()) <= numbers.item(numbers.argmax()) < np.inf)
+        # A NaN is the least and the largest, and compares as false. min() and max() have far more
+        # code around them.
+        and (
+            not view.num_rows
+            or 0 <= numbers.item(numbers.argmin()) <= numbers.item(numbers.argmax()) < np.inf
+        )
         and all([getattr(view, name) >= 0 for name in _STEP_COUNTS])
         and len(set(view.request_ids.tolist())) == view.num_rows
-        and (targets is None or (np.shape(targets) == (view.num_rows,) and targets.min(initial=np.inf) > 0))
+        and (
+            targets is None
+            or (np.shape(targets) == (view.num_rows,) and targets.min(initial=np.inf) > 0)
+        )
     )
 
 
@@ -81,7 +98,9 @@ def _options(view: BatchView) -> dict[str, np.ndarray]:
 def _columns_problem(view: BatchView) -> str | None:
     columns = {name: getattr(view, name) for name in _VIEW_COUNTS}
     for number, drafter in enumerate(view.drafters):
-        columns |= {f"drafters[{number}].{name}": getattr(drafter, name) for name in _DRAFTER_COUNTS}
+        columns |= {
+            f"drafters[{number}].{name}": getattr(drafter, name) for name in _DRAFTER_COUNTS
+        }
     per_row = columns | _options(view)
     if problem := _shape_problem(per_row, view.num_rows):
         return problem
@@ -97,26 +116,43 @@ def _columns_problem(view: BatchView) -> str | None:
     return None
 
 
-def _outcome_problem(planned: BatchView | None, outcome: Outcome, max_draft_tokens: int | None) -> str | None:
+def _outcome_problem(
+    planned: BatchView | None, outcome: Outcome, max_draft_tokens: int | None
+) -> str | None:
     if problem := _seconds_problem(outcome):
         return problem
     if outcome.view is not planned and (problem := _other_requests(planned, outcome.view)):
         return problem
-    if not _has_sound_rows(outcome, max_draft_tokens) and (problem := _rows_problem(outcome, max_draft_tokens)):
+    if not _has_sound_rows(outcome, max_draft_tokens) and (
+        problem := _rows_problem(outcome, max_draft_tokens)
+    ):
         return problem
     most = outcome.view.num_rows + outcome.view.num_prefills + sum(outcome.accepted.tolist())
     if not 0 <= outcome.num_emitted <= most:
-        return f"count: num_emitted is {outcome.num_emitted}, accepted drafts and prefills allow 0 to {most}"
+        return (
+            f"count: num_emitted is {outcome.num_emitted}, accepted drafts and prefills allow 0 to "
+            f"{most}"
+        )
     return None
 
 
 def _has_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
-    """True if all columns are sound. It takes one pass over the rows, because many steps are checked. If False,
-    _rows_problem checks each column."""
+    """True if all columns are sound. It takes one pass over the rows, because many steps are
+    checked. If False, _rows_problem checks each column."""
     longest = np.inf if max_draft_tokens is None else max_draft_tokens
     num_drafters, shape = len(outcome.view.drafters), (outcome.view.num_rows,)
-    columns = [outcome.drafted, outcome.verified, outcome.tested, outcome.accepted, outcome.plan.drafter]
-    free = [column for each in outcome.free_tests for column in (each.position, each.tested, each.matched)]
+    columns = [
+        outcome.drafted,
+        outcome.verified,
+        outcome.tested,
+        outcome.accepted,
+        outcome.plan.drafter,
+    ]
+    free = [
+        column
+        for each in outcome.free_tests
+        for column in (each.position, each.tested, each.matched)
+    ]
     if not all([getattr(column, "shape", None) == shape for column in (*columns, *free)]):
         return False
     rows = zip(*[column.tolist() for column in columns], strict=True)
@@ -132,7 +168,9 @@ def _has_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
 
 def _rows_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
     columns = {name: getattr(outcome, name) for name in _FEEDBACK_COUNTS}
-    if problem := _shape_problem(columns, outcome.view.num_rows) or _contradiction(*columns.values()):
+    if problem := _shape_problem(columns, outcome.view.num_rows) or _contradiction(
+        *columns.values()
+    ):
         return problem
     if outcome.verified.any() and (problem := _unknown_drafter(outcome)):
         return problem
@@ -148,12 +186,19 @@ def _unknown_drafter(outcome: Outcome) -> str | None:
     num_drafters, drafter = len(outcome.view.drafters), outcome.plan.drafter
     if not (wrong := (outcome.verified > 0) & ((drafter < 0) | (drafter >= num_drafters))).any():
         return None
-    return f"drafter: tokens of drafters {drafter[wrong].tolist()} were verified, there are {num_drafters}"
+    return (
+        f"drafter: tokens of drafters {drafter[wrong].tolist()} were verified, there are "
+        f"{num_drafters}"
+    )
 
 
 def _seconds_problem(outcome: Outcome) -> str | None:
     seconds = outcome.seconds
-    for name, value in (("draft", seconds.draft), ("target", seconds.target), ("host", seconds.host)):
+    for name, value in (
+        ("draft", seconds.draft),
+        ("target", seconds.target),
+        ("host", seconds.host),
+    ):
         if not 0 <= value < float("inf"):
             return f"seconds: {name} seconds are {value}, they must be finite and not negative"
     return "seconds: target seconds are 0.0, a pass takes time" if seconds.target == 0 else None
@@ -166,7 +211,11 @@ def _other_requests(planned: BatchView | None, view: BatchView) -> str | None:
     expected = planned.request_ids.tolist()
     if unknown := sorted(set(ids) - set(expected)):
         return f"request: ids {unknown} were not in the step that was planned"
-    return None if ids == expected else f"request: outcome is about ids {ids}, planned were {expected}, in this order"
+    return (
+        None
+        if ids == expected
+        else f"request: outcome is about ids {ids}, planned were {expected}, in this order"
+    )
 
 
 def _shape_problem(columns: dict[str, np.ndarray], num_rows: int) -> str | None:
@@ -182,7 +231,9 @@ def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -
             return f"count: {name} is {value}, it must not be negative"
     if np.concatenate(list(columns.values())).min(initial=0) >= 0:
         return None
-    name, column = next((name, column) for name, column in columns.items() if not (column >= 0).all())
+    name, column = next(
+        (name, column) for name, column in columns.items() if not (column >= 0).all()
+    )
     return f"count: {name} are {column.tolist()}, they must not be negative"
 
 
@@ -197,23 +248,35 @@ def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str |
         if not is_sound.all():
             row = int(is_sound.argmin())
             return (
-                f"count: free_tests[{number}], row {row}: matched {free.matched[row]} of {free.tested[row]} tested at "
-                f"{free.position[row]}; it must be 0 <= matched <= tested, at a position of a draft"
+                f"count: free_tests[{number}], row {row}: matched {free.matched[row]} of "
+                f"{free.tested[row]} tested at {free.position[row]}; it must be 0 <= matched <= "
+                "tested, at a position of a draft"
             )
     return None
 
 
 def _has_sound_counts(free: FreeTests, longest: float) -> bool:
     rows = zip(free.position.tolist(), free.tested.tolist(), free.matched.tolist(), strict=True)
-    return all([0 <= matched <= tested and 0 <= position < longest for position, tested, matched in rows])
+    return all(
+        [0 <= matched <= tested and 0 <= position < longest for position, tested, matched in rows]
+    )
 
 
-def _contradiction(drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray) -> str | None:
-    is_sound = (tested >= 0) & (accepted >= 0) & (tested <= verified) & (accepted <= verified) & (verified <= drafted)
+def _contradiction(
+    drafted: np.ndarray, verified: np.ndarray, tested: np.ndarray, accepted: np.ndarray
+) -> str | None:
+    is_sound = (
+        (tested >= 0)
+        & (accepted >= 0)
+        & (tested <= verified)
+        & (accepted <= verified)
+        & (verified <= drafted)
+    )
     if is_sound.all():
         return None
     row = int(is_sound.argmin())
     return (
-        f"count: row {row} has drafted {drafted[row]}, verified {verified[row]}, tested {tested[row]}, accepted "
-        f"{accepted[row]}; it must be 0 <= tested, accepted <= verified <= drafted"
+        f"count: row {row} has drafted {drafted[row]}, verified {verified[row]}, tested "
+        f"{tested[row]}, accepted {accepted[row]}; it must be 0 <= tested, accepted <= verified <= "
+        "drafted"
     )

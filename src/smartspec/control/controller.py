@@ -1,5 +1,5 @@
-"""The controller: it plans draft lengths from estimates, and learns from outcomes. It reads no clock and prints
-nothing."""
+"""The controller: it plans draft lengths from estimates, and learns from outcomes. It reads no
+clock and prints nothing."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -16,11 +16,20 @@ from smartspec.control.log.decision import DecisionRecord, decision_record
 from smartspec.control.planning import expected_accepted, no_drafts
 from smartspec.control.policy import Policy
 from smartspec.control.policy_names import parse_policy
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, Outcome, Plan, of_drafter, with_fields
+from smartspec.control.records import (
+    BatchView,
+    Drafted,
+    DrafterSpec,
+    Outcome,
+    Plan,
+    of_drafter,
+    with_fields,
+)
 from smartspec.control.what_if import planned_goodput, uniform_goodput
 
 NUM_DECISIONS = 20
-# Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong from the start.
+# Steps at the start whose input is checked, and one of so many later ones: a wrong host is wrong
+# from the start.
 CHECKED_STEPS = 128
 
 
@@ -33,14 +42,14 @@ class _Finished:
 
 
 class Controller:
-    """Decides in every step the number of draft tokens of each request. It learns from a few steps at a time, with any
-    policy.
+    """Decides in every step the number of draft tokens of each request. It learns from a few steps
+    at a time, with any policy.
 
-    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: the longest draft of a request (K), at
-    least 1. drafters: those the host has, in the order of their numbers. strict: input that cannot be true raises
-    ValueError naming the value. Otherwise it is counted by kind (num_ignored): such a view gets no drafts, and such an
-    outcome is not learned from. ValueError on an unknown policy, a bad length, or a drafter that the latency model does
-    not fit.
+    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: the longest draft
+    of a request (K), at least 1. drafters: those the host has, in the order of their numbers.
+    strict: input that cannot be true raises ValueError naming the value. Otherwise it is counted by
+    kind (num_ignored): such a view gets no drafts, and such an outcome is not learned from.
+    ValueError on an unknown policy, a bad length, or a drafter that the latency model does not fit.
     """
 
     def __init__(
@@ -53,7 +62,10 @@ class Controller:
         strict: bool = False,
     ):
         if max_draft_tokens < 1:
-            raise ValueError(f"max_draft_tokens is {max_draft_tokens}: use at least 1; policy 'off' turns drafts off")
+            raise ValueError(
+                f"max_draft_tokens is {max_draft_tokens}: use at least 1; policy 'off' turns "
+                "drafts off"
+            )
         self.policy = parse_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
         self.policy_name = policy if isinstance(policy, str) else type(policy).__name__.lower()
         self.max_draft_tokens = max_draft_tokens
@@ -62,13 +74,15 @@ class Controller:
         self._acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
         self._unlearned: list[_Finished] = []
         self._ended: list[int] = []  # requests that ended since something was last learned
-        self.on_record: Callable[[DecisionRecord], None] | None = None  # called with the record of each finished step
+        # called with the record of each finished step
+        self.on_record: Callable[[DecisionRecord], None] | None = None
         self.num_ignored: Counter[str] = Counter()
         self.drafters = drafters
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._num_plans = self._num_learned = 0
-        self._predicted: PredictedSeconds | None = None  # of the last step; None where there was no prediction
+        # of the last step; None where there was no prediction
+        self._predicted: PredictedSeconds | None = None
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
     @property
@@ -84,17 +98,21 @@ class Controller:
         return self._acceptance
 
     def plan(self, view: BatchView) -> Plan:
-        """Return the number of draft tokens to make for each row, and the drafters. If all are 0, no drafter needs to
-        run."""
+        """Return the number of draft tokens to make for each row, and the drafters. If all are 0,
+        no drafter needs to run."""
         queried = not view.queries or self.policy.queries(view.num_rows)
         view = view.queried(queried)
         last_now, self._last_now = self._last_now, view.now
         self._num_plans += 1
-        if self._is_checked and self._refuse(first_problem(view, last_now=last_now, num_drafters=len(self.drafters))):
+        if self._is_checked and self._refuse(
+            first_problem(view, last_now=last_now, num_drafters=len(self.drafters))
+        ):
             return no_drafts(view.num_rows)
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
-        estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance, self._num_learned)
+        estimates = EstimatesOfView(
+            self.drafters, view, self._latency, self._acceptance, self._num_learned
+        )
         plan = self.policy.plan(view, estimates)
         survival = plan.survival
         if survival is None and not plan.is_whole:
@@ -102,9 +120,11 @@ class Controller:
         return with_fields(plan, view=view, queried=queried, survival=survival)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
-        """Return the number of drafted tokens to verify: int [R], never more than planned or drafted.
+        """Return the number of drafted tokens to verify: int [R], never more than planned or
+        drafted.
 
-        Nothing here may depend on sampled tokens: to drop a token for its own probability would bias the output.
+        Nothing here may depend on sampled tokens: to drop a token for its own probability would
+        bias the output.
         """
         if not any(drafted.lengths.tolist()):
             return drafted.lengths
@@ -117,10 +137,13 @@ class Controller:
         return np.minimum(keep, self.policy.cut(plan, drafted, survival))
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Learn from the outcome of a plan, any number of steps later and in any order. Learning takes several steps
-        together: policy.learn_steps of them."""
-        is_checked = self._is_checked or plan.view is None  # the outcome of a refused view may come in a later step
-        if is_checked and self._refuse(first_problem(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)):
+        """Learn from the outcome of a plan, any number of steps later and in any order. Learning
+        takes several steps together: policy.learn_steps of them."""
+        # the outcome of a refused view may come in a later step
+        is_checked = self._is_checked or plan.view is None
+        if is_checked and self._refuse(
+            first_problem(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)
+        ):
             return
         step = _Finished(plan, outcome)
         self._history.append(step)
@@ -134,12 +157,16 @@ class Controller:
         assert plan.view is not None, "an outcome without a plan is refused"
         self.policy.learn(plan, outcome)
 
-    def expect_acceptance(self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
-        """Begin with acceptance of a drafter that was measured elsewhere, see AcceptanceEstimator.expect."""
+    def expect_acceptance(
+        self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]
+    ) -> None:
+        """Begin with acceptance of a drafter that was measured elsewhere, see
+        AcceptanceEstimator.expect."""
         self.acceptance.expect(drafter, acceptance, tested)
 
     def forget_acceptance(self) -> None:
-        """Forget how often drafts are accepted, as the target's weights have changed. Estimates of time stay."""
+        """Forget how often drafts are accepted, as the target's weights have changed. Estimates of
+        time stay."""
         self._learn()
         self._acceptance = AcceptanceEstimator(self.max_draft_tokens, self.drafters)
         self._num_learned += 1
@@ -151,19 +178,22 @@ class Controller:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """The time that was predicted for the last finished step, in seconds. None where there is no prediction: it
-        takes time of the host, so there is one each time that something is learned."""
+        """The time that was predicted for the last finished step, in seconds. None where there is
+        no prediction: it takes time of the host, so there is one each time that something is
+        learned."""
         return None if self._predicted is None else self._predicted.total
 
     def use_latency(self, latency: LatencyModel) -> None:
-        """Replace all estimates of time by a new profile. ValueError where it does not fit the drafters."""
+        """Replace all estimates of time by a new profile. ValueError where it does not fit the
+        drafters."""
         latency.use_drafters(self.drafters)
         self._learn()
         self._latency = latency
         self._num_learned += 1
 
     def state(self) -> dict:
-        """Return, JSON-able, policy, estimates, cost model, the last decisions and their outcomes."""
+        """Return, JSON-able, policy, estimates, cost model, the last decisions and their
+        outcomes."""
         # This comes first: the estimates below learn from the last steps.
         decisions = [self._record(step).summary() for step in self._history]
         return {
@@ -179,19 +209,24 @@ class Controller:
         }
 
     def explain(self) -> dict | None:
-        """Return, JSON-able, the decision of the last finished step, queried (True if drafters were queried), and
-        what_if, see _what_if. None before the first step. Call it between steps: it changes nothing."""
+        """Return, JSON-able, the decision of the last finished step, queried (True if drafters were
+        queried), and what_if, see _what_if. None before the first step. Call it between steps: it
+        changes nothing."""
         if not self._history:
             return None
         step = self._history[-1]
-        return self._record(step).summary() | {"queried": step.plan.queried, "what_if": self._what_if()}
+        return self._record(step).summary() | {
+            "queried": step.plan.queried,
+            "what_if": self._what_if(),
+        }
 
     def _what_if(self) -> dict | None:
-        """Return the expected goodput of a batch as planned, and with 0, 1, ..., K draft tokens for every request, by
-        the present estimates.
+        """Return the expected goodput of a batch as planned, and with 0, 1, ..., K draft tokens for
+        every request, by the present estimates.
 
-        The batch is that of the last step with drafts to choose from, as most steps have none where drafts do not pay.
-        steps_ago: 0 for the last step. None where the last NUM_DECISIONS steps had none."""
+        The batch is that of the last step with drafts to choose from, as most steps have none where
+        drafts do not pay. steps_ago: 0 for the last step. None where the last NUM_DECISIONS steps
+        had none."""
         for steps_ago, step in enumerate(reversed(self._history)):
             view = _view_of(step.plan)
             if view.has_drafts:
@@ -205,17 +240,24 @@ class Controller:
     @property
     def _is_checked(self) -> bool:
         """True if the input of this step is checked."""
-        return self._strict or self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS == 0
+        return (
+            self._strict or self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS == 0
+        )
 
     @property
     def _can_learn(self) -> bool:
-        """True if estimates learn from this step. Where the policy uses no estimates, they learn from few steps, for
-        people who watch the server."""
-        is_watched = self._num_plans <= CHECKED_STEPS or self._num_plans % CHECKED_STEPS < self.policy.learn_steps
+        """True if estimates learn from this step. Where the policy uses no estimates, they learn
+        from few steps, for people who watch the server."""
+        is_watched = (
+            self._num_plans <= CHECKED_STEPS
+            or self._num_plans % CHECKED_STEPS < self.policy.learn_steps
+        )
         return is_watched or self.policy.uses_estimates
 
     def _predict(self, step: _Finished) -> PredictedSeconds:
-        return self._latency.predict(step.outcome.view, step.outcome.as_drafted(), step.outcome.verified)
+        return self._latency.predict(
+            step.outcome.view, step.outcome.as_drafted(), step.outcome.verified
+        )
 
     def _refuse(self, problem: str | None) -> bool:
         """Count the problem, and return True if there is one. ValueError in strict mode."""
@@ -226,19 +268,27 @@ class Controller:
         self.num_ignored[kind_of(problem)] += 1
         return True
 
-    def _survival(self, plan: Plan, confidence: np.ndarray | None, parents: np.ndarray | None) -> np.ndarray:
-        """Return the survival of the drafts of a plan as they were made: float [R, K]. confidence, parents: as in
-        Drafted."""
+    def _survival(
+        self, plan: Plan, confidence: np.ndarray | None, parents: np.ndarray | None
+    ) -> np.ndarray:
+        """Return the survival of the drafts of a plan as they were made: float [R, K]. confidence,
+        parents: as in Drafted."""
         if confidence is not None:
-            return self._acceptance.survival_given_confidence(_view_of(plan), plan.drafter, confidence, parents)
+            return self._acceptance.survival_given_confidence(
+                _view_of(plan), plan.drafter, confidence, parents
+            )
         if plan.survival is not None:
             return plan.survival
         return of_drafter(self._acceptance.survival(_view_of(plan)), plan.drafter)
 
     def _record(self, step: _Finished) -> DecisionRecord:
-        """Return the record of a step, for people, logs and replays. Survival and time are by the present estimates."""
+        """Return the record of a step, for people, logs and replays. Survival and time are by the
+        present estimates."""
         plan, view, outcome = step.plan, _view_of(step.plan), step.outcome
-        survival, predicted = self._survival(plan, outcome.confidence, outcome.parents), self._predict(step)
+        survival, predicted = (
+            self._survival(plan, outcome.confidence, outcome.parents),
+            self._predict(step),
+        )
         return decision_record(
             view,
             plan,
@@ -268,6 +318,6 @@ def _view_of(plan: Plan) -> BatchView:
 
 
 def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:
-    """Return the (weighted) tokens that the decoding requests are expected to emit. verified: int [R], draft tokens of
-    each."""
+    """Return the (weighted) tokens that the decoding requests are expected to emit. verified: int
+    [R], draft tokens of each."""
     return float(view.weights @ (1.0 + expected_accepted(survival, verified)))

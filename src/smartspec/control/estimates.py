@@ -12,7 +12,8 @@ from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, of
 
 
 class Acceptance(Protocol):
-    """Estimates that a policy may use beside the survival of drafts: see acceptance.estimator.AcceptanceEstimator."""
+    """Estimates that a policy may use beside the survival of drafts: see
+    acceptance.estimator.AcceptanceEstimator."""
 
     max_draft_tokens: int
 
@@ -21,7 +22,9 @@ class Acceptance(Protocol):
 
     def has_confidence(self, drafter: int) -> bool: ...
 
-    def odds_given_confidence(self, drafter: int, history: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def odds_given_confidence(
+        self, drafter: int, history: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]: ...
 
     def survival(self, view: BatchView) -> np.ndarray: ...
 
@@ -36,9 +39,13 @@ class Latency(Protocol):
 
     def off_seconds(self, view: BatchView) -> float: ...
 
-    def profiled_seconds(self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float) -> np.ndarray: ...
+    def profiled_seconds(
+        self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float
+    ) -> np.ndarray: ...
 
-    def draft_seconds(self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1) -> np.ndarray: ...
+    def draft_seconds(
+        self, view: BatchView, drafter: np.ndarray, max_depth: int, width: int = 1
+    ) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -46,20 +53,24 @@ class Estimates:
     """The estimates that a decision is made from, for R rows and D drafters."""
 
     drafters: tuple[DrafterSpec, ...]
-    # float [D, R, K], by drafter, the probability that the j-th node of a row's draft is reached and accepted (of a
-    # chain: that the first j tokens all are).
+    # float [D, R, K], by drafter, the probability that the j-th node of a row's draft is reached
+    # and accepted (of a chain: that the first j tokens all are).
     survival: np.ndarray
     latency: Latency
-    acceptance: Acceptance | None = None  # the estimator of survival, None where there is none (perfect estimates)
+    # the estimator of survival, None where there is none (perfect estimates)
+    acceptance: Acceptance | None = None
     width: int = 1  # of drafts that would be made in passes, see Plan
-    depths: np.ndarray | None = None  # int [D, R, K], passes that each node of them takes, None where all are chains
-    # For the drafters that make trees, by number: float [ranks], the chance that a node's second, third, ... child is
-    # right where its first is wrong. Without them only chains can be planned.
+    # int [D, R, K], passes that each node of them takes, None where all are chains
+    depths: np.ndarray | None = None
+    # For the drafters that make trees, by number: float [ranks], the chance that a node's second,
+    # third, ... child is right where its first is wrong. Without them only chains can be planned.
     rank_chances: Mapping[int, np.ndarray] = field(default_factory=dict)
-    num_learned: int | None = None  # times that the estimators have learned, None where that is not known
+    # times that the estimators have learned, None where that is not known
+    num_learned: int | None = None
 
     def of_width(self, width: int) -> "Estimates":
-        """Return the same estimates where drafters that make trees make them so wide; itself where there are none."""
+        """Return the same estimates where drafters that make trees make them so wide; itself where
+        there are none."""
         if width == self.width or not self.rank_chances:
             return self
         if width not in self._by_width:
@@ -74,17 +85,23 @@ class Estimates:
         survival = self.survival.copy()
         depths = np.broadcast_to(np.arange(1, self.max_draft_tokens + 1), survival.shape).copy()
         for number, chances in self.rank_chances.items():
-            survival[number], depths[number] = expected_trees(self.survival[number], chances[: width - 1])
+            survival[number], depths[number] = expected_trees(
+                self.survival[number], chances[: width - 1]
+            )
             survival[number, :, MAX_TREE_NODES:] = 0.0
         return self.with_survival(survival, width, depths)
 
-    def with_survival(self, survival: np.ndarray, width: int = 1, depths: np.ndarray | None = None) -> "Estimates":
+    def with_survival(
+        self, survival: np.ndarray, width: int = 1, depths: np.ndarray | None = None
+    ) -> "Estimates":
         """Return the same estimates with another survival of drafts."""
-        return Estimates(self.drafters, survival, self.latency, self.acceptance, width, depths, self.rank_chances)
+        return Estimates(
+            self.drafters, survival, self.latency, self.acceptance, width, depths, self.rank_chances
+        )
 
     def passes_of(self, drafter: np.ndarray) -> np.ndarray:
-        """Return the passes that the j-th node of each row's draft takes, 0 where it needs none: int [R, K]. drafter:
-        int [R]."""
+        """Return the passes that the j-th node of each row's draft takes, 0 where it needs none:
+        int [R, K]. drafter: int [R]."""
         positions = np.arange(1, self.max_draft_tokens + 1)
         passes = positions if self.depths is None else of_drafter(self.depths, drafter)
         return self.has_passes(drafter)[:, None] * passes
@@ -94,12 +111,14 @@ class Estimates:
         return of_drafter(self.survival, drafter)
 
     def has_passes(self, drafter: np.ndarray) -> np.ndarray:
-        """Return True for each row whose drafter (int [R]) makes drafts in passes of a model: bool [R]."""
+        """Return True for each row whose drafter (int [R]) makes drafts in passes of a model: bool
+        [R]."""
         return self._has_passes[drafter]
 
     @cached_property
     def _has_passes(self) -> np.ndarray:
-        return np.array([*(drafter.has_passes for drafter in self.drafters), False])  # the last: of no drafter, -1
+        # the last: of no drafter, -1
+        return np.array([*(drafter.has_passes for drafter in self.drafters), False])
 
     @cached_property
     def models(self) -> list[int]:
@@ -112,7 +131,8 @@ class Estimates:
 
 
 class EstimatesOfView(Estimates):
-    """The estimates of a step. Survival is computed when it is first needed: for a few drafts that exist, it is not."""
+    """The estimates of a step. Survival is computed when it is first needed: for a few drafts that
+    exist, it is not."""
 
     acceptance: Acceptance
     _view: BatchView
@@ -125,7 +145,9 @@ class EstimatesOfView(Estimates):
         acceptance: Acceptance,
         num_learned: int | None = None,
     ):
-        self.__dict__.update(drafters=drafters, latency=latency, acceptance=acceptance, depths=None, _view=view)
+        self.__dict__.update(
+            drafters=drafters, latency=latency, acceptance=acceptance, depths=None, _view=view
+        )
         self.__dict__.update(num_learned=num_learned)
 
     @cached_property

@@ -126,8 +126,8 @@ class Guard:
         is_known = num >= LEAST_STEPS and any(ratio.mean for ratio in self._ratio.values())
         if is_known and total > max(TOLERANCE * time, SIGNIFICANCE * spread):
             self._reason = (
-                f"the last {num:.0f} speculative steps lost {total / time:.1%} of their time against "
-                f"plain decoding: no drafts for {self._pause} steps"
+                f"the last {num:.0f} speculative steps lost {total / time:.1%} of their time "
+                f"against plain decoding: no drafts for {self._pause} steps"
             )
             self._left, self._pause = self._pause, min(2 * self._pause, 16 * MEMORY)
             self._sums, self._size, self.num_trips = (

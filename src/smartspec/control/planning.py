@@ -1,4 +1,5 @@
-"""What policies share: who drafts for a row, how long its draft may be, and what a step has room for."""
+"""What policies share: who drafts for a row, how long its draft may be, and what a step has room
+for."""
 
 from functools import lru_cache
 
@@ -28,14 +29,20 @@ def length_caps(view: BatchView, drafter: np.ndarray, max_draft_tokens: int) -> 
 
 
 def drafter_yields(view: BatchView, estimates: Estimates) -> np.ndarray:
-    """Return the tokens expected to be accepted of the longest draft that each drafter can make: float [D, R]."""
+    """Return the tokens expected to be accepted of the longest draft that each drafter can make:
+    float [D, R]."""
     caps = np.minimum(view.draft_lengths, np.maximum(view.max_draft_tokens, 0))
-    return (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(axis=2)
+    return (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(
+        axis=2
+    )
 
 
-def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray | None = None) -> np.ndarray:
-    """Return the usual drafter of each row: int [R]. It is a model-free one where one has a draft, because it is free,
-    else one with passes. Of several it is that of largest yield. yields: see drafter_yields; -1 excludes a drafter."""
+def model_free_first(
+    view: BatchView, estimates: Estimates, yields: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the usual drafter of each row: int [R]. It is a model-free one where one has a draft,
+    because it is free, else one with passes. Of several it is that of largest yield. yields: see
+    drafter_yields; -1 excludes a drafter."""
     if len(estimates.drafters) < 2 and yields is None:
         return no_drafter(view.num_rows) + len(estimates.drafters)
     yields = drafter_yields(view, estimates) if yields is None else yields
@@ -45,15 +52,17 @@ def model_free_first(view: BatchView, estimates: Estimates, yields: np.ndarray |
 
 
 def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the expected accepted tokens of drafts of these lengths (int [R]): float [R]. survival: float [R, K]."""
+    """Return the expected accepted tokens of drafts of these lengths (int [R]): float [R].
+    survival: float [R, K]."""
     return (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
 
 
 def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> Plan:
-    """Return the plan of drafts of these lengths (int [R], or one for all) from the usual drafter, cut to the longest
-    that each row can have.
+    """Return the plan of drafts of these lengths (int [R], or one for all) from the usual drafter,
+    cut to the longest that each row can have.
 
-    Where they exceed view.draft_token_budget together, the longest are cut, to one length for all that are cut.
+    Where they exceed view.draft_token_budget together, the longest are cut, to one length for all
+    that are cut.
     """
     drafter = model_free_first(view, estimates)
     cut = np.minimum(length_caps(view, drafter, estimates.max_draft_tokens), lengths)
@@ -65,15 +74,16 @@ def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray |
 
 
 def plan_by(drafter: np.ndarray, lengths: np.ndarray) -> Plan:
-    """Return the plan of drafts of these lengths by these drafters, both int [R]. Rows of length 0 have no drafter."""
+    """Return the plan of drafts of these lengths by these drafters, both int [R]. Rows of length 0
+    have no drafter."""
     return Plan(lengths=lengths, drafter=np.where(lengths > 0, drafter, -1))
 
 
 def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> BatchView:
-    """Return the view with weights (float [R]) of the same sum that fall with the tokens that a step
-    of the request is expected to emit, to the power of fairness: who drafts badly takes longer, and
-    waits for each token of its own. Without a draft model the weights stay: a row for which nothing
-    was found in this step is not a slow request."""
+    """Return the view with weights (float [R]) of the same sum that fall with the tokens that a
+    step of the request is expected to emit, to the power of fairness: who drafts badly takes
+    longer, and waits for each token of its own. Without a draft model the weights stay: a row for
+    which nothing was found in this step is not a slow request."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
     total = float(view.weights.sum())
     if not fairness or not models or view.num_rows < 2 or not total:
@@ -84,7 +94,8 @@ def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> Batc
 
 
 def within_budget(kept: np.ndarray, worth: np.ndarray, budget: int) -> np.ndarray:
-    """Return the kept tokens (bool [R, K]) of most worth (float [R, K]) that a step has room for."""
+    """Return the kept tokens (bool [R, K]) of most worth (float [R, K]) that a step has room
+    for."""
     if kept.sum() <= budget:
         return kept
     order = np.where(kept, -worth, 1.0).argsort(axis=None, kind="stable")[:budget]

@@ -1,6 +1,7 @@
 """A controller whose failures do not stop the engine: it keeps serving, without drafts.
 
-For production. Tests and strict use give EngineCore the bare controller, where an exception ends the step.
+For production. Tests and strict use give EngineCore the bare controller, where an exception ends
+the step.
 """
 
 from collections import Counter
@@ -14,16 +15,20 @@ from smartspec.control.planning import no_drafts
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan
 
 RETRY_STEPS = 100
-MAX_KINDS = 32  # texts of exceptions may hold numbers: beyond this many kinds they are counted together
+# texts of exceptions may hold numbers: beyond this many kinds they are counted together
+MAX_KINDS = 32
 
 
 class SafeController:
-    """Calls controller. If that raises, speculation is off for retry_steps steps; then it is called again.
+    """Calls controller. If that raises, speculation is off for retry_steps steps; then it is called
+    again.
 
     report: called with one line for every new kind of failure (type and text of the exception).
     """
 
-    def __init__(self, controller: Controller, report: Callable[[str], None], retry_steps: int = RETRY_STEPS):
+    def __init__(
+        self, controller: Controller, report: Callable[[str], None], retry_steps: int = RETRY_STEPS
+    ):
         self.controller = controller
         self.errors: Counter[str] = Counter()  # the number of failures of each kind
         self.num_errors = 0  # of all kinds; another thread may read it
@@ -52,7 +57,8 @@ class SafeController:
         return self._call(np.zeros_like(drafted.lengths), self.controller.cut, plan, drafted)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
-        """Pass on the outcome, unless the controller failed in this step or in the last retry_steps."""
+        """Pass on the outcome, unless the controller failed in this step or in the last
+        retry_steps."""
         self._call(None, self.controller.learn, plan, outcome)
 
     def use_latency(self, latency: LatencyModel) -> None:
@@ -64,7 +70,8 @@ class SafeController:
         self._call(None, self.controller.forget_acceptance)
 
     def end(self, request_id: int) -> None:
-        """Pass on the end of a request, always: a controller that recovers would else remember requests forever."""
+        """Pass on the end of a request, always: a controller that recovers would else remember
+        requests forever."""
         try:
             self.controller.end(request_id)
         except Exception as error:
@@ -77,7 +84,10 @@ class SafeController:
         except Exception as error:
             self._note(error)
             state = {}
-        return state | {"controller_errors": dict(self.errors), "steps_to_retry": self._steps_to_retry}
+        return state | {
+            "controller_errors": dict(self.errors),
+            "steps_to_retry": self._steps_to_retry,
+        }
 
     def explain(self) -> dict | None:
         """Return the controller's explanation, or None when it fails."""
@@ -88,7 +98,8 @@ class SafeController:
             return None
 
     def _call(self, fallback, function: Callable, *arguments):
-        """Return function(*arguments), or fallback when it raises or speculation is off after a failure."""
+        """Return function(*arguments), or fallback when it raises or speculation is off after a
+        failure."""
         if self._steps_to_retry:
             return fallback
         try:
@@ -104,7 +115,8 @@ class SafeController:
             kind = "other"
         if kind not in self.errors:
             self._report(
-                f"the controller failed ({kind}): serving without drafts, next try in {self._retry_steps} steps"
+                f"the controller failed ({kind}): serving without drafts, next try in "
+                f"{self._retry_steps} steps"
             )
         self.errors[kind] += 1
         self.num_errors += 1

@@ -1,4 +1,5 @@
-"""The expected goodput of other draft lengths for the batch of a step, for people who watch the server."""
+"""The expected goodput of other draft lengths for the batch of a step, for people who watch the
+server."""
 
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel
@@ -7,13 +8,18 @@ from smartspec.control.records import BatchView, Plan
 
 
 def uniform_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel) -> list[float]:
-    """Return the predicted (weighted) tokens per second of the batch if every request had a draft of 0, 1, ..., K
-    tokens, or its longest where that is shorter."""
+    """Return the predicted (weighted) tokens per second of the batch if every request had a draft
+    of 0, 1, ..., K tokens, or its longest where that is shorter."""
     lengths = range(estimates.max_draft_tokens + 1)
-    return [planned_goodput(view, estimates, latency, plan_of_lengths(view, estimates, length)) for length in lengths]
+    return [
+        planned_goodput(view, estimates, latency, plan_of_lengths(view, estimates, length))
+        for length in lengths
+    ]
 
 
-def planned_goodput(view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan) -> float:
+def planned_goodput(
+    view: BatchView, estimates: Estimates, latency: LatencyModel, plan: Plan
+) -> float:
     """Return the same of a plan."""
     survival = estimates.of_width(plan.width).survival_of(plan.drafter)
     tokens = view.weights @ (1.0 + expected_accepted(survival, plan.lengths))

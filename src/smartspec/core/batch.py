@@ -16,8 +16,10 @@ from smartspec.core.request import Request
 class Batch:
     """The ordinary tokens of a step."""
 
-    decoding: tuple[Request, ...] = ()  # requests that feed one token, sample after it, and may carry draft tokens
-    # requests that feed num_prefill_tokens[i] tokens of their prompt (or of their recomputed text after a preemption)
+    # requests that feed one token, sample after it, and may carry draft tokens
+    decoding: tuple[Request, ...] = ()
+    # requests that feed num_prefill_tokens[i] tokens of their prompt (or of their recomputed text
+    # after a preemption)
     prefill: tuple[Request, ...] = ()
     num_prefill_tokens: tuple[int, ...] = ()
     # KV copies, trims and wipes to carry out, in order, before anything is computed
@@ -30,26 +32,30 @@ class Batch:
 
 @dataclass(frozen=True)
 class Draft:
-    """A tree of draft tokens after the text of one request; of n nodes, those that are likeliest to be reached
-    first."""
+    """A tree of draft tokens after the text of one request; of n nodes, those that are likeliest to
+    be reached first."""
 
     token_ids: np.ndarray  # int32 [n]
-    # int32 [n], the node each one follows, -1 for the text itself. A parent stands before its children, and the chance
-    # that a node is reached and accepted never increases along the order: the first k nodes are a connected subtree for
-    # every k, and the best one of k nodes. The parents of a chain are -1, 0, 1, ...
+    # int32 [n], the node each one follows, -1 for the text itself. A parent stands before its
+    # children, and the chance that a node is reached and accepted never increases along the order:
+    # the first k nodes are a connected subtree for every k, and the best one of k nodes. The
+    # parents of a chain are -1, 0, 1, ...
     parents: np.ndarray
     match_length: int = 0  # see control.records.DrafterView
-    # None for a deterministic draft (a point mass), else whatever the host keeps of the distributions the tokens of a
-    # chain were drawn from, [n, vocabulary]; of a greedy request's they may be kept too
+    # None for a deterministic draft (a point mass), else whatever the host keeps of the
+    # distributions the tokens of a chain were drawn from, [n, vocabulary]; of a greedy request's
+    # they may be kept too
     probs: Any = None
-    confidence: np.ndarray | None = None  # float [n], see control.records.Drafted; None where the drafter has none
+    # float [n], see control.records.Drafted; None where the drafter has none
+    confidence: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
     def is_chain(self) -> bool:
-        if self.parents.base is _CHAIN:  # needed of every row several times a step, and nearly all are this
+        # needed of every row several times a step, and nearly all are this
+        if self.parents.base is _CHAIN:
             return not len(self) or self.parents[0] < 0
         return np.array_equal(self.parents, chain_parents(len(self)))
 
@@ -63,7 +69,8 @@ class Draft:
 
     @property
     def paths(self) -> list[tuple[int, ...]]:
-        """Draft tokens that lead from the text to each place after it: none, then those up to every node."""
+        """Draft tokens that lead from the text to each place after it: none, then those up to every
+        node."""
         paths: list[tuple[int, ...]] = [()]
         for parent, token_id in zip(self.parents.tolist(), self.token_ids.tolist(), strict=True):
             paths.append((*paths[parent + 1], token_id))
@@ -72,7 +79,11 @@ class Draft:
 
 def chain_parents(num_nodes: int) -> np.ndarray:
     """-1, 0, 1, ...: int32 [num_nodes]."""
-    return _CHAIN[:num_nodes] if num_nodes <= len(_CHAIN) else np.arange(-1, num_nodes - 1, dtype=np.int32)
+    return (
+        _CHAIN[:num_nodes]
+        if num_nodes <= len(_CHAIN)
+        else np.arange(-1, num_nodes - 1, dtype=np.int32)
+    )
 
 
 def chain(token_ids: np.ndarray | Sequence[int], **rest) -> Draft:
@@ -86,16 +97,24 @@ def shorten(draft: Draft, length: int) -> Draft:
         return draft
     probs = None if draft.probs is None else draft.probs[:length]
     confidence = None if draft.confidence is None else draft.confidence[:length]
-    return Draft(draft.token_ids[:length], draft.parents[:length], draft.match_length, probs, confidence)
+    return Draft(
+        draft.token_ids[:length], draft.parents[:length], draft.match_length, probs, confidence
+    )
 
 
 def without_nodes(draft: Draft, kept: np.ndarray) -> Draft:
-    """The nodes that are kept (bool [n]) of a deterministic draft; with a node its descendants must go."""
+    """The nodes that are kept (bool [n]) of a deterministic draft; with a node its descendants must
+    go."""
     if kept.all():
         return draft
     numbers = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)  # the last: of the text, -1
     confidence = None if draft.confidence is None else draft.confidence[kept]
-    return Draft(draft.token_ids[kept], numbers[draft.parents[kept]], draft.match_length, confidence=confidence)
+    return Draft(
+        draft.token_ids[kept],
+        numbers[draft.parents[kept]],
+        draft.match_length,
+        confidence=confidence,
+    )
 
 
 @lru_cache
@@ -112,7 +131,8 @@ NO_DRAFT = chain(np.empty(0, dtype=np.int32))
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probability of a token under the target's unmodified distribution, and the best alternatives."""
+    """Log-probability of a token under the target's unmodified distribution, and the best
+    alternatives."""
 
     logprob: float
     top_token_ids: tuple[int, ...] = ()
@@ -122,23 +142,28 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Verification:
-    """The target's verdict on one request: emitted tokens = accepted drafts, then one recovered or bonus token."""
+    """The target's verdict on one request: emitted tokens = accepted drafts, then one recovered or
+    bonus token."""
 
     emitted_token_ids: tuple[int, ...]
     num_accepted: int
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    error: str | None = None  # why there is no token after the accepted drafts, None if there is one
-    # of a tree, the nodes that were accepted, root first; None where they are the first num_accepted
+    # why there is no token after the accepted drafts, None if there is one
+    error: str | None = None
+    # of a tree, the nodes that were accepted, root first; None where they are the first
+    # num_accepted
     accepted_nodes: tuple[int, ...] | None = None
-    is_callers: bool = False  # whether it was the request's own rules that left no token, not the model
+    # whether it was the request's own rules that left no token, not the model
+    is_callers: bool = False
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its prompt goes on.
+    """decoding[i] belongs to batch.decoding[i]; prefill[i] to batch.prefill[i], None where its
+    prompt goes on.
 
-    free_tests, extras: as in control.records.Outcome. prompt_logprobs[i]: of the next tokens of the prompt of
-    batch.prefill[i], as far as they are wanted; empty where none are wanted.
+    free_tests, extras: as in control.records.Outcome. prompt_logprobs[i]: of the next tokens of the
+    prompt of batch.prefill[i], as far as they are wanted; empty where none are wanted.
     """
 
     decoding: tuple[Verification, ...]

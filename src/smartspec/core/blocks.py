@@ -1,10 +1,10 @@
 """KV memory in blocks, and which slot holds the KV of which text.
 
-Every running request has a slot: one contiguous range of max_model_len positions in the KV cache. Address space is
-cheap, memory is not. So memory is counted in blocks of block_size tokens, and a slot holds only as many as its text
-needs. It is contiguous in virtual memory and paged in physical memory (vAttention, arXiv 2405.04437). A slot whose
-request ended keeps its blocks as a cached prefix until they are needed; a new request whose prompt starts with the same
-tokens reuses them.
+Every running request has a slot: one contiguous range of max_model_len positions in the KV cache.
+Address space is cheap, memory is not. So memory is counted in blocks of block_size tokens, and a
+slot holds only as many as its text needs. It is contiguous in virtual memory and paged in physical
+memory (vAttention, arXiv 2405.04437). A slot whose request ended keeps its blocks as a cached
+prefix until they are needed; a new request whose prompt starts with the same tokens reuses them.
 
 Invariant: the blocks held by all slots plus the free ones are all blocks there are.
 """
@@ -40,8 +40,8 @@ class Trim:
 
 @dataclass(frozen=True)
 class Wipe:
-    """Overwrite the positions of a slot from start up to num_tokens with zeros: a NaN would survive the mask that hides
-    it."""
+    """Overwrite the positions of a slot from start up to num_tokens with zeros: a NaN would survive
+    the mask that hides it."""
 
     slot: int
     num_tokens: int
@@ -53,7 +53,8 @@ MemoryOp = PrefixCopy | Trim | Wipe
 
 @dataclass(frozen=True)
 class Prefix:
-    """The best cached prefix of a text: its first num_tokens tokens lie in slot; cached: no request runs there."""
+    """The best cached prefix of a text: its first num_tokens tokens lie in slot; cached: no request
+    runs there."""
 
     slot: int
     num_tokens: int
@@ -61,7 +62,8 @@ class Prefix:
 
 
 class CachedText(NamedTuple):
-    """The text whose KV a slot without a request holds: token_ids, int32 [L], for requests of this cache_salt."""
+    """The text whose KV a slot without a request holds: token_ids, int32 [L], for requests of this
+    cache_salt."""
 
     token_ids: np.ndarray
     cache_salt: str
@@ -70,14 +72,16 @@ class CachedText(NamedTuple):
 class BlockManager:
     """Counts blocks per slot and remembers cached texts.
 
-    num_blocks: blocks of block_size tokens in all. num_slots: most requests that can run at once. The memory operations
-    that follow from decisions are collected in order; the scheduler hands them to the executor with the next batch.
+    num_blocks: blocks of block_size tokens in all. num_slots: most requests that can run at once.
+    The memory operations that follow from decisions are collected in order; the scheduler hands
+    them to the executor with the next batch.
     """
 
     def __init__(self, num_blocks: int, block_size: int, num_slots: int):
         if min(num_blocks, block_size, num_slots) < 1:
             raise ValueError(
-                f"num_blocks, block_size and num_slots must be positive, got {num_blocks}, {block_size}, {num_slots}"
+                f"num_blocks, block_size and num_slots must be positive, got {num_blocks}, "
+                f"{block_size}, {num_slots}"
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -109,12 +113,13 @@ class BlockManager:
         return (self._held[slot] + self.num_available_blocks) * self.block_size
 
     def find_cached_prefix(self, token_ids: np.ndarray, cache_salt: str = "") -> Prefix | None:
-        """The cached text of this salt that shares the longest prefix with token_ids (int32 [L]), None if none shares a
-        block."""
+        """The cached text of this salt that shares the longest prefix with token_ids (int32 [L]),
+        None if none shares a block."""
         best = None
         first = token_ids.item(0) if len(token_ids) else None
         for slot, (text, salt) in self._cached.items():
-            if text.item(0) != first or salt != cache_salt:  # much cheaper to see than how far two texts agree
+            # much cheaper to see than how far two texts agree
+            if text.item(0) != first or salt != cache_salt:
                 continue
             num_shared = common_prefix(text, token_ids)
             if num_shared >= self.block_size and (best is None or num_shared > best.num_tokens):
@@ -124,11 +129,16 @@ class BlockManager:
     def acquire(self, prefix: Prefix | None, num_tokens: int) -> int:
         """Take a slot for a text of num_tokens tokens, filled with its prefix if there is one.
 
-        There must be an available slot. A cached slot that is mostly this prefix is taken over as it is; else the
-        prefix is copied into an empty slot, or into a cached one (_first_to_go). What a cached slot holds beyond
-        num_tokens is given back; the rest stays, because the text will need it and new memory costs page faults.
+        There must be an available slot. A cached slot that is mostly this prefix is taken over as
+        it is; else the prefix is copied into an empty slot, or into a cached one (_first_to_go).
+        What a cached slot holds beyond num_tokens is given back; the rest stays, because the text
+        will need it and new memory costs page faults.
         """
-        slot = prefix.slot if prefix is not None and self._worth_taking_over(prefix) else self._emptiest_slot()
+        slot = (
+            prefix.slot
+            if prefix is not None and self._worth_taking_over(prefix)
+            else self._emptiest_slot()
+        )
         self._cached.pop(slot, None)
         self._in_use[slot] = True
         self.num_available_blocks -= self._held[slot]
@@ -138,7 +148,8 @@ class BlockManager:
         return slot
 
     def grow(self, slot: int, num_tokens: int) -> bool:
-        """Hold enough blocks for num_tokens tokens, evicting cached prefixes; False if there are not enough."""
+        """Hold enough blocks for num_tokens tokens, evicting cached prefixes; False if there are
+        not enough."""
         num_missing = self.blocks_for(num_tokens) - self._held[slot]
         if num_missing <= 0:
             return True
@@ -154,7 +165,8 @@ class BlockManager:
     def shrink(self, slot: int, num_tokens: int) -> None:
         """Give back the blocks after the first num_tokens tokens.
 
-        No memory operation follows: these are lookahead blocks of rejected drafts, which the slot will soon need again.
+        No memory operation follows: these are lookahead blocks of rejected drafts, which the slot
+        will soon need again.
         """
         num_extra = self._held[slot] - self.blocks_for(num_tokens)
         if num_extra > 0:
@@ -163,7 +175,8 @@ class BlockManager:
             self.num_available_blocks += num_extra if self._in_use[slot] else 0
 
     def release(self, slot: int, computed_token_ids: np.ndarray, cache_salt: str = "") -> None:
-        """The request is gone; its computed text (int32 [L]) stays as a cached prefix for requests of its salt."""
+        """The request is gone; its computed text (int32 [L]) stays as a cached prefix for requests
+        of its salt."""
         assert self._in_use[slot], f"slot {slot} is not in use"
         self.shrink(slot, len(computed_token_ids))
         self._in_use[slot] = False
@@ -177,7 +190,8 @@ class BlockManager:
         self.release(slot, NO_TOKENS)
 
     def reset(self) -> None:
-        """Memory operations may be lost, so no slot is known to hold its text: forget them all. None may be in use."""
+        """Memory operations may be lost, so no slot is known to hold its text: forget them all.
+        None may be in use."""
         assert not any(self._in_use), "release every slot first"
         for slot in self._cached:
             self.shrink(slot, 0)
@@ -185,7 +199,8 @@ class BlockManager:
         self._memory_ops = [Trim(slot, 0) for slot in range(self.num_slots)]
 
     def take_memory_ops(self) -> tuple[MemoryOp, ...]:
-        """The memory operations decided since the last call, in the order in which they must happen."""
+        """The memory operations decided since the last call, in the order in which they must
+        happen."""
         ops, self._memory_ops = tuple(self._memory_ops), []
         return ops
 
@@ -207,7 +222,8 @@ class BlockManager:
     def _copy_prefix(self, prefix: Prefix, slot: int) -> None:
         if prefix.cached:
             self._cached[prefix.slot] = self._cached.pop(prefix.slot)  # now the most recently used
-        # The copy is noted before blocks are found for it: making room may evict the source, and order decides.
+        # The copy is noted before blocks are found for it: making room may evict the source, and
+        # order decides.
         self._memory_ops.append(PrefixCopy(prefix.slot, slot, prefix.num_tokens))
         grown = self.grow(slot, prefix.num_tokens)
         assert grown, "the scheduler admits a request only when its blocks are available"
@@ -218,8 +234,8 @@ class BlockManager:
         self._trim(slot, 0)
 
     def _first_to_go(self, sizes: Sequence[int]) -> int:
-        """The longest-unused cached slot of the API key that has most cached, by these sizes of the slots. So no key
-        loses a text while another one has more."""
+        """The longest-unused cached slot of the API key that has most cached, by these sizes of the
+        slots. So no key loses a text while another one has more."""
         size_of_key: Counter[str] = Counter()
         for slot, text in self._cached.items():
             size_of_key[key_of(text.cache_salt)] += sizes[slot]

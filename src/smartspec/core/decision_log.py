@@ -1,7 +1,7 @@
 """Decision records on disk: a header, then one line of JSON each, written in batches.
 
-What goes wrong with the file at start is an error; later it is a warning and a count of what is missing, because
-serving matters more than its log.
+What goes wrong with the file at start is an error; later it is a warning and a count of what is
+missing, because serving matters more than its log.
 """
 
 import logging
@@ -22,9 +22,9 @@ MOST_WAITING = 64 * FLUSH_RECORDS
 class DecisionLog:
     """An open log file. One thread adds; close it when that has ended.
 
-    defer: has a function called that writes, in another thread if need be. None: it is called here, once there are
-    FLUSH_RECORDS. num_lost: records that could not be written. Raises ValueError, with the remedy, when path is a log
-    already or cannot be written.
+    defer: has a function called that writes, in another thread if need be. None: it is called here,
+    once there are FLUSH_RECORDS. num_lost: records that could not be written. Raises ValueError,
+    with the remedy, when path is a log already or cannot be written.
     """
 
     def __init__(self, path: Path, defer: Callable[[Callable[[], None]], None] | None = None):
@@ -33,7 +33,9 @@ class DecisionLog:
         self._defer = defer
         self._lines: deque[str] = deque()
         if path.is_file() and path.stat().st_size:
-            raise ValueError(f"decision log {path} exists already: move it away or choose another file")
+            raise ValueError(
+                f"decision log {path} exists already: move it away or choose another file"
+            )
         try:
             self._file = FileIO(path, "w")
         except OSError as error:
@@ -54,7 +56,8 @@ class DecisionLog:
         self._add(record.to_json)
 
     def flush(self) -> None:
-        """Hand what was added to the operating system; what it does not take is lost, and counted."""
+        """Hand what was added to the operating system; what it does not take is lost, and
+        counted."""
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
         if not lines:
             return
@@ -102,4 +105,6 @@ class DecisionLog:
             raise
 
     def _unwritable(self, error: OSError) -> ValueError:
-        return ValueError(f"cannot write decision log {self.path} ({error.strerror}): choose another file")
+        return ValueError(
+            f"cannot write decision log {self.path} ({error.strerror}): choose another file"
+        )

@@ -1,4 +1,5 @@
-"""Drafts of a step as the controller sees them: columns of numbers, and the outcome of each node."""
+"""Drafts of a step as the controller sees them: columns of numbers, and the outcome of each
+node."""
 
 from collections.abc import Sequence
 
@@ -9,7 +10,9 @@ from smartspec.core.batch import Draft, Verification
 
 def confidence_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
     """float [R, num_nodes], NaN where there is none; None where no draft has any."""
-    confident = [row for row, draft in enumerate(drafts) if draft.confidence is not None and len(draft)]
+    confident = [
+        row for row, draft in enumerate(drafts) if draft.confidence is not None and len(draft)
+    ]
     if not confident:
         return None
     confidence = np.full((len(drafts), num_nodes), np.nan)
@@ -19,7 +22,8 @@ def confidence_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
 
 
 def parents_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
-    """int [R, num_nodes], after the end of a draft those of a chain; None where all drafts are chains."""
+    """int [R, num_nodes], after the end of a draft those of a chain; None where all drafts are
+    chains."""
     trees = [row for row, draft in enumerate(drafts) if not draft.is_chain]
     if not trees:
         return None
@@ -30,18 +34,24 @@ def parents_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:
 
 
 def num_compared(draft: Draft, verification: Verification) -> int:
-    """The number of times that the walk down a verified draft had a token to compare the target's with."""
+    """The number of times that the walk down a verified draft had a token to compare the target's
+    with."""
     path = _accepted_nodes(verification)
     return len(path) + bool((draft.parents == (path[-1] if path else -1)).any())
 
 
 def node_tests(
-    drafts: Sequence[Draft], verifications: Sequence[Verification], num_kept: np.ndarray, num_nodes: int
+    drafts: Sequence[Draft],
+    verifications: Sequence[Verification],
+    num_kept: np.ndarray,
+    num_nodes: int,
 ) -> np.ndarray:
-    """The result of each node of the verified drafts, 1 for accepted and 0 for rejected: int [R, num_nodes], -1 where
-    it was not compared, or is after the tokens that were kept (int [R])."""
+    """The result of each node of the verified drafts, 1 for accepted and 0 for rejected: int [R,
+    num_nodes], -1 where it was not compared, or is after the tokens that were kept (int [R])."""
     tests = np.full((len(drafts), num_nodes), -1)
-    for of_row, draft, verification, num in zip(tests, drafts, verifications, num_kept.tolist(), strict=True):
+    for of_row, draft, verification, num in zip(
+        tests, drafts, verifications, num_kept.tolist(), strict=True
+    ):
         path = list(_accepted_nodes(verification))
         of_row[: len(draft)][np.isin(draft.parents, [-1, *path][:num])] = 0
         of_row[path[:num]] = 1

@@ -6,18 +6,28 @@ from typing import Protocol
 import numpy as np
 
 from smartspec.control.records import BatchView, Drafted, DrafterQuery, Outcome, Plan
-from smartspec.core.batch import Batch, Draft, RequestOutput, StepOutput, StepResult, Verification, no_tokens, shorten
+from smartspec.core.batch import (
+    Batch,
+    Draft,
+    RequestOutput,
+    StepOutput,
+    StepResult,
+    Verification,
+    no_tokens,
+    shorten,
+)
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
 
 
 class Executor(Protocol):
-    """The part that computes: the live engine runs kernels, the simulator computes time and acceptance."""
+    """The part that computes: the live engine runs kernels, the simulator computes time and
+    acceptance."""
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
-        """Carry out the batch's memory operations; how to find out what each drafter can draft. The step began at
-        now."""
+        """Carry out the batch's memory operations; how to find out what each drafter can draft. The
+        step began at now."""
 
     def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
         """One draft per decoding request, by its drafter and at most plan.lengths[i] long."""
@@ -68,17 +78,19 @@ class EngineCore:
         self.scheduler.add(request)
 
     def abort(self, request_id: int) -> None:
-        """End a request between two steps and give back everything it holds. Unknown ids are ignored."""
+        """End a request between two steps and give back everything it holds. Unknown ids are
+        ignored."""
         if self.scheduler.remove(request_id) is not None:
             self._forget(request_id)
 
     def step(self, now: float) -> StepOutput:
         """Run one step over all running requests; an empty output if there is nothing to run.
 
-        now: seconds on the executor's clock; the step's seconds count from there. A host that has been busy since the
-        last step passes the end of what that one measured (its now + seconds.total): what the host did in between is
-        then measured too, as host time of this step. A step that raises leaves its requests in the queue, to be
-        computed anew or aborted; tokens it had already appended stay.
+        now: seconds on the executor's clock; the step's seconds count from there. A host that has
+        been busy since the last step passes the end of what that one measured (its now +
+        seconds.total): what the host did in between is then measured too, as host time of this
+        step. A step that raises leaves its requests in the queue, to be computed anew or aborted;
+        tokens it had already appended stay.
         """
         batch = Batch()
         try:
@@ -109,7 +121,8 @@ class EngineCore:
         return _step_output(outputs, outcome, self.controller.predicted_seconds)
 
     def _update(self, batch: Batch, result: StepResult) -> tuple[list[RequestOutput], np.ndarray]:
-        """Append emitted tokens, stop, roll back; returns the outputs and how many tokens of each row were kept [R]."""
+        """Append emitted tokens, stop, roll back; returns the outputs and how many tokens of each
+        row were kept [R]."""
         outputs = [
             self._commit(request, 1 + verification.num_accepted, verification)
             for request, verification in zip(batch.decoding, result.decoding, strict=True)
@@ -125,11 +138,15 @@ class EngineCore:
                 outputs.append(self._commit(request, num_tokens, verification))
         return outputs, num_kept
 
-    def _commit(self, request: Request, num_computed: int, verification: Verification) -> RequestOutput:
+    def _commit(
+        self, request: Request, num_computed: int, verification: Verification
+    ) -> RequestOutput:
         kept = request.append(verification.emitted_token_ids)
         if verification.error is not None:
             request.fail(verification.error, verification.is_callers)
-        request.num_computed_tokens = min(request.num_computed_tokens + num_computed, request.num_tokens - 1)
+        request.num_computed_tokens = min(
+            request.num_computed_tokens + num_computed, request.num_tokens - 1
+        )
         self.scheduler.settle(request)
         logprobs = verification.logprobs
         return RequestOutput(
@@ -154,13 +171,21 @@ def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
     if not any(drafts):
         return Drafted(no_tokens(len(drafts)))
     lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
-    return Drafted(lengths, confidence_of(drafts, max_draft_tokens), parents_of(drafts, max_draft_tokens))
+    return Drafted(
+        lengths, confidence_of(drafts, max_draft_tokens), parents_of(drafts, max_draft_tokens)
+    )
 
 
 def _outcome(
-    view: BatchView, plan: Plan, drafted: Drafted, verified: tuple[Draft, ...], num_kept: np.ndarray, result: StepResult
+    view: BatchView,
+    plan: Plan,
+    drafted: Drafted,
+    verified: tuple[Draft, ...],
+    num_kept: np.ndarray,
+    result: StepResult,
 ) -> Outcome:
-    """num_kept: int [R], emitted tokens that were kept: a position after the last of them was not tested."""
+    """num_kept: int [R], emitted tokens that were kept: a position after the last of them was not
+    tested."""
     tests = None
     lengths = tested = accepted = no_tokens(view.num_rows)
     if any(verified):
@@ -172,7 +197,9 @@ def _outcome(
         comparable = np.array(list(map(num_compared, verified, result.decoding)), dtype=np.int64)
         tested = np.minimum(comparable, num_kept)
         tests = node_tests(verified, result.decoding, num_kept, drafted.parents.shape[1])
-    num_emitted = num_kept.sum() + sum(len(v.emitted_token_ids) for v in result.prefill if v is not None)
+    num_emitted = num_kept.sum() + sum(
+        len(v.emitted_token_ids) for v in result.prefill if v is not None
+    )
     return Outcome.of(
         view,
         plan,
@@ -188,7 +215,9 @@ def _outcome(
     )
 
 
-def _step_output(outputs: list[RequestOutput], outcome: Outcome, predicted_seconds: float | None) -> StepOutput:
+def _step_output(
+    outputs: list[RequestOutput], outcome: Outcome, predicted_seconds: float | None
+) -> StepOutput:
     verified = tuple(outcome.verified.tolist())
     return StepOutput(
         outputs=tuple(outputs),

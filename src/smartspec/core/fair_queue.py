@@ -1,8 +1,9 @@
 """The queue of waiting requests: the client that was served least comes first.
 
-Source: start-time fair queueing (Goyal, Vin, Cheng, 1996), as the virtual token counter (Sheng et al., 2024, arXiv
-2401.00588) uses it for tokens: each client has a counter of the tokens it was served over its share. A client that
-comes back starts where the others are now: it gets no credit for the time it was away.
+Source: start-time fair queueing (Goyal, Vin, Cheng, 1996), as the virtual token counter (Sheng et
+al., 2024, arXiv 2401.00588) uses it for tokens: each client has a counter of the tokens it was
+served over its share. A client that comes back starts where the others are now: it gets no credit
+for the time it was away.
 """
 
 from collections import deque
@@ -17,12 +18,13 @@ MAX_IDLE_CLIENTS = 4096
 
 
 class FairQueue:
-    """A queue in this order: requests that were put back; then the next of the client that was served least. Requests
-    of one client come by priority, then by arrival."""
+    """A queue in this order: requests that were put back; then the next of the client that was
+    served least. Requests of one client come by priority, then by arrival."""
 
     def __init__(self):
         self._put_back: deque[Request] = deque()
-        self._waiting: dict[str, list[tuple[int, int, Request]]] = {}  # a heap for each client that has any
+        # a heap for each client that has any
+        self._waiting: dict[str, list[tuple[int, int, Request]]] = {}
         self._served: dict[str, float] = {}  # tokens over share
         self._now = 0.0  # what the client chosen last had been served
         self._arrivals = count()
@@ -77,7 +79,9 @@ class FairQueue:
             self._put_back.remove(request)
             return request
         client = request.origin.client
-        self._waiting[client] = [entry for entry in self._waiting[client] if entry[2] is not request]
+        self._waiting[client] = [
+            entry for entry in self._waiting[client] if entry[2] is not request
+        ]
         heapify(self._waiting[client])
         self._drop_if_empty(client)
         return request
@@ -90,7 +94,9 @@ class FairQueue:
             self._served = {client: self._served[client] for client in self._waiting}
 
     def _next_client(self) -> str:
-        return min(self._waiting, key=lambda client: (self._served[client], self._waiting[client][0][1]))
+        return min(
+            self._waiting, key=lambda client: (self._served[client], self._waiting[client][0][1])
+        )
 
     def _drop_if_empty(self, client: str) -> None:
         if not self._waiting[client]:

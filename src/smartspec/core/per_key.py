@@ -1,4 +1,5 @@
-"""Values kept for each API key, with a bound for each: what one key names never makes room in what another has."""
+"""Values kept for each API key, with a bound for each: what one key names never makes room in what
+another has."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

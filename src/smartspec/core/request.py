@@ -21,10 +21,11 @@ class RequestStatus(Enum):
 class Request:
     """A request's state. Progress is one counter: num_computed_tokens catches up with num_tokens.
 
-    request_id: int, unique for the life of the engine. tokens: int32 [capacity], prompt then output; only the first
-    num_tokens are meaningful. slot: index of its place in the KV cache while running, else None. grammar: what its
-    output is held to, its own copy. prompt_logprobs: where wanted, of the prompt's second token and those after it, as
-    far as they are known (core.batch.TokenLogprobs).
+    request_id: int, unique for the life of the engine. tokens: int32 [capacity], prompt then
+    output; only the first num_tokens are meaningful. slot: index of its place in the KV cache while
+    running, else None. grammar: what its output is held to, its own copy. prompt_logprobs: where
+    wanted, of the prompt's second token and those after it, as far as they are known
+    (core.batch.TokenLogprobs).
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class Request:
         """
         kept = token_ids[: self.max_num_tokens - self.num_tokens]
         if not self.stop_token_ids.isdisjoint(kept):
-            num_kept = 1 + next(i for i, token_id in enumerate(kept) if token_id in self.stop_token_ids)
+            num_kept = 1 + next(
+                i for i, token_id in enumerate(kept) if token_id in self.stop_token_ids
+            )
             kept, self.finish_reason = kept[:num_kept], "stop"
         self.tokens[self.num_tokens : self.num_tokens + len(kept)] = kept
         self.num_tokens += len(kept)
@@ -121,6 +124,7 @@ class Request:
         return kept
 
     def fail(self, error: str, is_callers: bool = False) -> None:
-        """End with finish_reason "error", unless the tokens so far have ended the request already."""
+        """End with finish_reason "error", unless the tokens so far have ended the request
+        already."""
         if self.finish_reason is None:
             self.finish_reason, self.error, self.error_is_callers = "error", error, is_callers

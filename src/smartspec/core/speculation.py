@@ -17,11 +17,12 @@ def _check_range(name: str, value: float, largest: float) -> None:
 class SpeculationOptions:
     """Raises ValueError naming the option, the value and the allowed range.
 
-    workload_class: requests of one class are expected to accept drafts alike ("code", "chat"). max_draft_tokens: none
-    of its drafts is longer (0: no drafts, None: the engine's limit). weight: worth of its tokens against those of
-    others. tpot_target_seconds: wanted time per output token, None for as fast as all together allow.
-    ttft_target_seconds: wanted time to the first token; it is measured, nothing is decided by it.
-    predicted_token_ids: a guess of the answer, drafted from where there is a drafter for it.
+    workload_class: requests of one class are expected to accept drafts alike ("code", "chat").
+    max_draft_tokens: none of its drafts is longer (0: no drafts, None: the engine's limit). weight:
+    worth of its tokens against those of others. tpot_target_seconds: wanted time per output token,
+    None for as fast as all together allow. ttft_target_seconds: wanted time to the first token; it
+    is measured, nothing is decided by it. predicted_token_ids: a guess of the answer, drafted from
+    where there is a drafter for it.
     """
 
     workload_class: str | None = None
@@ -33,11 +34,16 @@ class SpeculationOptions:
 
     def __post_init__(self):
         if self.workload_class is not None and not 1 <= len(self.workload_class) <= MAX_CLASS_NAME:
-            raise ValueError(f"workload_class must have 1 to {MAX_CLASS_NAME} characters, got {self.workload_class!r}")
+            raise ValueError(
+                f"workload_class must have 1 to {MAX_CLASS_NAME} characters, got "
+                f"{self.workload_class!r}"
+            )
         if self.max_draft_tokens is not None and self.max_draft_tokens < 0:
             raise ValueError(f"max_draft_tokens must be at least 0, got {self.max_draft_tokens}")
         if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:
-            raise ValueError(f"weight must be in [{MIN_WEIGHT:g}, {MAX_WEIGHT:g}], got {self.weight}")
+            raise ValueError(
+                f"weight must be in [{MIN_WEIGHT:g}, {MAX_WEIGHT:g}], got {self.weight}"
+            )
         for name in ("tpot_target_seconds", "ttft_target_seconds"):
             if getattr(self, name) is not None:
                 _check_range(name, getattr(self, name), MAX_TPOT_SECONDS)

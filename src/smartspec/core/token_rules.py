@@ -1,4 +1,5 @@
-"""allowed_token_ids, logit_bias and bad_words of a request, made ready once for all of its steps."""
+"""allowed_token_ids, logit_bias and bad_words of a request, made ready once for all of its
+steps."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -9,11 +10,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenRules:
-    """is_banned: bool [n], by token id, where others than these are banned as well; None where every token is allowed.
-    biased: int64 [B], each once. biases: float32 [B], theirs.
+    """is_banned: bool [n], by token id, where others than these are banned as well; None where
+    every token is allowed. biased: int64 [B], each once. biases: float32 [B], theirs.
 
-    endings: what would complete a bad word, by the tokens before it. num_before: how many tokens these may be, by the
-    last of them. longest: the most they are.
+    endings: what would complete a bad word, by the tokens before it. num_before: how many tokens
+    these may be, by the last of them. longest: the most they are.
     """
 
     is_banned: np.ndarray | None
@@ -33,7 +34,9 @@ class TokenRules:
 
 
 def token_rules(
-    allowed: Sequence[int], logit_bias: Iterable[tuple[int, float]], bad_words: Iterable[Sequence[int]]
+    allowed: Sequence[int],
+    logit_bias: Iterable[tuple[int, float]],
+    bad_words: Iterable[Sequence[int]],
 ) -> TokenRules:
     """The rules of these options of SamplingParams."""
     is_banned = None

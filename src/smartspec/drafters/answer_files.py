@@ -1,8 +1,10 @@
-"""Finished answers in files, so that a server that starts again knows them: a file for each cache salt.
+"""Finished answers in files, so that a server that starts again knows them: a file for each cache
+salt.
 
-The folder is for its owner alone (mode 0700), as answers are what users read. Files are named by the SHA-256 of the
-API key (that of nothing without keys) and, where requests name a salt too, of the whole salt. They hold token ids,
-int32, with END after each answer. What is torn by a crash is the end of one answer.
+The folder is for its owner alone (mode 0700), as answers are what users read. Files are named by
+the SHA-256 of the API key (that of nothing without keys) and, where requests name a salt too, of
+the whole salt. They hold token ids, int32, with END after each answer. What is torn by a crash is
+the end of one answer.
 """
 
 import fcntl
@@ -33,9 +35,9 @@ logger = logging.getLogger(__name__)
 class AnswerFiles:
     """tokenizer: its digest; vocab_size: of the model whose tokens these are.
 
-    Raises ValueError naming the folder and the remedy where it holds something else, is open to others or in use;
-    OSError where it cannot be made or read. What cannot be written later is said once in the log: answers are then kept
-    no more, and all else goes on.
+    Raises ValueError naming the folder and the remedy where it holds something else, is open to
+    others or in use; OSError where it cannot be made or read. What cannot be written later is said
+    once in the log: answers are then kept no more, and all else goes on.
     """
 
     def __init__(self, folder: Path, tokenizer: str, vocab_size: int):
@@ -48,7 +50,8 @@ class AnswerFiles:
             self._vocab_size = vocab_size
             self._kept = _newest_of_each_key(folder)  # names of files that were not taken
             for name in self._kept:
-                _read(folder / f"{name}.tokens", vocab_size)  # to refuse a damaged one before anything else is done
+                # to refuse a damaged one before anything else is done
+                _read(folder / f"{name}.tokens", vocab_size)
         except BaseException:
             self.close()
             raise
@@ -81,7 +84,11 @@ class AnswerFiles:
                 _shorten(path)
         except OSError as error:
             self._is_written = False
-            logger.warning("cannot write %s (%s): answers are kept no more, until the next start", path, error.strerror)
+            logger.warning(
+                "cannot write %s (%s): answers are kept no more, until the next start",
+                path,
+                error.strerror,
+            )
 
     def forget(self, cache_salt: str) -> None:
         self._path(cache_salt).unlink(missing_ok=True)
@@ -97,7 +104,10 @@ class AnswerFiles:
 
 
 def _name(cache_salt: str) -> str:
-    names = [hashlib.sha256(text.encode()).hexdigest() for text in dict.fromkeys((key_of(cache_salt), cache_salt))]
+    names = [
+        hashlib.sha256(text.encode()).hexdigest()
+        for text in dict.fromkeys((key_of(cache_salt), cache_salt))
+    ]
     return "-".join(names)
 
 
@@ -120,27 +130,38 @@ def _locked(folder: Path) -> int:
     facts = folder.stat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         mode = stat.S_IMODE(facts.st_mode)
-        raise ValueError(f"{folder} can be used by others (mode {mode:o}): answers are private, chmod 700 {folder}")
+        raise ValueError(
+            f"{folder} can be used by others (mode {mode:o}): answers are private, chmod 700 "
+            f"{folder}"
+        )
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise ValueError(f"{folder} is in use by another server: give each its own folder") from error
+        raise ValueError(
+            f"{folder} is in use by another server: give each its own folder"
+        ) from error
     return descriptor
 
 
 def read_kept(folder: Path, tokenizer: str, vocab_size: int) -> list[np.ndarray]:
-    """The content of each file of a folder, int32 [n] with END after each answer, also while a server appends to it.
-    Raises ValueError naming the folder where it holds no answers, or those of another tokenizer."""
+    """The content of each file of a folder, int32 [n] with END after each answer, also while a
+    server appends to it. Raises ValueError naming the folder where it holds no answers, or those of
+    another tokenizer."""
     if not (folder / HEADER).exists():
         raise ValueError(f"{folder} holds no answers: name the --datastore-memory of a server")
     _check_header(folder, tokenizer, vocab_size)
-    return [_tokens(path, path.read_bytes(), vocab_size) for path in sorted(folder.glob("*.tokens"))]
+    return [
+        _tokens(path, path.read_bytes(), vocab_size) for path in sorted(folder.glob("*.tokens"))
+    ]
 
 
 def _check_header(folder: Path, tokenizer: str, vocab_size: int) -> None:
-    path, expected = folder / HEADER, {"format": FORMAT, "tokenizer": tokenizer, "vocab_size": vocab_size}
+    path, expected = (
+        folder / HEADER,
+        {"format": FORMAT, "tokenizer": tokenizer, "vocab_size": vocab_size},
+    )
     if not any(folder.iterdir()):
         path.write_text(json.dumps(expected) + "\n", encoding="utf-8")
         return
@@ -148,16 +169,19 @@ def _check_header(folder: Path, tokenizer: str, vocab_size: int) -> None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         raise ValueError(
-            f"{folder} holds no answers of smartspec ({HEADER} is missing or damaged): name an empty or a new folder"
+            f"{folder} holds no answers of smartspec ({HEADER} is missing or damaged): name an "
+            "empty or a new folder"
         ) from None
     if found != expected:
         raise ValueError(
-            f"{folder} holds answers of another tokenizer or of another version: name another folder, or empty it"
+            f"{folder} holds answers of another tokenizer or of another version: name another "
+            "folder, or empty it"
         )
 
 
 def _read(path: Path, vocab_size: int) -> np.ndarray:
-    """The newest whole tokens of a file; ValueError naming it if they are none of the vocabulary."""
+    """The newest whole tokens of a file; ValueError naming it if they are none of the
+    vocabulary."""
     content = path.read_bytes()
     if len(content) % WIDTH:
         os.truncate(path, len(content) // WIDTH * WIDTH)

@@ -1,4 +1,5 @@
-"""The drafters' memory of finished requests, by cache salt; in files, too, where there is a folder for them."""
+"""The drafters' memory of finished requests, by cache salt; in files, too, where there is a folder
+for them."""
 
 from collections import OrderedDict, deque
 
@@ -18,8 +19,9 @@ STEP_TOKENS = 256  # of all answers, that are taken in before a step: a tenth of
 class AnswerMemory:
     """Answers by salt. The drafters of an engine share it, so that each answer is remembered once.
 
-    files: where answers are kept over restarts, None for nowhere. Of an API key's salts beyond MAX_SALTS the longest
-    unused is forgotten, taken in or not; the answers of requests without a salt are not counted.
+    files: where answers are kept over restarts, None for nowhere. Of an API key's salts beyond
+    MAX_SALTS the longest unused is forgotten, taken in or not; the answers of requests without a
+    salt are not counted.
     """
 
     def __init__(self, files: AnswerFiles | None = None):
@@ -37,7 +39,8 @@ class AnswerMemory:
         return self._nothing if answers is None else answers
 
     def follow(self, batch: Batch) -> None:
-        """Remember what has finished since the last step. Called before a step, by each drafter that reads answers."""
+        """Remember what has finished since the last step. Called before a step, by each drafter
+        that reads answers."""
         self._remember_finished()
         for request in (*batch.decoding, *batch.prefill):
             self._running[request.request_id] = request
@@ -53,7 +56,11 @@ class AnswerMemory:
         if not cache_salt:
             return self._unsalted
         answers = self._of_salt.get(key_of(cache_salt), cache_salt)
-        if answers is None and self._files is not None and len(kept := self._files.take(cache_salt)):
+        if (
+            answers is None
+            and self._files is not None
+            and len(kept := self._files.take(cache_salt))
+        ):
             answers = self._new(cache_salt, kept)
         return answers
 

@@ -1,12 +1,14 @@
-"""Datastore: what followed n-grams in gathered texts, with counts, in a file that is mapped, not read.
+"""Datastore: what followed n-grams in gathered texts, with counts, in a file that is mapped, not
+read.
 
-Source: REST (He et al., 2023, arXiv 2311.08252) and SSSD (arXiv 2411.05894). These search a suffix array of the texts;
-SuffixDecoding (arXiv 2411.04975) walks a suffix tree. Here the contexts of one to three tokens are counted when the
-store is built, and the rare ones left out: a look-up is a few reads, and drafts are as good, as longer contexts are too
-rare in a store of this size to say more. Long matches come from finished answers (finished_answers.py).
+Source: REST (He et al., 2023, arXiv 2311.08252) and SSSD (arXiv 2411.05894). These search a suffix
+array of the texts; SuffixDecoding (arXiv 2411.04975) walks a suffix tree. Here the contexts of one
+to three tokens are counted when the store is built, and the rare ones left out: a look-up is a few
+reads, and drafts are as good, as longer contexts are too rare in a store of this size to say more.
+Long matches come from finished answers (finished_answers.py).
 
-A store is a folder. datastore.json says what it was made of, and for which tokenizer; ngrams.bin holds these arrays,
-one after the other, little-endian:
+A store is a folder. datastore.json says what it was made of, and for which tokenizer; ngrams.bin
+holds these arrays, one after the other, little-endian:
 
     keys [num_contexts] uint64: contexts, packed as in recycling.pack, bucket by bucket, ascending in each
     buckets [num_buckets + 1] uint32: where the contexts of each bucket begin; a context's is its key modulo num_buckets
@@ -14,7 +16,7 @@ one after the other, little-endian:
     totals [num_contexts] uint32: how often the context occurred
     counts [num_pairs] uint32: how often each next token followed, of a context the most frequent first
     tokens [num_pairs] uint32, or uint16 if that suffices for the vocabulary
-"""
+"""  # noqa: E501
 
 import json
 import mmap
@@ -31,7 +33,9 @@ from smartspec.drafters.recycling import LONGEST_FIRST
 FORMAT = 1
 HEADER, NGRAMS = "datastore.json", "ngrams.bin"
 MOST_SCANNED = (
-    16  # contexts of a bucket, of which there are two on average; in larger ones the place is found by halves
+    # contexts of a bucket, of which there are two on average; in larger ones the place is found by
+    # halves
+    16
 )
 REBUILD = "build it again with `smartspec datastore build`"
 
@@ -55,7 +59,8 @@ class DatastoreHeader:
 
     @property
     def arrays(self) -> "dict[str, tuple[Literal['Q', 'I', 'H'], int]]":
-        """The arrays of ngrams.bin in their order: type, as in struct and numpy, and number of entries."""
+        """The arrays of ngrams.bin in their order: type, as in struct and numpy, and number of
+        entries."""
         return {
             "keys": ("Q", self.num_contexts),
             "buckets": ("I", self.num_buckets + 1),
@@ -70,8 +75,9 @@ WIDTHS = {"Q": 8, "I": 4, "H": 2}  # bytes
 
 
 class Found(NamedTuple):
-    """The next tokens of a context of num_tokens tokens, the most frequent first, each with its count over the
-    context's count and one: of what was seen seldom, little is known. Nothing is known where num_tokens is 0."""
+    """The next tokens of a context of num_tokens tokens, the most frequent first, each with its
+    count over the context's count and one: of what was seen seldom, little is known. Nothing is
+    known where num_tokens is 0."""
 
     tokens: Sequence[int]
     shares: Sequence[float]
@@ -82,14 +88,19 @@ NOTHING = Found((), (), 0)
 
 
 class Datastore:
-    """A store that is open for reading. Raises ValueError naming the folder and the remedy where it is none, OSError
-    where it cannot be read. Processes share its memory, which the system takes back when it needs some."""
+    """A store that is open for reading. Raises ValueError naming the folder and the remedy where it
+    is none, OSError where it cannot be read. Processes share its memory, which the system takes
+    back when it needs some."""
 
     def __init__(self, folder: Path):
         self.folder, self.header = folder, read_header(folder)
         arrays = _mapped(folder / NGRAMS, self.header)
         self._keys, self._buckets, self._first = arrays["keys"], arrays["buckets"], arrays["first"]
-        self._totals, self._counts, self._tokens = arrays["totals"], arrays["counts"], arrays["tokens"]
+        self._totals, self._counts, self._tokens = (
+            arrays["totals"],
+            arrays["counts"],
+            arrays["tokens"],
+        )
         self._num_buckets = self.header.num_buckets
 
     def lookup(self, context: int) -> Found:
@@ -110,13 +121,15 @@ class Datastore:
         return NOTHING
 
     def check_for(self, tokenizer: str, vocab_size: int, model: str) -> None:
-        """ValueError if it was built for another tokenizer, whose digest that is, or vocabulary than the model's."""
+        """ValueError if it was built for another tokenizer, whose digest that is, or vocabulary
+        than the model's."""
         header = self.header
         if (header.tokenizer, header.vocab_size) != (tokenizer, vocab_size):
             raise ValueError(
-                f"datastore {str(self.folder)!r} was built for the tokenizer of {header.model!r} ({header.vocab_size} "
-                f"tokens); that of {model!r} ({vocab_size} tokens) is another one: build one with `smartspec datastore "
-                f"build FILES --model {model} --out FOLDER`, or leave it out with --datastore none"
+                f"datastore {str(self.folder)!r} was built for the tokenizer of {header.model!r} "
+                f"({header.vocab_size} tokens); that of {model!r} ({vocab_size} tokens) is another "
+                f"one: build one with `smartspec datastore build FILES --model {model} --out "
+                "FOLDER`, or leave it out with --datastore none"
             )
 
 
@@ -127,14 +140,15 @@ def read_header(folder: Path) -> DatastoreHeader:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
-            f"{str(folder)!r} is no datastore, there is no {HEADER}: `smartspec datastore build` makes one"
+            f"{str(folder)!r} is no datastore, there is no {HEADER}: `smartspec datastore build` "
+            "makes one"
         ) from None
     except ValueError:
         raise ValueError(f"{path} is damaged: {REBUILD}") from None
     if isinstance(said, dict) and said.get("format") != FORMAT:
         raise ValueError(
-            f"datastore {str(folder)!r} has format {said.get('format')!r}, this version of smartspec reads {FORMAT}: "
-            f"{REBUILD}"
+            f"datastore {str(folder)!r} has format {said.get('format')!r}, this version of "
+            f"smartspec reads {FORMAT}: {REBUILD}"
         )
     return _checked(path, said)
 
@@ -156,7 +170,8 @@ def _mapped(path: Path, header: DatastoreHeader) -> dict[str, memoryview]:
             found = path.stat().st_size
             if found != expected:
                 raise ValueError(
-                    f"{path} has {found:,} bytes instead of {expected:,}, it was cut short or changed: {REBUILD}"
+                    f"{path} has {found:,} bytes instead of {expected:,}, it was cut short or "
+                    f"changed: {REBUILD}"
                 )
             memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError:
@@ -170,8 +185,14 @@ def _mapped(path: Path, header: DatastoreHeader) -> dict[str, memoryview]:
     return arrays
 
 
-def _is_sound(header: DatastoreHeader, *, buckets, first, totals, tokens, **others: np.ndarray) -> bool:
-    """True if places and tokens are such as there are, so that no look-up fails; a millisecond for four megabytes."""
+def _is_sound(
+    header: DatastoreHeader, *, buckets, first, totals, tokens, **others: np.ndarray
+) -> bool:
+    """True if places and tokens are such as there are, so that no look-up fails; a millisecond for
+    four megabytes."""
     ends = ((buckets, header.num_contexts), (first, header.num_pairs))
-    are_places = all(array[0] == 0 and array[-1] == end and (array[1:] >= array[:-1]).all() for array, end in ends)
+    are_places = all(
+        array[0] == 0 and array[-1] == end and (array[1:] >= array[:-1]).all()
+        for array, end in ends
+    )
     return bool(are_places and totals.min() > 0 and tokens.max() < header.vocab_size)

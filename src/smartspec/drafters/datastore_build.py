@@ -14,7 +14,8 @@ import numpy as np
 from smartspec.drafters.datastore import HEADER, NGRAMS, DatastoreHeader
 from smartspec.drafters.recycling import MAX_CONTEXT, TOKEN_BITS
 
-LEAST_COUNT = 3  # of a next token that is kept: with 2 a store is 1.7 times as large and its drafts hardly better
+# of a next token that is kept: with 2 a store is 1.7 times as large and its drafts hardly better
+LEAST_COUNT = 3
 MOST_NEXT = 8  # tokens of a context that are kept: no tree takes more of its children
 CHUNK_TOKENS = 1 << 21  # that are counted at once: bounds the memory
 CARD = """# Datastore for {model}
@@ -24,12 +25,13 @@ with {num_pairs:,} next tokens, each of which followed at least {least_count} ti
 `smartspec datastore build` for `smartspec serve --datastore FOLDER`, of these files and folders:
 
 {sources}
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Different pairs of a context and its next token, ascending: uint64, int64, and how often each was seen, int64."""
+    """Different pairs of a context and its next token, ascending: uint64, int64, and how often each
+    was seen, int64."""
 
     keys: np.ndarray
     tokens: np.ndarray
@@ -37,7 +39,8 @@ class _Pairs:
 
 
 class NgramCounts:
-    """The number of times that each token followed each context of one to MAX_CONTEXT tokens of the same text."""
+    """The number of times that each token followed each context of one to MAX_CONTEXT tokens of the
+    same text."""
 
     def __init__(self) -> None:
         self.num_texts = self.num_tokens = 0
@@ -55,7 +58,9 @@ class NgramCounts:
             ends = np.arange(max(start, length), len(token_ids))
             keys = np.zeros(len(ends), dtype=np.uint64)
             for back in range(length, 0, -1):
-                keys = keys << np.uint64(TOKEN_BITS) | (token_ids[ends - back] + 1).astype(np.uint64)
+                keys = keys << np.uint64(TOKEN_BITS) | (token_ids[ends - back] + 1).astype(
+                    np.uint64
+                )
             self._waiting.append(_Pairs(keys, token_ids[ends], np.ones(len(ends), dtype=np.int64)))
             self._num_waiting += len(ends)
         if self._num_waiting >= CHUNK_TOKENS * MAX_CONTEXT:
@@ -69,7 +74,9 @@ class NgramCounts:
 
 
 def _merged(some: list[_Pairs]) -> _Pairs:
-    keys, tokens, counts = [np.concatenate([getattr(each, name) for each in some]) for name in _Pairs.__annotations__]
+    keys, tokens, counts = [
+        np.concatenate([getattr(each, name) for each in some]) for name in _Pairs.__annotations__
+    ]
     if not len(keys):
         return some[0]
     order = np.lexsort((tokens, keys))
@@ -78,17 +85,20 @@ def _merged(some: list[_Pairs]) -> _Pairs:
     return _Pairs(keys[begins], tokens[begins], np.add.reduceat(counts[order], begins))
 
 
-def write_datastore(folder: Path, counts: NgramCounts, least_count: int = LEAST_COUNT, **about) -> DatastoreHeader:
-    """Write what was counted to a new folder: whole, or nothing is there. about: model, tokenizer, vocab_size and
-    sources of the header.
+def write_datastore(
+    folder: Path, counts: NgramCounts, least_count: int = LEAST_COUNT, **about
+) -> DatastoreHeader:
+    """Write what was counted to a new folder: whole, or nothing is there. about: model, tokenizer,
+    vocab_size and sources of the header.
 
-    Raises ValueError if the folder exists or no n-gram is frequent enough, OSError naming the folder and the remedy if
-    it cannot be written.
+    Raises ValueError if the folder exists or no n-gram is frequent enough, OSError naming the
+    folder and the remedy if it cannot be written.
     """
     arrays = _arrays(counts.pairs(), least_count)
     if not len(arrays["keys"]):
         raise ValueError(
-            f"no token followed the same tokens {least_count} times in {counts.num_tokens:,} tokens: give more text"
+            f"no token followed the same tokens {least_count} times in {counts.num_tokens:,} "
+            "tokens: give more text"
         )
     header = DatastoreHeader(
         num_texts=counts.num_texts,
@@ -119,7 +129,8 @@ def check_new(folder: Path) -> None:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the one that is wanted, which becomes that one if all goes well and else is deleted."""
+    """A folder beside the one that is wanted, which becomes that one if all goes well and else is
+    deleted."""
     check_new(folder)
     made = None
     try:
@@ -129,7 +140,10 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         made.chmod(0o755)  # mkdtemp makes folders that only this user can read
         made.rename(folder)
     except OSError as error:
-        text = f"cannot write {folder} ({error.strerror}): make room or name another folder; nothing was left there"
+        text = (
+            f"cannot write {folder} ({error.strerror}): make room or name another folder; nothing "
+            "was left there"
+        )
         raise OSError(text) from error
     finally:
         if made is not None:
@@ -149,7 +163,9 @@ def _arrays(pairs: _Pairs, least_count: int) -> dict[str, np.ndarray]:
     pairs = _chosen(pairs, rank < MOST_NEXT)
     begins = _begins(pairs.keys)
     keys = pairs.keys[begins]
-    ends = np.bincount((keys % np.uint64(num_buckets)).astype(np.int64), minlength=num_buckets).cumsum()
+    ends = np.bincount(
+        (keys % np.uint64(num_buckets)).astype(np.int64), minlength=num_buckets
+    ).cumsum()
     return {
         "keys": keys,
         "buckets": np.append(0, ends),
@@ -166,4 +182,8 @@ def _chosen(pairs: _Pairs, which: np.ndarray) -> _Pairs:
 
 def _begins(keys: np.ndarray) -> np.ndarray:
     """The places where the pairs of each context begin, in pairs that stand together by context."""
-    return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])) if len(keys) else np.empty(0, dtype=np.int64)
+    return (
+        np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+        if len(keys)
+        else np.empty(0, dtype=np.int64)
+    )

@@ -11,22 +11,28 @@ from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 from smartspec.drafters.recycling import MAX_CONTEXT, append, pack
 
-LEAST_MATCH = 5  # with an answer that is followed; after shorter ones the datastore's counts say more
+# with an answer that is followed; after shorter ones the datastore's counts say more
+LEAST_MATCH = 5
 STRENGTHS = 5  # of drafts from the datastore, by the share of their first token: 1 to STRENGTHS
 
 
 class DatastoreDrafter(ModelFreeDrafter):
-    """Goes on as the answer that best matches the text's end did, and after it with the datastore's likeliest tokens.
+    """Goes on as the answer that best matches the text's end did, and after it with the datastore's
+    likeliest tokens.
 
-    datastore: None for answers alone. The match length of a draft is LEAST_MATCH or more where an answer is followed;
-    less, by the share of its first token, where the datastore is.
+    datastore: None for answers alone. The match length of a draft is LEAST_MATCH or more where an
+    answer is followed; less, by the share of its first token, where the datastore is.
     """
 
     spec = DrafterSpec("datastore", match_lengths=(0, 2, 3, 4, 5, 6, 9, 13, 24, FORCED))
     reads_texts = True
 
     def __init__(
-        self, *, max_draft_tokens: int, datastore: Datastore | None = None, memory: AnswerMemory | None = None
+        self,
+        *,
+        max_draft_tokens: int,
+        datastore: Datastore | None = None,
+        memory: AnswerMemory | None = None,
     ):
         super().__init__(max_draft_tokens=max_draft_tokens)
         self._datastore = datastore
@@ -61,6 +67,11 @@ class DatastoreDrafter(ModelFreeDrafter):
         return chain(draft, match_length=strength) if draft else NO_DRAFT
 
     def _recalled(self, token_ids: np.ndarray) -> tuple[list[int], int]:
-        """The continuation of the longest match's answer, and the length of the match; nothing if that is short."""
+        """The continuation of the longest match's answer, and the length of the match; nothing if
+        that is short."""
         found = self._answers.matches(token_ids, pack(token_ids), self.max_draft_tokens)
-        return (list(found[0].tokens), found[0].match) if found and found[0].match >= LEAST_MATCH else ([], 0)
+        return (
+            (list(found[0].tokens), found[0].match)
+            if found and found[0].match >= LEAST_MATCH
+            else ([], 0)
+        )

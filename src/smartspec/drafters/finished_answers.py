@@ -1,9 +1,9 @@
 """Finished answers of one cache salt: where the end of a text stands in them, and how they go on.
 
-Source: SuffixDecoding (arXiv 2411.04975), which keeps a suffix tree of earlier answers. Here the answers lie one after
-the other, and a chain leads from each place to the last one before it with the same MIN_MATCH tokens, as zlib finds
-matches. So a token takes 12 bytes, adding one and looking one up takes about a microsecond each, and the oldest are
-overwritten by the newest.
+Source: SuffixDecoding (arXiv 2411.04975), which keeps a suffix tree of earlier answers. Here the
+answers lie one after the other, and a chain leads from each place to the last one before it with
+the same MIN_MATCH tokens, as zlib finds matches. So a token takes 12 bytes, adding one and looking
+one up takes about a microsecond each, and the oldest are overwritten by the newest.
 """
 
 from array import array
@@ -19,7 +19,8 @@ MIN_MATCH = MAX_CONTEXT  # shorter ones are what recycling knows
 MAX_MATCH = 32  # tokens that are compared
 MAX_TRIED = 8  # places that are compared, the most recent first
 MAX_TOKENS = 1 << 17  # that are remembered: a thousand answers, 1.6 MB
-PROMPT_TOKENS = MAX_MATCH  # before an answer, which are remembered with it: they tell which answer follows
+# before an answer, which are remembered with it: they tell which answer follows
+PROMPT_TOKENS = MAX_MATCH
 END = -1  # after each answer
 NO_TOKENS = np.empty(0, dtype=np.int32)
 
@@ -32,16 +33,18 @@ class Followed(NamedTuple):
 
 
 class FinishedAnswers:
-    """num_tokens: of answers that are remembered, the oldest are overwritten. known: answers to begin with, int32 [n]
-    with END after each."""
+    """num_tokens: of answers that are remembered, the oldest are overwritten. known: answers to
+    begin with, int32 [n] with END after each."""
 
     def __init__(self, num_tokens: int = MAX_TOKENS, known: np.ndarray = NO_TOKENS):
         self._num_tokens = num_tokens
-        # Places count on; what stands at a place is at its remainder by num_tokens. Arrays grow until they are full.
+        # Places count on; what stands at a place is at its remainder by num_tokens. Arrays grow
+        # until they are full.
         known = known[-num_tokens:]
         before, last = _chains(known)
         self._tokens = array("i", known.tobytes())
-        self._before = array("q", before.tobytes())  # of each place: the last one before it of the same hash, or -1
+        # of each place: the last one before it of the same hash, or -1
+        self._before = array("q", before.tobytes())
         self._last = array("q", last.tobytes())  # the last place of each hash of MIN_MATCH tokens
         self._end = len(known)  # place of the next token
         self._context = pack(known)
@@ -50,13 +53,13 @@ class FinishedAnswers:
         self.num_unread = 0  # tokens that were added and not taken in
 
     def add(self, token_ids: Sequence[int]) -> None:
-        """Remember an answer and the end of its prompt; index() does the work. What waits for that and would be
-        overwritten by what waits after it is forgotten."""
+        """Remember an answer and the end of its prompt; index() does the work. What waits for that
+        and would be overwritten by what waits after it is forgotten."""
         self._unread.append(array("i", (*token_ids, END)))
         self.num_unread += len(self._unread[-1])
-        while len(self._unread) > 2 and self.num_unread - len(self._unread[1]) >= self._num_tokens + len(
-            self._unread[0]
-        ):
+        while len(self._unread) > 2 and self.num_unread - len(
+            self._unread[1]
+        ) >= self._num_tokens + len(self._unread[0]):
             self.num_unread -= len(self._unread[1])
             del self._unread[1]
 
@@ -89,8 +92,8 @@ class FinishedAnswers:
         self._context = append(self._context, token)
 
     def matches(self, token_ids: np.ndarray, context: int, num_tokens: int) -> list[Followed]:
-        """The tokens that followed the end of a text, int32 [L], whose packed context that is, at most so many tokens;
-        after the longest match first, then the most recent."""
+        """The tokens that followed the end of a text, int32 [L], whose packed context that is, at
+        most so many tokens; after the longest match first, then the most recent."""
         place, oldest = self._last[context % NUM_ENTRIES], max(self._end - self._num_tokens, 0)
         if place <= oldest:
             return []
@@ -119,8 +122,8 @@ class FinishedAnswers:
 
 
 def _chains(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The link from each place to the one before of the same hash, and the last place of each: int64 [n] and
-    [NUM_ENTRIES]."""
+    """The link from each place to the one before of the same hash, and the last place of each:
+    int64 [n] and [NUM_ENTRIES]."""
     context = np.zeros(len(tokens), dtype=np.int64)
     for back in range(MIN_MATCH, 0, -1):
         context[back:] = context[back:] << TOKEN_BITS | tokens[:-back] + 1

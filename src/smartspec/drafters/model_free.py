@@ -1,4 +1,5 @@
-"""The common part of all drafters without a model: drafts made from text alone, for every row of every step."""
+"""The common part of all drafters without a model: drafts made from text alone, for every row of
+every step."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -6,35 +7,49 @@ from functools import lru_cache
 import numpy as np
 
 from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain, no_tokens, shorten, without_nodes
+from smartspec.core.batch import (
+    NO_DRAFT,
+    Batch,
+    Draft,
+    Verification,
+    chain,
+    no_tokens,
+    shorten,
+    without_nodes,
+)
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.core.grammar import Grammar
 from smartspec.core.request import Request
 
 LEARN_STEPS = 16  # that are learned from together, where the drafter is not queried before
-FORCED = 32  # match length of drafts that a grammar forces, longer than any match: a pool of their own
+# match length of drafts that a grammar forces, longer than any match: a pool of their own
+FORCED = 32
 
 
 class ModelFreeDrafter:
-    """Implements core.drafter.Drafter for classes that say what they are (spec) and how they draft (propose).
+    """Implements core.drafter.Drafter for classes that say what they are (spec) and how they draft
+    (propose).
 
-    Tokens that a request's grammar forces are drafted where the drafter's own draft lacks them, and in steps in which
-    it is not queried. Drafts are deterministic, so they can be judged without verification. Where all verified tokens
-    of a row were accepted, or none was verified, the next draft token is compared with the token that the target
-    emitted. Emitted tokens are learned when the drafter is queried next, or after LEARN_STEPS steps. That saves time in
-    steps that draft nothing, and several steps together take less time than one by one.
+    Tokens that a request's grammar forces are drafted where the drafter's own draft lacks them, and
+    in steps in which it is not queried. Drafts are deterministic, so they can be judged without
+    verification. Where all verified tokens of a row were accepted, or none was verified, the next
+    draft token is compared with the token that the target emitted. Emitted tokens are learned when
+    the drafter is queried next, or after LEARN_STEPS steps. That saves time in steps that draft
+    nothing, and several steps together take less time than one by one.
     """
 
     spec: DrafterSpec
     reads_texts = False  # whether it is made with a datastore and a memory of finished answers, too
 
     def __init__(self, *, max_draft_tokens: int):
-        """max_draft_tokens: most nodes of a draft; of longer ones the rest is left out. ValueError below 1."""
+        """max_draft_tokens: most nodes of a draft; of longer ones the rest is left out. ValueError
+        below 1."""
         if max_draft_tokens < 1:
             raise ValueError(f"max_draft_tokens must be at least 1, got {max_draft_tokens}")
         self.max_draft_tokens = max_draft_tokens
         self._drafts: tuple[Draft, ...] = ()
-        # Requests whose text was added to since something was learned, and how many tokens it had before.
+        # Requests whose text was added to since something was learned, and how many tokens it had
+        # before.
         self._unlearned: dict[Request, int] = {}
         self._num_unlearned_steps = 0
         self._learns = type(self).learn is not ModelFreeDrafter.learn
@@ -52,16 +67,18 @@ class ModelFreeDrafter:
         """The target emitted these tokens after that text, int32 [L]."""
 
     def of_salt(self, cache_salt: str) -> "ModelFreeDrafter":
-        """The object that proposes and learns for requests of this salt: its own where drafters remember texts."""
+        """The object that proposes and learns for requests of this salt: its own where drafters
+        remember texts."""
         return self
 
     def reader_of_salt(self, cache_salt: str) -> "ModelFreeDrafter":
-        """The drafter for requests of this salt. Nothing is kept for a salt of which nothing was learned."""
+        """The drafter for requests of this salt. Nothing is kept for a salt of which nothing was
+        learned."""
         return self.of_salt(cache_salt)
 
     def learners(self, cache_salts: Iterable[str]) -> "Mapping[str, ModelFreeDrafter]":
-        """The drafters, by salt, that learn from requests that run together. A salt that is left out is not learned
-        from."""
+        """The drafters, by salt, that learn from requests that run together. A salt that is left
+        out is not learned from."""
         return {salt: self.of_salt(salt) for salt in cache_salts}
 
     def begin_step(self, batch: Batch) -> None:
@@ -79,12 +96,16 @@ class ModelFreeDrafter:
         return drafts
 
     def _under_grammar(self, draft: Draft, grammar: Grammar) -> Draft:
-        """Ends before tokens that break the grammar: the target would not say them. If what it forces is not in the
-        draft, that is drafted."""
+        """Ends before tokens that break the grammar: the target would not say them. If what it
+        forces is not in the draft, that is drafted."""
         allowed = [grammar.num_allowed(path) == len(path) for path in draft.paths[1:]]
         draft = without_nodes(draft, np.array(allowed, dtype=bool))
         forced = tuple(grammar.forced()[: self.max_draft_tokens])
-        return draft if forced in draft.paths else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
+        return (
+            draft
+            if forced in draft.paths
+            else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
+        )
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         if is_queried:
@@ -138,9 +159,11 @@ def _nothing_found(num_rows: int) -> DrafterView:
     return DrafterView(*[no_tokens(num_rows)] * 3)
 
 
-def free_tests(drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence[Verification]) -> FreeTests:
-    """The test of each row's first draft token that was not verified, where the target's token there is known; of a
-    tree only where nothing was verified. verified: int [R]."""
+def free_tests(
+    drafts: Sequence[Draft], verified: np.ndarray, decoding: Sequence[Verification]
+) -> FreeTests:
+    """The test of each row's first draft token that was not verified, where the target's token
+    there is known; of a tree only where nothing was verified. verified: int [R]."""
     if not any(drafts):
         return FreeTests(verified, no_tokens(len(verified)), no_tokens(len(verified)))
     tested, matched = [0] * len(drafts), [False] * len(drafts)

@@ -1,9 +1,10 @@
 """Predicted outputs: a request brings a guess of its answer, and drafts are how the guess goes on.
 
-The guess is aligned with the answer by its position: a draft begins after the last token that agreed, wherever else the
-same words stand. After a divergence the place is found again: after the longest match of what was emitted last, the
-nearest to the divergence first; or as if a token had been replaced or inserted there. While several places are
-possible, the draft is a tree of what follows them.
+The guess is aligned with the answer by its position: a draft begins after the last token that
+agreed, wherever else the same words stand. After a divergence the place is found again: after the
+longest match of what was emitted last, the nearest to the divergence first; or as if a token had
+been replaced or inserted there. While several places are possible, the draft is a tree of what
+follows them.
 
 Source: the `prediction` of OpenAI's chat completions, of which only the interface is published.
 """
@@ -21,14 +22,17 @@ from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 MAX_MATCH = 8  # tokens before a place that are compared
 MAX_SCANNED = 64  # places that are compared, the nearest to the divergence
 CERTAIN = 3  # tokens that agree before a place is believed
-AGREEMENT = 0.8  # chance that the next token of a place agrees, where a tree is made; calibration learns the true one
+# chance that the next token of a place agrees, where a tree is made; calibration learns the true
+# one
+AGREEMENT = 0.8
 
 
 class PredictionDrafter(ModelFreeDrafter):
-    """Drafts from core.speculation.SpeculationOptions.predicted_token_ids, for requests that have some.
+    """Drafts from core.speculation.SpeculationOptions.predicted_token_ids, for requests that have
+    some.
 
-    It counts on the request how many of its tokens were accepted and rejected. The match length of a chain is the
-    number of tokens in a row that agreed.
+    It counts on the request how many of its tokens were accepted and rejected. The match length of
+    a chain is the number of tokens in a row that agreed.
     """
 
     spec = DrafterSpec("prediction", match_lengths=(0, 1, 3, 8, 16, FORCED))
@@ -54,7 +58,8 @@ class PredictionDrafter(ModelFreeDrafter):
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
         for row in np.flatnonzero(verified).tolist():
-            if self._drafts[row].match_length < FORCED:  # what a grammar forces is none of the guess
+            # what a grammar forces is none of the guess
+            if self._drafts[row].match_length < FORCED:
                 request, num_accepted = batch.decoding[row], decoding[row].num_accepted
                 request.accepted_prediction_tokens += num_accepted
                 request.rejected_prediction_tokens += int(verified[row]) - num_accepted
@@ -67,7 +72,8 @@ class Alignment:
     def __init__(self, guess: np.ndarray):
         self._guess = guess
         self._num_read = 0  # tokens of the answer
-        # Where the next token may stand, the likeliest first; and how many in a row agreed before that place.
+        # Where the next token may stand, the likeliest first; and how many in a row agreed before
+        # that place.
         self._places: dict[int, int] = {0: 0}
         self._certain = 0  # the last place that was believed
 
@@ -79,15 +85,20 @@ class Alignment:
 
     def _read(self, answer: np.ndarray) -> None:
         token, guess = answer[-1], self._guess
-        agreed = {at + 1: num + 1 for at, num in self._places.items() if at < len(guess) and guess[at] == token}
+        agreed = {
+            at + 1: num + 1
+            for at, num in self._places.items()
+            if at < len(guess) and guess[at] == token
+        }
         self._places = agreed or self._found_again(answer)
         place, num_agreed = next(iter(self._places.items()), (0, 0))
         if num_agreed >= CERTAIN:
             self._certain = place
 
     def _found_again(self, answer: np.ndarray) -> dict[int, int]:
-        """Places after the longest match of the answer's end. Where that is short, the nearest of them alone; the next
-        token may as well be the one after the divergence, or still stand at it."""
+        """Places after the longest match of the answer's end. Where that is short, the nearest of
+        them alone; the next token may as well be the one after the divergence, or still stand at
+        it."""
         ends = np.flatnonzero(self._guess == answer[-1])
         num_before = int(np.searchsorted(ends, self._certain))
         after = ends[num_before : num_before + MAX_SCANNED]
@@ -102,10 +113,13 @@ class Alignment:
         return {place: num for place, num in found.items() if place < len(self._guess)}
 
     def _match_lengths(self, ends: np.ndarray, answer: np.ndarray) -> np.ndarray:
-        """Tokens up to these places of the guess, int [E], that are also the last ones of the answer: int [E]."""
+        """Tokens up to these places of the guess, int [E], that are also the last ones of the
+        answer: int [E]."""
         back = np.arange(min(MAX_MATCH, len(answer)))
         places = ends[:, None] - back
-        is_equal = (self._guess[np.maximum(places, 0)] == answer[len(answer) - 1 - back]) & (places >= 0)
+        is_equal = (self._guess[np.maximum(places, 0)] == answer[len(answer) - 1 - back]) & (
+            places >= 0
+        )
         return np.logical_and.accumulate(is_equal, axis=1).sum(axis=1)
 
     def draft(self, num_tokens: int) -> Draft:
@@ -119,9 +133,11 @@ class Alignment:
 
 
 def _tree(following: Sequence[Sequence[int]]) -> Draft:
-    """Several texts as one tree, whose nodes stand in order of the chance to be reached. The first text is the
-    likeliest: their chances go as 1, 1/2, 1/3."""
-    weights: dict[tuple[int, ...], float] = {(): sum(1 / rank for rank in range(1, len(following) + 1))}
+    """Several texts as one tree, whose nodes stand in order of the chance to be reached. The first
+    text is the likeliest: their chances go as 1, 1/2, 1/3."""
+    weights: dict[tuple[int, ...], float] = {
+        (): sum(1 / rank for rank in range(1, len(following) + 1))
+    }
     for rank, tokens in enumerate(following, start=1):
         for depth in range(1, len(tokens) + 1):
             path = tuple(tokens[:depth])

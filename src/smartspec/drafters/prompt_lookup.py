@@ -1,11 +1,12 @@
 """Prompt lookup: propose what followed the last tokens of the text when they occurred before.
 
-Source: prompt-lookup decoding (Saxena, 2023). Differences: the most recent of the longest matches is taken, not the
-first. A match that reaches the end of the text goes on with the draft itself (as in LZ77): a text that repeats with
-some period keeps repeating.
+Source: prompt-lookup decoding (Saxena, 2023). Differences: the most recent of the longest matches
+is taken, not the first. A match that reaches the end of the text goes on with the draft itself (as
+in LZ77): a text that repeats with some period keeps repeating.
 
-The end of the text is searched as bytes, which is the fastest where a match is near. How long that takes is up to the
-text, so what is further away is compared in whole arrays, which take the same time for every text.
+The end of the text is searched as bytes, which is the fastest where a match is near. How long that
+takes is up to the text, so what is further away is compared in whole arrays, which take the same
+time for every text.
 """
 
 import numpy as np
@@ -20,7 +21,8 @@ MOST_BYTES = 1 << 14  # tokens that are searched as bytes, the last ones
 class PromptLookupDrafter(ModelFreeDrafter):
     """Drafts from a request's own prompt and output; keeps no state.
 
-    max_draft_tokens: length of every draft it finds. min_match, max_match: shortest and longest suffix looked up.
+    max_draft_tokens: length of every draft it finds. min_match, max_match: shortest and longest
+    suffix looked up.
     """
 
     spec = DrafterSpec("prompt-lookup", match_lengths=(0, 2, 3, 4, 6, 9, FORCED))
@@ -33,7 +35,8 @@ class PromptLookupDrafter(ModelFreeDrafter):
         self.max_match = max_match
 
     def propose(self, token_ids: np.ndarray) -> Draft:
-        """Draft for a text, int32 [L], with the length of the match; NO_DRAFT where there is none."""
+        """Draft for a text, int32 [L], with the length of the match; NO_DRAFT where there is
+        none."""
         source, num_matched = _longest_match(token_ids, self.max_match)
         if num_matched < self.min_match:
             return NO_DRAFT
@@ -44,7 +47,8 @@ class PromptLookupDrafter(ModelFreeDrafter):
 
 
 def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
-    """Index after the most recent of the longest earlier matches of the suffix, and their length, at most max_match.
+    """Index after the most recent of the longest earlier matches of the suffix, and their length,
+    at most max_match.
 
     (0, 0) where even the last token is new.
     """
@@ -56,15 +60,17 @@ def _longest_match(token_ids: np.ndarray, max_match: int) -> tuple[int, int]:
         return found
     source, num_matched = found[0] + num_before, found[1]
     if num_matched < max_match:
-        before = _search_arrays(token_ids, max_match, min(num_before + max_match, len(token_ids)) - 1)
+        before = _search_arrays(
+            token_ids, max_match, min(num_before + max_match, len(token_ids)) - 1
+        )
         if before[1] > num_matched:
             return before
     return (source if num_matched else 0), num_matched
 
 
 def _search_bytes(token_ids: np.ndarray, max_match: int) -> tuple[int, int] | None:
-    """The suffix is searched a token longer every time. None where its bytes also lie between two tokens: a text may
-    have such places everywhere."""
+    """The suffix is searched a token longer every time. None where its bytes also lie between two
+    tokens: a text may have such places everywhere."""
     text, source, num_matched = token_ids.tobytes(), 0, 0
     width = token_ids.itemsize
     end = len(text) - width  # no match is the suffix itself
@@ -75,13 +81,18 @@ def _search_bytes(token_ids: np.ndarray, max_match: int) -> tuple[int, int] | No
             break
         if place % width:
             return None
-        source, num_matched, end = place // width + num_matched + 1, num_matched + 1, place + len(suffix)
+        source, num_matched, end = (
+            place // width + num_matched + 1,
+            num_matched + 1,
+            place + len(suffix),
+        )
     return source, num_matched
 
 
 def _search_arrays(token_ids: np.ndarray, max_match: int, end: int) -> tuple[int, int]:
-    """The place after the latest of the longest matches among the tokens before end, and its length. A place's
-    tokens are compared with the last token, then with the one before it, and so on: max_match times at most."""
+    """The place after the latest of the longest matches among the tokens before end, and its
+    length. A place's tokens are compared with the last token, then with the one before it, and so
+    on: max_match times at most."""
     is_match, num_matched = np.ones(end + 1, dtype=bool), 0
     while num_matched < min(max_match, end):
         # Whether so many tokens from each place on, and one more, are those at the end.

@@ -1,11 +1,12 @@
 """Recycling: propose what the target wrote earlier after the same last tokens, in any request.
 
-Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest next tokens of every
-token, shared by all requests, and chains them into a tree. Differences: contexts of one to three tokens, of which the
-longest known one speaks; only the most recent next tokens, of which a chain takes the newest;
-and only what was emitted is learned, for the target's predictions after rejected draft tokens brought nothing. A table
-is shared by the requests of one cache salt: how fast a request is may tell that another one of them had similar text,
-what it reads never does.
+Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest
+next tokens of every token, shared by all requests, and chains them into a tree. Differences:
+contexts of one to three tokens, of which the longest known one speaks; only the most recent next
+tokens, of which a chain takes the newest; and only what was emitted is learned, for the target's
+predictions after rejected draft tokens brought nothing. A table is shared by the requests of one
+cache salt: how fast a request is may tell that another one of them had similar text, what it reads
+never does.
 """
 
 from array import array
@@ -22,18 +23,21 @@ from smartspec.core.per_key import PerKey
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 
 MAX_CONTEXT = 3
-# Contexts are packed into int64, their newest token in the lowest bits. Larger token ids would only be confused.
+# Contexts are packed into int64, their newest token in the lowest bits. Larger token ids would only
+# be confused.
 TOKEN_BITS = 20
 MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
 LONGEST_FIRST = tuple(reversed(list(enumerate(MASKS))[1:]))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
 NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
 _NONE = array("i", [-1] * NUM_CANDIDATES)
-MAX_SALTS = 64  # of one API key, a table of 1.3 MB each; the one of requests without a salt is not counted
+# of one API key, a table of 1.3 MB each; the one of requests without a salt is not counted
+MAX_SALTS = 64
 
 
 class RecyclingDrafter(ModelFreeDrafter):
-    """Drafts from a table context -> next token, filled by learn(); an entry makes room for the next one in its place.
+    """Drafts from a table context -> next token, filled by learn(); an entry makes room for the
+    next one in its place.
 
     max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 20 bytes each.
     """
@@ -47,10 +51,12 @@ class RecyclingDrafter(ModelFreeDrafter):
         self._of_salt: PerKey[str, RecyclingDrafter] = PerKey(MAX_SALTS)
         # Read and written one number at a time, where an array of numpy takes ten times as long.
         self._contexts = array("q", [-1]) * num_entries  # no context is negative
-        self._next_tokens = array("i", [-1]) * (num_entries * NUM_CANDIDATES)  # of each context the newest first
+        # of each context the newest first
+        self._next_tokens = array("i", [-1]) * (num_entries * NUM_CANDIDATES)
 
     def of_salt(self, cache_salt: str) -> "RecyclingDrafter":
-        """A table of its own for every salt; of a key's beyond MAX_SALTS the longest unused is forgotten."""
+        """A table of its own for every salt; of a key's beyond MAX_SALTS the longest unused is
+        forgotten."""
         table = self._known(cache_salt)
         if table is None:
             table = type(self)(**self._options())
@@ -62,11 +68,13 @@ class RecyclingDrafter(ModelFreeDrafter):
         return self._blank if table is None else table
 
     def learners(self, cache_salts: Iterable[str]) -> Mapping[str, ModelFreeDrafter]:
-        """The learners of at most MAX_SALTS of a key, first those that have a table: with more, each would be forgotten
-        for the next one, in every step."""
+        """The learners of at most MAX_SALTS of a key, first those that have a table: with more,
+        each would be forgotten for the next one, in every step."""
         tables: dict[str, ModelFreeDrafter] = {}
         num_of_key: Counter[str] = Counter()
-        for salt in sorted(dict.fromkeys(cache_salts), key=lambda salt: (key_of(salt), salt) not in self._of_salt):
+        for salt in sorted(
+            dict.fromkeys(cache_salts), key=lambda salt: (key_of(salt), salt) not in self._of_salt
+        ):
             num_of_key[key_of(salt)] += bool(salt)
             if num_of_key[key_of(salt)] <= MAX_SALTS:
                 tables[salt] = self.of_salt(salt)
@@ -98,19 +106,22 @@ class RecyclingDrafter(ModelFreeDrafter):
                     next_tokens[first] = token
                 elif next_tokens[first] != token:
                     moved = token
-                    for place in range(first, first + NUM_CANDIDATES):  # to the front, those before it one place back
+                    # to the front, those before it one place back
+                    for place in range(first, first + NUM_CANDIDATES):
                         next_tokens[place], moved = moved, next_tokens[place]
                         if moved == token:
                             break
             context = append(context, token)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
-        """Draft for a text, int32 [L], that ends in a known context, with its length, else NO_DRAFT."""
+        """Draft for a text, int32 [L], that ends in a known context, with its length, else
+        NO_DRAFT."""
         draft: list[int] = []
         context, num_known = pack(token_ids), 0
         contexts, next_tokens = self._contexts, self._next_tokens
         while len(draft) < self.max_draft_tokens:
-            for num_tokens, mask in LONGEST_FIRST:  # as in _candidates, without a call for every token
+            # as in _candidates, without a call for every token
+            for num_tokens, mask in LONGEST_FIRST:
                 key = context & mask
                 slot = key % len(contexts)
                 if contexts[slot] == key:
@@ -124,8 +135,8 @@ class RecyclingDrafter(ModelFreeDrafter):
         return chain(np.array(draft, dtype=np.int32), match_length=num_known) if draft else NO_DRAFT
 
     def _candidates(self, context: int) -> tuple[list[int], int]:
-        """The last different tokens that followed the longest known context, newest first, -1 after their end, and
-        that context's length; 0 where none is known."""
+        """The last different tokens that followed the longest known context, newest first, -1 after
+        their end, and that context's length; 0 where none is known."""
         for num_tokens, mask in LONGEST_FIRST:
             key = context & mask
             slot = key % len(self._contexts)

@@ -1,4 +1,5 @@
-"""The folder for what is made once on a machine: what is read out of models, profiles, compiled kernels."""
+"""The folder for what is made once on a machine: what is read out of models, profiles, compiled
+kernels."""
 
 import os
 import stat
@@ -10,11 +11,12 @@ from smartspec.core.cache_folder import cache_folder as cache_folder
 
 
 def why_untrusted(path: Path) -> str | None:
-    """The reason why another user may have written what lies here, None where only this one and root can have.
+    """The reason why another user may have written what lies here, None where only this one and
+    root can have.
 
-    A file or folder must be theirs, no link, and not writable by others, its group included. Folders above must not
-    let others put another in its place: writable by all only if sticky, as /tmp is, by a group only if it is this
-    user's."""
+    A file or folder must be theirs, no link, and not writable by others, its group included.
+    Folders above must not let others put another in its place: writable by all only if sticky, as
+    /tmp is, by a group only if it is this user's."""
     facts = path.lstat()
     if stat.S_ISLNK(facts.st_mode):
         return f"{path} is a link"
@@ -34,8 +36,9 @@ def why_untrusted(path: Path) -> str | None:
 def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """The folder, filled by `write` where it is not there yet.
 
-    It is written beside its final place and renamed, so that what exists under this name is complete, and only this
-    user can write it. Raises OSError with the remedy where the cache cannot be written.
+    It is written beside its final place and renamed, so that what exists under this name is
+    complete, and only this user can write it. Raises OSError with the remedy where the cache cannot
+    be written.
     """
     if folder.exists():
         return folder
@@ -49,7 +52,9 @@ def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
                 path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
             _publish(made, folder)
     except (PermissionError, NotADirectoryError, FileExistsError) as error:
-        raise OSError(f"cannot write {folder.parent}: set SMARTSPEC_CACHE to a folder that can be written") from error
+        raise OSError(
+            f"cannot write {folder.parent}: set SMARTSPEC_CACHE to a folder that can be written"
+        ) from error
     return folder
 
 

@@ -1,4 +1,5 @@
-"""The expected yield of drafts of a length, from the outcomes of drafts of the same and of other lengths."""
+"""The expected yield of drafts of a length, from the outcomes of drafts of the same and of other
+lengths."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,17 +8,20 @@ from math import sqrt
 
 from smartspec.observation.records import DraftOutcome, Observation
 
-SEEN, BETWEEN, BEYOND = "seen", "between", "beyond"  # how well something is known: measured, interpolated, extrapolated
+# how well something is known: measured, interpolated, extrapolated
+SEEN, BETWEEN, BEYOND = "seen", "between", "beyond"
 LEAST_ROWS = 100  # outcomes of a length: with fewer, another length says more
-ALIKE_STEPS = 4.0  # neighbouring steps of a request are alike: so many outcomes say as much as an independent one
+# neighbouring steps of a request are alike: so many outcomes say as much as an independent one
+ALIKE_STEPS = 4.0
 DOUBT_BEYOND = 0.5  # of what drafts deeper than any seen would bring
 Outcomes = Mapping[DraftOutcome, int]
 
 
 @dataclass(frozen=True)
 class Draft:
-    """The mean draft of a request in a step: draft tokens verified and accepted, the standard deviation of the latter,
-    how it is known, and the share of steps in which the request has any."""
+    """The mean draft of a request in a step: draft tokens verified and accepted, the standard
+    deviation of the latter, how it is known, and the share of steps in which the request has
+    any."""
 
     verified: float
     accepted: float
@@ -30,8 +34,9 @@ NO_DRAFT = Draft(0.0, 0.0, 0.0, SEEN, 0.0)
 
 
 def draft_of(observation: Observation, length: int) -> Draft:
-    """Drafts of this length, for the same traffic. Requests that accept less take more steps for the same tokens, so
-    classes are weighted by the steps that their tokens would take. ValueError where drafts were never to be made."""
+    """Drafts of this length, for the same traffic. Requests that accept less take more steps for
+    the same tokens, so classes are weighted by the steps that their tokens would take. ValueError
+    where drafts were never to be made."""
     if not length:
         return NO_DRAFT
     by_class = _by_class(observation.outcomes)
@@ -40,7 +45,10 @@ def draft_of(observation: Observation, length: int) -> Draft:
             return NO_DRAFT
         raise ValueError("no draft was verified: acceptance is unknown")
     drafts = [_draft_of_class(outcomes, length) for outcomes in by_class.values()]
-    tokens = [sum(count * (1 + o.accepted) for o, count in outcomes.items()) for outcomes in by_class.values()]
+    tokens = [
+        sum(count * (1 + o.accepted) for o, count in outcomes.items())
+        for outcomes in by_class.values()
+    ]
     steps = [each / (1 + draft.accepted) for each, draft in zip(tokens, drafts, strict=True)]
     shares = [each / sum(steps) for each in steps]
     return Draft(
@@ -52,12 +60,16 @@ def draft_of(observation: Observation, length: int) -> Draft:
     )
 
 
-def acceptance_by_depth(outcomes: Outcomes, class_name: str | None = None) -> list[tuple[float, int]]:
-    """The acceptance by depth: of a draft token, given that those before it were accepted, and how many were tested.
-    class_name: of requests, None for all."""
+def acceptance_by_depth(
+    outcomes: Outcomes, class_name: str | None = None
+) -> list[tuple[float, int]]:
+    """The acceptance by depth: of a draft token, given that those before it were accepted, and how
+    many were tested. class_name: of requests, None for all."""
     found = []
     for depth in range(1, 1 + max((outcome.drafted for outcome in outcomes), default=0)):
-        mine = [(o, n) for o, n in outcomes.items() if class_name is None or o.class_name == class_name]
+        mine = [
+            (o, n) for o, n in outcomes.items() if class_name is None or o.class_name == class_name
+        ]
         tested = sum(n for o, n in mine if o.drafted >= depth and o.accepted >= depth - 1)
         right = sum(n for o, n in mine if o.accepted >= depth)
         if tested:
@@ -73,7 +85,8 @@ def accepted_variance(outcomes: Outcomes) -> float:
 
 
 def _by_class(outcomes: Outcomes) -> dict[str, Outcomes]:
-    """The outcomes of each class that has drafts. What was emitted without any counts by the tokens of the class."""
+    """The outcomes of each class that has drafts. What was emitted without any counts by the tokens
+    of the class."""
     found: dict[str, Counter[DraftOutcome]] = {}
     for outcome, count in outcomes.items():
         found.setdefault(outcome.class_name, Counter())[outcome] += count
@@ -101,7 +114,9 @@ def _cut(outcomes: Outcomes, rows: int, length: int, known: str) -> Draft:
     accepted = sum(n * min(o.accepted, length) for o, n in outcomes.items()) / rows
     squares = sum(n * min(o.accepted, length) ** 2 for o, n in outcomes.items()) / rows
     share = sum(n for o, n in outcomes.items() if o.drafted) / rows
-    return Draft(verified, accepted, sqrt(max(squares - accepted**2, 0.0) * ALIKE_STEPS / rows), known, share)
+    return Draft(
+        verified, accepted, sqrt(max(squares - accepted**2, 0.0) * ALIKE_STEPS / rows), known, share
+    )
 
 
 def _extended(outcomes: Outcomes, rows: int, longest: int, length: int) -> Draft:
@@ -109,8 +124,12 @@ def _extended(outcomes: Outcomes, rows: int, longest: int, length: int) -> Draft
     seen = _cut(outcomes, rows, longest, BEYOND)
     whole = sum(n for o, n in outcomes.items() if o.drafted == longest)
     all_right = sum(n for o, n in outcomes.items() if o.accepted == longest)
-    tested = sum(n for o, n in outcomes.items() if o.drafted == longest and o.accepted >= longest - 1)
+    tested = sum(
+        n for o, n in outcomes.items() if o.drafted == longest and o.accepted >= longest - 1
+    )
     chance, more = all_right / max(tested, 1), length - longest
     further = all_right / rows * sum(chance**depth for depth in range(1, more + 1))
     deviation = sqrt(seen.deviation**2 + (DOUBT_BEYOND * further) ** 2)
-    return Draft(seen.verified + whole / rows * more, seen.accepted + further, deviation, BEYOND, seen.share)
+    return Draft(
+        seen.verified + whole / rows * more, seen.accepted + further, deviation, BEYOND, seen.share
+    )

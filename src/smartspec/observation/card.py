@@ -1,4 +1,5 @@
-"""Cards: costs and acceptance of a model with a drafter on a device, as JSON that can be passed on. No texts, no paths.
+"""Cards: costs and acceptance of a model with a drafter on a device, as JSON that can be passed on.
+No texts, no paths.
 
 A new server starts from one where it has no step times of its own, and the simulator plays it.
 """
@@ -19,10 +20,10 @@ IDENTITY = ("engine", "model", "method", "draft_model", "dtype", "quantization")
 
 @dataclass(frozen=True)
 class Card:
-    """engine, version, model, draft_model, method, dtype, quantization, device, parallel: what it is of, names without
-    folders. longest: draft. latency: LatencyModel.to_dict(). acceptance: by depth, given that the tokens before were
-    accepted; tested: how many were. requests: fewest and most at a time that were observed, in the mean of a level.
-    steps: observed ones."""
+    """engine, version, model, draft_model, method, dtype, quantization, device, parallel: what it
+    is of, names without folders. longest: draft. latency: LatencyModel.to_dict(). acceptance: by
+    depth, given that the tokens before were accepted; tested: how many were. requests: fewest and
+    most at a time that were observed, in the mean of a level. steps: observed ones."""
 
     engine: str
     version: str
@@ -47,12 +48,17 @@ class Card:
         depths = acceptance_by_depth(observation.outcomes)
         loads = [cell[COLUMN["requests"]] / cell[0] for cell in observation.cells.values()]
         latency = CellTimes.of(observation).fit().latency(bool(setup.get("has_passes")))
-        texts = {name: str(setup.get(name, "")) for name in ("engine", "method", "dtype", "quantization", "device")}
+        texts = {
+            name: str(setup.get(name, ""))
+            for name in ("engine", "method", "dtype", "quantization", "device")
+        }
         return Card(
             **texts,
             version=str(setup.get("version", "")),
             model=base_name(str(setup.get("model", ""))),
-            draft_model=None if setup.get("draft_model") is None else base_name(str(setup["draft_model"])),
+            draft_model=None
+            if setup.get("draft_model") is None
+            else base_name(str(setup["draft_model"])),
             parallel=tuple(setup.get("parallel") or (1,)),
             longest=int(setup.get("longest") or len(depths)),
             latency=latency.to_dict(),
@@ -67,9 +73,13 @@ class Card:
         """ValueError names a file that holds none, or one that is corrupt."""
         data = read_json(path)
         if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise ValueError(f"{path} is no card: `smartspec vllm observed --card {path.name}` writes one")
+            raise ValueError(
+                f"{path} is no card: `smartspec vllm observed --card {path.name}` writes one"
+            )
         if data.get("format") != FORMAT:
-            raise ValueError(f"{path} is a card of format {data.get('format')}, and this version reads {FORMAT}")
+            raise ValueError(
+                f"{path} is a card of format {data.get('format')}, and this version reads {FORMAT}"
+            )
         try:
             values = {each.name: data[each.name] for each in fields(Card)}
             for name in ("parallel", "acceptance", "tested", "requests"):
@@ -85,7 +95,9 @@ class Card:
         LatencyModel.from_dict(self.latency)
         if not all(isinstance(c, int | float) and 0 <= c <= 1 for c in self.acceptance):
             raise ValueError(f"acceptance is {self.acceptance}")
-        if len(self.tested) != len(self.acceptance) or not all(isinstance(n, int) and n >= 0 for n in self.tested):
+        if len(self.tested) != len(self.acceptance) or not all(
+            isinstance(n, int) and n >= 0 for n in self.tested
+        ):
             raise ValueError(f"tested is {self.tested}")
         if not isinstance(self.longest, int) or self.longest < 1:
             raise ValueError(f"longest is {self.longest}")
@@ -95,8 +107,8 @@ class Card:
         write_json(path, {"kind": KIND, "format": FORMAT} | asdict(self))
 
     def problem(self, setup: dict) -> str | None:
-        """Says why it is not of this setup (see setup_of in the plugin), None if it is. Another device or version of
-        the engine is no problem: times are corrected by every step."""
+        """Says why it is not of this setup (see setup_of in the plugin), None if it is. Another
+        device or version of the engine is no problem: times are corrected by every step."""
         for name in IDENTITY:
             here = setup.get(name)
             mine, here = getattr(self, name), None if here is None else str(here)
@@ -109,7 +121,9 @@ class Card:
 
 def base_name(model: str) -> str:
     """A model's name without the folder that it lies in. Names of hubs (owner/name) stay."""
-    return PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model
+    return (
+        PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model
+    )
 
 
 def mean_accepted(observation: Observation, length: int) -> float:

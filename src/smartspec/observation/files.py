@@ -1,4 +1,5 @@
-"""Observations and cards on disk: written whole or not at all, one file for each start of a server."""
+"""Observations and cards on disk: written whole or not at all, one file for each start of a
+server."""
 
 import json
 import os
@@ -11,19 +12,20 @@ FOLDER = "observed"
 
 
 def observation_path(cache: Path, instance_id: str, engine_index: int) -> Path:
-    """The path at which an engine leaves its observation. Each start of vLLM has an id of its own, so that two servers
-    on one folder do not meet."""
+    """The path at which an engine leaves its observation. Each start of vLLM has an id of its own,
+    so that two servers on one folder do not meet."""
     return cache / "vllm" / FOLDER / f"{instance_id}-{engine_index}.json"
 
 
 def write_json(path: Path, data: dict) -> None:
-    """Whole or not at all; OSError where that is not possible, ValueError where a number is not finite."""
+    """Whole or not at all; OSError where that is not possible, ValueError where a number is not
+    finite."""
     write_whole(path, json.dumps(data, allow_nan=False).encode())
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Whole or not at all; OSError where that is not possible. Who may read it is as for all files of this user: other
-    users of a machine have servers and commands, too."""
+    """Whole or not at all; OSError where that is not possible. Who may read it is as for all files
+    of this user: other users of a machine have servers and commands, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".storing-{secrets.token_hex(8)}")
     try:
@@ -55,12 +57,15 @@ def read_observation(path: Path) -> Observation:
 
 
 def newest_observation(cache: Path) -> tuple[list[Path], Observation]:
-    """The observation that was written last, with those of the other engines of the same server. ValueError where
-    there is none."""
+    """The observation that was written last, with those of the other engines of the same server.
+    ValueError where there is none."""
     folder = cache / "vllm" / FOLDER
     files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
     if not files:
-        raise ValueError(f"{folder} holds no observation: run `smartspec vllm serve MODEL --observe` and send requests")
+        raise ValueError(
+            f"{folder} holds no observation: run `smartspec vllm serve MODEL --observe` and send "
+            "requests"
+        )
     instance = files[-1].stem.rpartition("-")[0]
     mine = [path for path in files if path.stem.rpartition("-")[0] == instance]
     return mine, Observation.merged([read_observation(path) for path in mine])

@@ -1,8 +1,8 @@
 """Forecasts of the observed traffic, for each draft length at a number of requests at a time.
 
-A load is a closed one: so many requests are under way, and one that ends is followed by the next. Prompts come as
-often, and are as long, as observed. Then tokens per second are the tokens of a mean step over its time, and a request
-gets its share of them.
+A load is a closed one: so many requests are under way, and one that ends is followed by the next.
+Prompts come as often, and are as long, as observed. Then tokens per second are the tokens of a mean
+step over its time, and a request gets its share of them.
 """
 
 from dataclasses import dataclass, replace
@@ -19,8 +19,9 @@ LEAST_STEPS = 20  # of a load and a length that count as seen
 NUM_DRAWS, INTERVAL = 100, (0.05, 0.95)
 NEAR = 1.5  # a load within this factor of those seen is between them
 RANKS = (SEEN, BETWEEN, BEYOND)
-# Where drafts are looked up, what a server without speculation saves of a step without drafts: the lookup, and sampling
-# by rejection. Mean and doubt. vLLM's CPU build with ngram: 0.06 to 0.14 (docs/results/vllm.md), an H100: 0 to 0.03.
+# Where drafts are looked up, what a server without speculation saves of a step without drafts: the
+# lookup, and sampling by rejection. Mean and doubt. vLLM's CPU build with ngram: 0.06 to 0.14
+# (docs/results/vllm.md), an H100: 0 to 0.03.
 SAVED = {"cpu": (0.05, 0.04), "gpu": (0.015, 0.015)}
 
 
@@ -49,8 +50,9 @@ class Traffic:
 
 
 class Forecast:
-    """times, drafts: what is known, or one draw of what it may be. drafts: by length. luck: in this draw, of a
-    load's measured seconds and accepted tokens, and of what no speculation saves, in standard deviations."""
+    """times, drafts: what is known, or one draw of what it may be. drafts: by length. luck: in this
+    draw, of a load's measured seconds and accepted tokens, and of what no speculation saves, in
+    standard deviations."""
 
     def __init__(
         self,
@@ -62,7 +64,11 @@ class Forecast:
         self._times, self._drafts, self.luck = times, drafts, luck
         self._traffic = Traffic.of(observation)
         self._passes = bool(observation.setup.get("has_passes"))
-        mean, doubt = (0.0, 0.0) if self._passes else SAVED.get(observation.setup.get("platform", "gpu"), SAVED["gpu"])
+        mean, doubt = (
+            (0.0, 0.0)
+            if self._passes
+            else SAVED.get(observation.setup.get("platform", "gpu"), SAVED["gpu"])
+        )
         self._saved = mean + luck[2] * doubt
 
     @property
@@ -74,21 +80,30 @@ class Forecast:
         return self._draft(length).accepted
 
     def step(self, requests: float, length: int, accepts: float = 1.0) -> tuple[float, float]:
-        """Tokens that a mean step emits, and its seconds, where so many times the usual draft tokens are accepted."""
+        """Tokens that a mean step emits, and its seconds, where so many times the usual draft
+        tokens are accepted."""
         draft, traffic = self._draft(length), self._traffic
         tokens = 1.0 + min(draft.accepted * accepts, max(draft.verified, draft.accepted))
-        prefills = traffic.chunks * tokens * requests / (1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens)
+        prefills = (
+            traffic.chunks
+            * tokens
+            * requests
+            / (1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens)
+        )
         decoding = requests - prefills
         emitted = decoding * tokens + prefills * traffic.ends
         counts = np.arange(int(prefills + 6 * sqrt(prefills) + 8))
         chances = _poisson(prefills, len(counts))
-        fed = np.minimum(decoding * (1 + draft.verified) + counts * traffic.tokens_per_chunk, traffic.most_fed)
+        fed = np.minimum(
+            decoding * (1 + draft.verified) + counts * traffic.tokens_per_chunk, traffic.most_fed
+        )
         fed = np.maximum(fed, 1.0)
         passes = 0 if length == OFF or not self._passes else max(length, 1)
         sums = np.zeros((1, len(SUMS) + len(BENDS)))
         for name, value in (
-            ("fed_tokens", chances @ fed), ("requests", requests), ("context_tokens", requests * traffic.context),
-            ("mixed", 1.0 - chances[0]), ("passes", passes), ("pass_rows", passes * decoding),
+            ("fed_tokens", chances @ fed), ("requests", requests),
+            ("context_tokens", requests * traffic.context), ("mixed", 1.0 - chances[0]),
+            ("passes", passes), ("pass_rows", passes * decoding),
             ("drafting", 1.0 - max(1.0 - draft.share, 0.0) ** max(decoding, 0.0)),
         ):  # fmt: skip
             sums[0, COLUMN[name]] = value
@@ -106,8 +121,8 @@ class Forecast:
         return max(lengths, key=lambda length: self.tokens_per_second(requests, length))
 
     def crossover(self, most: int) -> int | None:
-        """The fewest requests at a time from which on no speculation makes most, up to `most`. None if there are
-        none."""
+        """The fewest requests at a time from which on no speculation makes most, up to `most`. None
+        if there are none."""
         if self._gain(most) > 0:
             return None
         lower, upper = 0, most
@@ -122,7 +137,9 @@ class Forecast:
         return upper
 
     def _gain(self, requests: int) -> float:
-        best = max(self.tokens_per_second(requests, length) for length in self.lengths if length > 0)
+        best = max(
+            self.tokens_per_second(requests, length) for length in self.lengths if length > 0
+        )
         return best - self.tokens_per_second(requests, OFF)
 
     def _draft(self, length: int) -> Draft:
@@ -132,7 +149,9 @@ class Forecast:
 class Forecasts:
     """The likeliest forecast, and draws of what it may be. longest: longest draft to look at."""
 
-    def __init__(self, observation: Observation, longest: int, *, num_draws: int = NUM_DRAWS, seed: int = 0):
+    def __init__(
+        self, observation: Observation, longest: int, *, num_draws: int = NUM_DRAWS, seed: int = 0
+    ):
         self.observation = observation
         self.drafts = {length: draft_of(observation, length) for length in range(longest + 1)}
         cells = CellTimes.of(observation)
@@ -142,9 +161,11 @@ class Forecasts:
         self.draws = [self._draw(cells, rng) for _ in range(num_draws)]
 
     def known(self, requests: float, length: int) -> str:
-        """The state of knowledge of this load with this length: seen, between what was seen, or beyond it. No server
-        that is observed is without a draft pass, if it has any."""
-        cells = {key: cell for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS}
+        """The state of knowledge of this load with this length: seen, between what was seen, or
+        beyond it. No server that is observed is without a draft pass, if it has any."""
+        cells = {
+            key: cell for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS
+        }
         has_passes = bool(self.observation.setup.get("has_passes"))
         draft = NO_DRAFT if length <= 0 else self.drafts[length]
         if not cells or (length == OFF and has_passes):
@@ -156,7 +177,9 @@ class Forecasts:
         loads: dict[int, np.ndarray] = {}
         for (level, *_), cell in self.observation.cells.items():
             loads[level] = loads.get(level, 0.0) + cell
-        sizes = [cell[COLUMN["requests"]] / cell[0] for cell in loads.values() if cell[0] >= LEAST_STEPS]
+        sizes = [
+            cell[COLUMN["requests"]] / cell[0] for cell in loads.values() if cell[0] >= LEAST_STEPS
+        ]
         is_near = min(sizes) / NEAR <= requests <= max(sizes) * NEAR
         is_near &= requests * (1 + draft.verified) <= NEAR * self.times.largest_fed
         is_near &= min(drafted) <= draft.verified <= max(drafted)
@@ -181,7 +204,9 @@ class Forecasts:
 
 def loads_up_to(most: int) -> list[int]:
     """Half powers of two from 1 on, and most."""
-    return sorted({min(round(2 ** (level / 2)), most) for level in range(level_of(most) + 1)} | {most})
+    return sorted(
+        {min(round(2 ** (level / 2)), most) for level in range(level_of(most) + 1)} | {most}
+    )
 
 
 def _poisson(mean: float, count: int) -> np.ndarray:

@@ -15,22 +15,30 @@ class LengthRange:
 
 
 def ranges_of(by_size: list[int]) -> list[LengthRange]:
-    """The ranges of batch sizes, from the length for batches of 1, 2, ... requests; neighbours of one length merged."""
-    runs = [(length, [size for size, _ in group]) for length, group in groupby(enumerate(by_size, 1), itemgetter(1))]
+    """The ranges of batch sizes, from the length for batches of 1, 2, ... requests; neighbours of
+    one length merged."""
+    runs = [
+        (length, [size for size, _ in group])
+        for length, group in groupby(enumerate(by_size, 1), itemgetter(1))
+    ]
     return [LengthRange(sizes[0], sizes[-1], length) for length, sizes in runs]
 
 
-def with_lengths(table: list[LengthRange], lengths: tuple[int, ...], least: int = 0) -> list[LengthRange]:
+def with_lengths(
+    table: list[LengthRange], lengths: tuple[int, ...], least: int = 0
+) -> list[LengthRange]:
     """The table with these lengths. least (0 or the shortest of them) replaces shorter ones.
 
-    The table names all of lengths: vLLM captures graphs for lengths in its table, and a scheduler may then use any
-    of them at any batch size. Lengths that are best for no batch size stand at the largest sizes, one each.
-    ValueError if there are not as many batch sizes."""
+    The table names all of lengths: vLLM captures graphs for lengths in its table, and a scheduler
+    may then use any of them at any batch size. Lengths that are best for no batch size stand at the
+    largest sizes, one each. ValueError if there are not as many batch sizes."""
     last = table[-1].last
     allowed = {r.length: max((k for k in lengths if k <= r.length), default=least) for r in table}
     by_size = [allowed[r.length] for r in table for _ in range(r.first, r.last + 1)]
     if len(set(lengths)) > last:
-        raise ValueError(f"{len(set(lengths))} lengths do not fit into batches of up to {last}: name fewer")
+        raise ValueError(
+            f"{len(set(lengths))} lengths do not fit into batches of up to {last}: name fewer"
+        )
     for num_replaced in range(last + 1):
         missing = sorted(set(lengths) - set(by_size[: last - num_replaced]), reverse=True)
         if len(missing) <= num_replaced:
@@ -58,16 +66,18 @@ def vllm_config(table: list[LengthRange]) -> dict:
 
 
 def sglang_config(tables: list[list[LengthRange]]) -> dict:
-    """The file for SGLang's --speculative-adaptive-config: a slot for every batch size from which lengths differ, with
-    the lengths that any of the tables (for several acceptances) names for it."""
+    """The file for SGLang's --speculative-adaptive-config: a slot for every batch size from which
+    lengths differ, with the lengths that any of the tables (for several acceptances) names for
+    it."""
     starts = sorted({r.first for table in tables for r in table})
     slots = {start: sorted({_length_at(table, start) for table in tables}) for start in starts}
     return {str(start): {"candidate_steps": steps} for start, steps in slots.items()}
 
 
 def tensorrt_llm_config(table: list[LengthRange]) -> dict:
-    """Fields of TensorRT-LLM's speculative_config (1.3 and later): keys are the largest batch of each length,
-    and beyond the last there are no drafts. The first length must be the longest. ValueError if no length pays."""
+    """Fields of TensorRT-LLM's speculative_config (1.3 and later): keys are the largest batch of
+    each length, and beyond the last there are no drafts. The first length must be the longest.
+    ValueError if no length pays."""
     longest = table[0].length
     if not longest:
         raise ValueError("no drafts are best for every batch size: leave speculation off")

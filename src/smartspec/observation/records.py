@@ -1,7 +1,8 @@
-"""Observations of an engine's traffic: sums over its steps by load and drafts, outcomes of drafts, arrivals.
+"""Observations of an engine's traffic: sums over its steps by load and drafts, outcomes of drafts,
+arrivals.
 
-Sums are enough to fit step times, as these are linear in what is summed: a step's mean time is the time of its mean
-size, if the tokens beyond each possible bend are summed, too.
+Sums are enough to fit step times, as these are linear in what is summed: a step's mean time is the
+time of its mean size, if the tokens beyond each possible bend are summed, too.
 """
 
 import math
@@ -13,7 +14,32 @@ import numpy as np
 
 KIND, FORMAT = "smartspec-observation", 2
 # Fed tokens from which on a pass may be bound by arithmetic. Tokens beyond each are summed.
-BENDS = (2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 480, 512, 640, 768, 1024)
+BENDS = (
+    2,
+    4,
+    8,
+    16,
+    32,
+    48,
+    64,
+    96,
+    128,
+    160,
+    192,
+    224,
+    256,
+    288,
+    320,
+    352,
+    384,
+    416,
+    448,
+    480,
+    512,
+    640,
+    768,
+    1024,
+)
 LONGEST_STEP = 60.0  # seconds: more is no step, but a machine that was stopped
 MAX_CLASSES = 32
 OTHER_CLASS = "(other)"
@@ -36,11 +62,23 @@ class StepSize:
 
     @property
     def drafted(self) -> int:
-        """Verified draft tokens of a request, in the mean: 0 where no request has any, else at least 1."""
-        return max(round(self.verified_tokens / max(self.decoding, 1)), 1) if self.verified_tokens else 0
+        """Verified draft tokens of a request, in the mean: 0 where no request has any, else at
+        least 1."""
+        return (
+            max(round(self.verified_tokens / max(self.decoding, 1)), 1)
+            if self.verified_tokens
+            else 0
+        )
 
 
-SUMS = ("steps", *(each.name for each in fields(StepSize)), "squares", "mixed", "pass_rows", "drafting")
+SUMS = (
+    "steps",
+    *(each.name for each in fields(StepSize)),
+    "squares",
+    "mixed",
+    "pass_rows",
+    "drafting",
+)
 COLUMN = {name: number for number, name in enumerate(SUMS)}
 KEY = ("level", "length", "drafted")  # see level_of; draft length that was set; StepSize.drafted
 Key = tuple[int, int, int]
@@ -83,7 +121,11 @@ class Observation:
 
     def add_steps(self, lengths: list[int], steps: list[StepSize]) -> None:
         """Add finished steps. lengths: of the drafts that each verified."""
-        sound = [(k, step) for k, step in zip(lengths, steps, strict=True) if 0 < step.seconds <= LONGEST_STEP]
+        sound = [
+            (k, step)
+            for k, step in zip(lengths, steps, strict=True)
+            if 0 < step.seconds <= LONGEST_STEP
+        ]
         self.left_out += len(steps) - len(sound)
         if not sound:
             return
@@ -99,7 +141,9 @@ class Observation:
         names = set(self.classes)
         for outcome, count in outcomes:
             if outcome.class_name not in names and len(names) >= MAX_CLASSES:
-                outcome = DraftOutcome(OTHER_CLASS, outcome.length, outcome.drafted, outcome.accepted)
+                outcome = DraftOutcome(
+                    OTHER_CLASS, outcome.length, outcome.drafted, outcome.accepted
+                )
             names.add(outcome.class_name)
             self.outcomes[outcome] += count
 
@@ -115,7 +159,10 @@ class Observation:
             | {"beyond": [float(f"{value:.9g}") for value in cell[len(SUMS) :]]}
             for key, cell in sorted(self.cells.items())
         ]
-        outcomes = [asdict(outcome) | {"count": count} for outcome, count in sorted(self.outcomes.items(), key=str)]
+        outcomes = [
+            asdict(outcome) | {"count": count}
+            for outcome, count in sorted(self.outcomes.items(), key=str)
+        ]
         return {
             "kind": KIND, "format": FORMAT, "setup": self.setup, "arrivals": asdict(self.arrivals),
             "left_out": self.left_out, "bends": list(BENDS), "cells": cells, "outcomes": outcomes,
@@ -127,11 +174,19 @@ class Observation:
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("it is no observation of SmartSpec")
         if data.get("format") != FORMAT or data.get("bends") != list(BENDS):
-            raise ValueError(f"it is of another version of SmartSpec (format {data.get('format')}, here {FORMAT})")
+            raise ValueError(
+                f"it is of another version of SmartSpec (format {data.get('format')}, here "
+                f"{FORMAT})"
+            )
         try:
             cells = {_key(cell): _sums(cell) for cell in data["cells"]}
             names = [each.name for each in fields(DraftOutcome)]
-            outcomes = Counter({DraftOutcome(*(o[name] for name in names)): int(o["count"]) for o in data["outcomes"]})
+            outcomes = Counter(
+                {
+                    DraftOutcome(*(o[name] for name in names)): int(o["count"])
+                    for o in data["outcomes"]
+                }
+            )
             arrivals, setup = Arrivals(**data["arrivals"]), data["setup"]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is corrupt ({error!r})") from error
@@ -150,18 +205,23 @@ class Observation:
             whole.left_out += part.left_out
             whole.arrivals.seconds = max(whole.arrivals.seconds, part.arrivals.seconds)
             for name in ("requests", "prompt_tokens", "busiest_minute"):
-                setattr(whole.arrivals, name, getattr(whole.arrivals, name) + getattr(part.arrivals, name))
+                setattr(
+                    whole.arrivals,
+                    name,
+                    getattr(whole.arrivals, name) + getattr(part.arrivals, name),
+                )
         return whole
 
 
 def level_of(requests: float) -> int:
-    """Requests at a time, rounded to half powers of two: 0 for 1, 1 for 1.4, 2 for 2, ... 12 for 64."""
+    """Requests at a time, rounded to half powers of two: 0 for 1, 1 for 1.4, 2 for 2, ... 12 for
+    64."""
     return round(2 * math.log2(max(requests, 1)))
 
 
 def _derived(steps: np.ndarray) -> np.ndarray:
-    """The columns beside those of StepSize: squares, mixed, pass_rows, drafting, and tokens beyond each bend. steps:
-    float [N, fields of StepSize]."""
+    """The columns beside those of StepSize: squares, mixed, pass_rows, drafting, and tokens beyond
+    each bend. steps: float [N, fields of StepSize]."""
     names = [each.name for each in fields(StepSize)]
     seconds, decoding, prefills, fed, passes, verified = (
         steps[:, names.index(name)]

@@ -1,11 +1,16 @@
-"""The report of an observation to the operator: now, what each length would make, the crossover, what the present
-setting loses. As JSON-able values, and as text."""
+"""The report of an observation to the operator: now, what each length would make, the crossover,
+what the present setting loses. As JSON-able values, and as text."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.observation.acceptance import ALIKE_STEPS, SEEN, acceptance_by_depth, accepted_variance
+from smartspec.observation.acceptance import (
+    ALIKE_STEPS,
+    SEEN,
+    acceptance_by_depth,
+    accepted_variance,
+)
 from smartspec.observation.forecast import INTERVAL, OFF, Forecast, Forecasts
 from smartspec.observation.records import COLUMN, SUMS, Observation
 from smartspec.observation.step_times import STALL_STEPS
@@ -25,7 +30,8 @@ class Load:
     milliseconds: float  # per token of a request, measured
     lengths: dict[int, int]  # steps by draft length
     accepted: float  # draft tokens of a request in a step, measured
-    doubt: tuple[float, float]  # relative standard deviations of the measured seconds and of accepted
+    # relative standard deviations of the measured seconds and of accepted
+    doubt: tuple[float, float]
 
 
 def loads_of(observation: Observation) -> list[Load]:
@@ -49,7 +55,8 @@ def loads_of(observation: Observation) -> list[Load]:
 
 
 def _accepted(total: np.ndarray, spread: float) -> tuple[float, tuple[float, float]]:
-    """Accepted and doubt of a Load. total: its sums. spread: variance of a draft's accepted tokens."""
+    """Accepted and doubt of a Load. total: its sums. spread: variance of a draft's accepted
+    tokens."""
     sums = dict(zip(SUMS, total, strict=False))
     seconds = sums["seconds"] / sums["steps"]
     variance = max(sums["squares"] / sums["steps"] / seconds**2 - 1.0, 0.0)
@@ -76,7 +83,9 @@ def summary(forecasts: Forecasts) -> dict:
     observation, loads = forecasts.observation, loads_of(forecasts.observation)
     lengths = (OFF, *forecasts.likeliest.lengths)
     likeliest = _speeds(forecasts.likeliest, loads, lengths)
-    draws = np.array([_speeds(draw, loads, lengths) for draw in forecasts.draws]).reshape(-1, *likeliest.shape)
+    draws = np.array([_speeds(draw, loads, lengths) for draw in forecasts.draws]).reshape(
+        -1, *likeliest.shape
+    )
     best = likeliest[:, 1:].argmax(axis=1)  # of the lengths from 0 on
     shown = []
     for i, load in enumerate(loads):
@@ -88,10 +97,16 @@ def summary(forecasts: Forecasts) -> dict:
         }
         length = lengths[1 + best[i]]
         shown.append(
-            {"requests": round(load.requests, 1), "share": round(load.share, 4),
-             "now": round(load.tokens_per_second, 1), "ms_per_token": round(load.milliseconds, 2),
-             "present_lengths": load.lengths, "lengths": found, "goodput": found[name_of(length)] | {"length": length}}
-        )  # fmt: skip
+            {
+                "requests": round(load.requests, 1),
+                "share": round(load.share, 4),
+                "now": round(load.tokens_per_second, 1),
+                "ms_per_token": round(load.milliseconds, 2),
+                "present_lengths": load.lengths,
+                "lengths": found,
+                "goodput": found[name_of(length)] | {"length": length},
+            }
+        )
     return {
         "setup": observation.setup,
         "traffic": traffic_of(observation),
@@ -122,12 +137,16 @@ def traffic_of(observation: Observation) -> dict:
 
 
 def drafter_kv(observation: Observation) -> dict | None:
-    """What the drafter's KV costs: its share of the memory for KV, and the tokens and the requests as observed that fit
-    into that memory, with it and without. None where it has none, or the engine does not say."""
+    """What the drafter's KV costs: its share of the memory for KV, and the tokens and the requests
+    as observed that fit into that memory, with it and without. None where it has none, or the
+    engine does not say."""
     kv, traffic = observation.setup.get("kv"), traffic_of(observation)
     if not isinstance(kv, dict) or not kv.get("drafter_share"):
         return None
-    tokens, length = kv["tokens"], max(traffic["mean_prompt_tokens"] + traffic["mean_output_tokens"], 1.0)
+    tokens, length = (
+        kv["tokens"],
+        max(traffic["mean_prompt_tokens"] + traffic["mean_output_tokens"], 1.0),
+    )
     without = tokens / (1.0 - kv["drafter_share"])
     return {
         "share": kv["drafter_share"], "tokens": tokens, "tokens_without": round(without),
@@ -136,13 +155,16 @@ def drafter_kv(observation: Observation) -> dict | None:
 
 
 def acceptance_of(observation: Observation) -> dict:
-    """The acceptance by depth, of all requests and of each class, where those before were accepted, and tokens
-    tested."""
+    """The acceptance by depth, of all requests and of each class, where those before were accepted,
+    and tokens tested."""
     classes = [name for name in observation.classes if name] if len(observation.classes) > 1 else []
     found = {"all": acceptance_by_depth(observation.outcomes)}
     found |= {name: acceptance_by_depth(observation.outcomes, name) for name in classes}
     return {
-        name: {"acceptance": [round(chance, 4) for chance, _ in depths], "tested": [n for _, n in depths]}
+        name: {
+            "acceptance": [round(chance, 4) for chance, _ in depths],
+            "tested": [n for _, n in depths],
+        }
         for name, depths in found.items()
     }
 
@@ -161,17 +183,19 @@ def text(found: dict) -> str:
     setup, traffic = found["setup"], found["traffic"]
     names = [setup.get(name) for name in ("model", "method", "device")]
     lines = [
-        f"{', '.join(str(name) for name in names if name)}; {setup.get('engine', 'engine')} {setup.get('version', '')}",
-        f"{traffic['steps']:,} steps in {traffic['seconds']:,.0f} s (busy {traffic['busy_share']:.0%}), "
-        f"{traffic['requests']:,} requests, {traffic['requests_per_second']:g} a second (busiest minute "
-        f"{traffic['busiest_minute']}), prompts of {traffic['mean_prompt_tokens']:g} tokens, answers of "
-        f"{traffic['mean_output_tokens']:g}",
+        f"{', '.join(str(name) for name in names if name)}; {setup.get('engine', 'engine')} "
+        f"{setup.get('version', '')}",
+        f"{traffic['steps']:,} steps in {traffic['seconds']:,.0f} s (busy "
+        f"{traffic['busy_share']:.0%}), {traffic['requests']:,} requests, "
+        f"{traffic['requests_per_second']:g} a second (busiest minute "
+        f"{traffic['busiest_minute']}), prompts of {traffic['mean_prompt_tokens']:g} tokens, "
+        f"answers of {traffic['mean_output_tokens']:g}",
     ]
     if kv := found["drafter_kv"]:
         lines.append(
-            f"the drafter's KV takes {kv['share']:.1%} of the memory for KV: {kv['tokens']:,} tokens fit, "
-            f"{kv['tokens_without']:,} without it; that is {kv['requests']:,} requests of this length, "
-            f"{kv['requests_without']:,} without it, and further ones wait"
+            f"the drafter's KV takes {kv['share']:.1%} of the memory for KV: {kv['tokens']:,} "
+            f"tokens fit, {kv['tokens_without']:,} without it; that is {kv['requests']:,} requests "
+            f"of this length, {kv['requests_without']:,} without it, and further ones wait"
         )
     for name, each in found["acceptance"].items():
         depths = " ".join(f"{chance:.2f}" for chance in each["acceptance"])
@@ -187,12 +211,15 @@ def conclusions(found: dict) -> list[str]:
         load = max(found["loads"], key=lambda each: each["share"])
         best = load["goodput"]
         lines.append(
-            f"most of the time: {load['requests']:g} requests at a time, {shown_speed(load['now'])} tokens/s, "
-            f"{load['ms_per_token']:.1f} ms a token; goodput would make {shown_speed(best['value'])} "
-            f"({shown_speed(best['low'])} to {shown_speed(best['high'])}) with length {best['length']}"
+            f"most of the time: {load['requests']:g} requests at a time, "
+            f"{shown_speed(load['now'])} tokens/s, {load['ms_per_token']:.1f} ms a token; goodput "
+            f"would make {shown_speed(best['value'])} ({shown_speed(best['low'])} to "
+            f"{shown_speed(best['high'])}) with length {best['length']}"
         )
     if crossover["requests"] is None:
-        lines.append(f"crossover: none up to {crossover['most']} requests at a time: drafts make most")
+        lines.append(
+            f"crossover: none up to {crossover['most']} requests at a time: drafts make most"
+        )
     else:
         beyond = "" if crossover["known"] == SEEN else f", {_word(crossover['known'])}"
         lines.append(
@@ -200,8 +227,9 @@ def conclusions(found: dict) -> list[str]:
             f"{crossover['high'] or 'none'}{beyond}) no speculation makes most"
         )
     lines.append(
-        f"the present setting makes {100 * regret['value']:.1f} % less than the best of {_lengths(found)} at each load "
-        f"({100 * regret['low']:.1f} to {100 * regret['high']:.1f} %)"
+        f"the present setting makes {100 * regret['value']:.1f} % less than the best of "
+        f"{_lengths(found)} at each load ({100 * regret['low']:.1f} to {100 * regret['high']:.1f} "
+        "%)"
     )
     return lines
 
@@ -212,8 +240,8 @@ def _lengths(found: dict) -> str:
 
 
 def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> np.ndarray:
-    """Float [loads, lengths], right for what was measured at each load: its requests accept as many tokens as there,
-    and times are off by the factor by which those of its own lengths are."""
+    """Float [loads, lengths], right for what was measured at each load: its requests accept as many
+    tokens as there, and times are off by the factor by which those of its own lengths are."""
     rows = []
     for load in loads:
         of_seconds, of_accepted = np.exp(np.array(forecast.luck[:2]) * load.doubt)
@@ -222,7 +250,9 @@ def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> 
         accepts = load.accepted / usual if usual else 1.0
         steps = [(n, *forecast.step(load.requests, k, accepts)) for k, n in own.items()]
         seconds = sum(n * each for n, _, each in steps)
-        present = sum(n * tokens for n, tokens, _ in steps) / seconds if steps else load.tokens_per_second
+        present = (
+            sum(n * tokens for n, tokens, _ in steps) / seconds if steps else load.tokens_per_second
+        )
         factor = load.tokens_per_second / present * of_seconds
         found = [forecast.step(load.requests, k, accepts * of_accepted) for k in lengths]
         rows.append([factor * tokens / each for tokens, each in found])
@@ -232,32 +262,57 @@ def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> 
 def _value(value: float, draws: np.ndarray) -> dict:
     low, high = np.quantile(draws, INTERVAL) if len(draws) else (value, value)
     low, high = min(low, value), max(high, value)
-    return {"value": round(float(value), 1), "low": round(float(low), 1), "high": round(float(high), 1)}
+    return {
+        "value": round(float(value), 1),
+        "low": round(float(low), 1),
+        "high": round(float(high), 1),
+    }
 
 
 def _crossover(forecasts: Forecasts) -> dict:
     """low, high: None as an end says that there is none up to `most`."""
     most = most_requests(forecasts.observation)
     found = forecasts.likeliest.crossover(most)
-    draws = sorted(each if (each := draw.crossover(most)) is not None else np.inf for draw in forecasts.draws)
-    low, high = np.quantile(draws, INTERVAL, method="nearest") if draws else (found or np.inf, found or np.inf)
-    ends = [None if end == np.inf else int(end) for end in (min(low, found or np.inf), max(high, found or 0))]
+    draws = sorted(
+        each if (each := draw.crossover(most)) is not None else np.inf for draw in forecasts.draws
+    )
+    low, high = (
+        np.quantile(draws, INTERVAL, method="nearest")
+        if draws
+        else (found or np.inf, found or np.inf)
+    )
+    ends = [
+        None if end == np.inf else int(end)
+        for end in (min(low, found or np.inf), max(high, found or 0))
+    ]
     known = None if found is None else forecasts.known(found, OFF)
     return {"requests": found, "low": ends[0], "high": ends[1], "most": most, "known": known}
 
 
 def _regret(loads: list[Load], likeliest: np.ndarray, draws: np.ndarray, best: np.ndarray) -> dict:
-    """Share of the best lengths' tokens that the present setting does not make, over the loads as long as they were."""
-    shares, now = np.array([load.share for load in loads]), np.array([load.tokens_per_second for load in loads])
+    """Share of the best lengths' tokens that the present setting does not make, over the loads as
+    long as they were."""
+    shares, now = (
+        np.array([load.share for load in loads]),
+        np.array([load.tokens_per_second for load in loads]),
+    )
     index = np.arange(len(loads))
 
     def regret(speeds: np.ndarray) -> float:
-        return float(1.0 - shares @ now / (shares @ np.maximum(speeds[index, 1 + best], 1e-9))) if len(loads) else 0.0
+        return (
+            float(1.0 - shares @ now / (shares @ np.maximum(speeds[index, 1 + best], 1e-9)))
+            if len(loads)
+            else 0.0
+        )
 
     value = max(regret(likeliest), 0.0)
     found = [max(regret(speeds), 0.0) for speeds in draws] or [value]
     low, high = np.quantile(found, INTERVAL)
-    return {"value": round(value, 4), "low": round(min(low, value), 4), "high": round(max(high, value), 4)}
+    return {
+        "value": round(value, 4),
+        "low": round(min(low, value), 4),
+        "high": round(max(high, value), 4),
+    }
 
 
 def _table(found: dict) -> str:
@@ -271,7 +326,10 @@ def _table(found: dict) -> str:
         measured = [shown_speed(load["now"]), f"{load['ms_per_token']:.1f}"]
         rows.append([f"{load['requests']:g}", share, *measured, *cells, best])
     widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
 
 
 def _cell(value: dict) -> str:
@@ -281,11 +339,14 @@ def _cell(value: dict) -> str:
 
 def _legend(found: dict) -> list[str]:
     known = {each["known"] for load in found["loads"] for each in load["lengths"].values()}
-    lines = ["tokens per second, ± half of a 90 % interval; off: a server without speculation; 0, 1, ...: draft length"]
+    lines = [
+        "tokens per second, ± half of a 90 % interval; off: a server without speculation; 0, 1, "
+        "...: draft length"
+    ]
     lines += [f"{MARKS[name]} {_word(name)}" for name in ("between", "beyond") if name in known]
     return lines
 
 
 def _word(known: str) -> str:
     return {"between": "interpolated: not seen, between loads and lengths that were",
-            "beyond": "extrapolated: beyond the loads or lengths that were seen"}.get(known, known)  # fmt: skip
+            "beyond": "extrapolated: beyond the loads or lengths that were seen"}.get(known, known)  # fmt: skip  # noqa: E501

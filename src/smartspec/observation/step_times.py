@@ -3,12 +3,13 @@
     seconds = constant + per token fed + more per token beyond the bend + per request + per token in the KV
               + for prefill in the step + for drafts in it + per draft pass, and per request in it
 
-No coefficient is negative. Up to the bend a pass is bound by reading weights, beyond it by arithmetic. Where the bend
-is, traffic of few loads does not tell: so it is fitted for each of BENDS, and all count by how well they fit. What
-their predictions differ by is part of the interval. Two things that observed loads may leave open are weakly assumed:
-how many tokens' arithmetic takes as long as the reading of all 16-bit weights (by data sheets, see RIDGES), and that a
-draft pass takes a twentieth of the shortest step.
-"""
+No coefficient is negative. Up to the bend a pass is bound by reading weights, beyond it by
+arithmetic. Where the bend is, traffic of few loads does not tell: so it is fitted for each of
+BENDS, and all count by how well they fit. What their predictions differ by is part of the interval.
+Two things that observed loads may leave open are weakly assumed: how many tokens' arithmetic takes
+as long as the reading of all 16-bit weights (by data sheets, see RIDGES), and that a draft pass
+takes a twentieth of the shortest step.
+"""  # noqa: E501
 
 from dataclasses import dataclass
 
@@ -18,13 +19,33 @@ from smartspec.control import CostCurve, LatencyModel
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation
 
-FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "drafting", "passes", "pass_rows")
-# By feature, the most of a step's time that it may take where nothing speaks for more, as a standard deviation.
+FEATURES = (
+    "constant",
+    "fed",
+    "beyond",
+    "requests",
+    "context",
+    "mixed",
+    "drafting",
+    "passes",
+    "pass_rows",
+)
+# By feature, the most of a step's time that it may take where nothing speaks for more, as a
+# standard deviation.
 USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, 0.1, np.inf, 0.1)
 NUM_ASSUMED = int(np.isfinite(USUAL_SHARE).sum()) + 2
-# Dense 16-bit operations per byte of memory traffic, from vendors' data sheets, by what the device's name holds. Large
-# matrix products reach about 65 % of the first, streaming reads 90 % of the second.
-RIDGES = {"B200": 281.0, "H200": 206.0, "H100": 295.0, "A100": 153.0, "L40S": 419.0, "L4": 403.0, "A10": 208.0}
+# Dense 16-bit operations per byte of memory traffic, from vendors' data sheets, by what the
+# device's name holds. Large matrix products reach about 65 % of the first, streaming reads 90 % of
+# the second.
+RIDGES = {
+    "B200": 281.0,
+    "H200": 206.0,
+    "H100": 295.0,
+    "A100": 153.0,
+    "L40S": 419.0,
+    "L4": 403.0,
+    "A10": 208.0,
+}
 USUAL_RIDGE, REACHED = 295.0, 0.65 / 0.90
 CPU_RIDGE_TOKENS = 16.0
 RIDGE_DOUBT = 0.5
@@ -52,15 +73,17 @@ class StepTimes:
         bend = float(BENDS[self.weights.argmax()])
         slopes = (c["fed"], c["fed"] + c["beyond"])
         constant = c["constant"] + c["drafting"]  # that of steps with drafts
-        target = CostCurve((0.0, bend), slopes, constant, per_context_token=c["context"], per_row=c["requests"])
+        target = CostCurve(
+            (0.0, bend), slopes, constant, per_context_token=c["context"], per_row=c["requests"]
+        )
         draft = CostCurve.linear(max(c["passes"], 1e-6), c["pass_rows"])
         return LatencyModel(target, (draft,) if has_passes else ())
 
 
 @dataclass(frozen=True)
 class CellTimes:
-    """The measured times of cells. means: float [N, SUMS and BENDS], of a step's sums. noise: relative standard
-    deviations of mean times."""
+    """The measured times of cells. means: float [N, SUMS and BENDS], of a step's sums. noise:
+    relative standard deviations of mean times."""
 
     means: np.ndarray
     noise: np.ndarray
@@ -72,10 +95,13 @@ class CellTimes:
         cells = np.array([cell for cell in observation.cells.values() if cell[0] >= LEAST_STEPS])
         if not len(cells):
             raise ValueError(
-                f"{observation.num_steps} steps were observed: too few to say anything, send more requests"
+                f"{observation.num_steps} steps were observed: too few to say anything, send more "
+                "requests"
             )
         means = cells / cells[:, :1]
-        return CellTimes(means, _noise(cells[:, COLUMN["steps"]], means), ridge_tokens(observation.setup))
+        return CellTimes(
+            means, _noise(cells[:, COLUMN["steps"]], means), ridge_tokens(observation.setup)
+        )
 
     def fit(self) -> StepTimes:
         fits = [self._fit(number, 1.0, np.zeros(NUM_ASSUMED)) for number in range(len(BENDS))]
@@ -84,7 +110,8 @@ class CellTimes:
         return self._times(np.array([found for found, _ in fits]), weights / weights.sum())
 
     def draw(self, likeliest: StepTimes, rng: np.random.Generator) -> StepTimes:
-        """What the times may be: a bend drawn by its weight, and what is measured and assumed by its doubt."""
+        """What the times may be: a bend drawn by its weight, and what is measured and assumed by
+        its doubt."""
         number = int(rng.choice(len(BENDS), p=likeliest.weights))
         target = 1.0 + self.noise * rng.standard_normal(len(self.noise))
         found, _ = self._fit(number, target, rng.standard_normal(NUM_ASSUMED))
@@ -94,8 +121,11 @@ class CellTimes:
     def _times(self, coefficients: np.ndarray, weights: np.ndarray) -> StepTimes:
         return StepTimes(coefficients, weights, float(self.means[:, COLUMN["fed_tokens"]].max()))
 
-    def _fit(self, bend: int, target: np.ndarray | float, doubt: np.ndarray) -> tuple[np.ndarray, float]:
-        """Coefficients, and how badly they fit. target, doubt: 1 and 0, or what measured and assumed may be."""
+    def _fit(
+        self, bend: int, target: np.ndarray | float, doubt: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Coefficients, and how badly they fit. target, doubt: 1 and 0, or what measured and
+        assumed may be."""
         seconds = self.means[:, COLUMN["seconds"]]
         design = features(self.means, bend) / seconds[:, None]
         scale = np.maximum(design.max(axis=0), 1e-300)
@@ -104,10 +134,14 @@ class CellTimes:
         usual = np.diag(1.0 / shares)[np.isfinite(shares)]
         shortest = seconds.min()
         slope, draft_pass = np.zeros((2, len(FEATURES)))
-        slope[[FEATURES.index("fed"), FEATURES.index("beyond")]] = self.ridge / shortest / RIDGE_DOUBT
+        slope[[FEATURES.index("fed"), FEATURES.index("beyond")]] = (
+            self.ridge / shortest / RIDGE_DOUBT
+        )
         draft_pass[FEATURES.index("passes")] = 1.0 / shortest / PASS_DOUBT
         assumed = np.concatenate([usual, [slope / scale, draft_pass / scale]])
-        wanted = np.append(np.zeros(len(usual)), [1.0 / RIDGE_DOUBT, PASS_SHARE / PASS_DOUBT]) + doubt
+        wanted = (
+            np.append(np.zeros(len(usual)), [1.0 / RIDGE_DOUBT, PASS_SHARE / PASS_DOUBT]) + doubt
+        )
         matrix = np.concatenate([design / scale / self.noise[:, None], assumed])
         values = np.append(target / self.noise, wanted)
         found = solve_nnls(matrix, values)
@@ -123,8 +157,18 @@ def ridge_tokens(setup: dict) -> float:
 
 
 def features(means: np.ndarray, bend: int) -> np.ndarray:
-    """FEATURES of steps with these mean sums (float [N, SUMS and BENDS]): float [N, FEATURES]. bend: its number."""
-    columns = ("fed_tokens", None, "requests", "context_tokens", "mixed", "drafting", "passes", "pass_rows")
+    """FEATURES of steps with these mean sums (float [N, SUMS and BENDS]): float [N, FEATURES].
+    bend: its number."""
+    columns = (
+        "fed_tokens",
+        None,
+        "requests",
+        "context_tokens",
+        "mixed",
+        "drafting",
+        "passes",
+        "pass_rows",
+    )
     beyond = means[:, len(SUMS) + bend]
     found = [beyond if name is None else means[:, COLUMN[name]] for name in columns]
     return np.column_stack([np.ones(len(means)), *found])

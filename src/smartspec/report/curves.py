@@ -14,14 +14,22 @@ PARTS_OF_STEP = 4  # points of a curve over time in each step of a load
 
 
 def speed_up_plot(ours: str, other: str, ratios: Sequence[SpeedUp]) -> Plot:
-    """A line of points for each load, beside the workloads; the workload with the worst ratio on top."""
-    workloads = list(dict.fromkeys(each.cell.workload for each in ratios))  # the worst comes first already
-    loads = sorted({each.cell.load.name: each.cell.load for each in ratios}.items(), key=_order_of_load)
+    """A line of points for each load, beside the workloads; the workload with the worst ratio on
+    top."""
+    # the worst comes first already
+    workloads = list(dict.fromkeys(each.cell.workload for each in ratios))
+    loads = sorted(
+        {each.cell.load.name: each.cell.load for each in ratios}.items(), key=_order_of_load
+    )
     lines = []
     for name, _ in loads:
-        of_load = sorted((each for each in ratios if each.cell.load.name == name), key=lambda e: e.cell.workload)
+        of_load = sorted(
+            (each for each in ratios if each.cell.load.name == name), key=lambda e: e.cell.workload
+        )
         x = tuple(float(workloads.index(each.cell.workload)) for each in of_load)
-        values = [tuple(getattr(each, part) for each in of_load) for part in ("ratio", "low", "high")]
+        values = [
+            tuple(getattr(each, part) for each in of_load) for part in ("ratio", "low", "high")
+        ]
         lines.append(Line(name, x, *values))
     return Plot(
         f"Speed-up of {ours} over {other}",
@@ -36,25 +44,46 @@ def speed_up_plot(ours: str, other: str, ratios: Sequence[SpeedUp]) -> Plot:
 
 def _order_of_load(item) -> tuple:
     load = item[1]
-    return load.concurrency is None, load.concurrency or 0, load.rate is None, load.rate or 0, item[0]
+    return (
+        load.concurrency is None,
+        load.concurrency or 0,
+        load.rate is None,
+        load.rate or 0,
+        item[0],
+    )
 
 
 def throughput_plot(figures: Sequence[CellFigures]) -> Plot:
-    """Geometric mean over the workloads that every variant was measured on at every number of requests."""
+    """Geometric mean over the workloads that every variant was measured on at every number of
+    requests."""
     variants = list(dict.fromkeys(each.variant for each in figures))
     levels = sorted({each.cell.load.concurrency for each in figures})
-    rates = {(e.variant, e.cell.workload, e.cell.load.concurrency): e.tokens_per_second for e in figures}
+    rates = {
+        (e.variant, e.cell.workload, e.cell.load.concurrency): e.tokens_per_second for e in figures
+    }
     everywhere = [
         workload
         for workload in dict.fromkeys(each.cell.workload for each in figures)
-        if all(rates.get((variant, workload, level), 0) > 0 for variant in variants for level in levels)
+        if all(
+            rates.get((variant, workload, level), 0) > 0 for variant in variants for level in levels
+        )
     ]
     lines = []
     for variant in variants if everywhere else []:
-        means = [geometric_mean([rates[variant, workload, level] for workload in everywhere]) for level in levels]
+        means = [
+            geometric_mean([rates[variant, workload, level] for workload in everywhere])
+            for level in levels
+        ]
         lines.append(Line(variant, tuple(map(float, levels)), tuple(means)))
     caption = f"Geometric mean over the workloads: {', '.join(everywhere)}."
-    return Plot("Tokens per second", "requests at once", "tokens per second", tuple(lines), caption, log_x=True)
+    return Plot(
+        "Tokens per second",
+        "requests at once",
+        "tokens per second",
+        tuple(lines),
+        caption,
+        log_x=True,
+    )
 
 
 def latency_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
@@ -62,7 +91,9 @@ def latency_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
     open_cells = [cell for cell in matrix.cells if cell.load.rate is not None]
     plots = []
     for workload, cv in dict.fromkeys((cell.workload, cell.load.cv) for cell in open_cells):
-        cells = {c.load.rate: c.name for c in open_cells if (c.workload, c.load.cv) == (workload, cv)}
+        cells = {
+            c.load.rate: c.name for c in open_cells if (c.workload, c.load.cv) == (workload, cv)
+        }
         lines = [_latency_line(variant.name, cells, runs) for variant in matrix.variants]
         lines = [line for line in lines if line.x]
         arrivals = "Poisson arrivals" if cv == 1 else f"bursts (coefficient of variation {cv:g})"
@@ -91,7 +122,11 @@ def over_time_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
     plots = []
     for cell in matrix.cells:
         ends = np.cumsum([step.seconds for step in cell.load.steps]).tolist()
-        lines = [_line_over_time(variant.name, cell, [0.0, *ends], runs) for variant in matrix.variants if ends]
+        lines = [
+            _line_over_time(variant.name, cell, [0.0, *ends], runs)
+            for variant in matrix.variants
+            if ends
+        ]
         lines = [line for line in lines if line.x]
         if lines:
             title = f"Mean end-to-end latency: {cell.load.name}"
@@ -109,7 +144,10 @@ def _line_over_time(variant: str, cell: Cell, bounds: Sequence[float], runs: Run
     records = [run.records for key, run in runs.items() if key[:2] == (variant, cell.name)]
     points = []
     for begin, end in pairwise(edges):
-        of_part = [[r.end_to_end_seconds for r in some if begin <= r.start_seconds < end] for some in records]
+        of_part = [
+            [r.end_to_end_seconds for r in some if begin <= r.start_seconds < end]
+            for some in records
+        ]
         if means := [fmean(some) for some in of_part if some]:
             points.append(((begin + end) / 2, fmean(means), min(means), max(means)))
     return Line(variant, *zip(*points, strict=True)) if points else Line(variant, (), ())

@@ -12,7 +12,8 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "as
 
 
 def environment() -> dict[str, str]:
-    """The facts about this machine for a reader, by name. commit is left out where the package is no checkout."""
+    """The facts about this machine for a reader, by name. commit is left out where the package is
+    no checkout."""
     cpu = _cpu_info()
     known = re.search(r"^(?:flags|Features)\s*:(.*)$", cpu, re.MULTILINE)
     flags = known.group(1).split() if known else []
@@ -20,10 +21,14 @@ def environment() -> dict[str, str]:
     found = {
         "cpu": name.group(1) if name else platform.processor() or platform.machine(),
         "instructions": ", ".join(each for each in INSTRUCTIONS if each in flags) or "unknown",
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "cores": str(
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ),
         "threads (OMP_NUM_THREADS)": os.environ.get("OMP_NUM_THREADS", "not set"),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{package} {number}" for package in PACKAGES if (number := _version(package))),
+        "versions": ", ".join(
+            f"{package} {number}" for package in PACKAGES if (number := _version(package))
+        ),
     }
     return found | ({"commit": commit} if (commit := _commit()) else {})
 
@@ -41,10 +46,21 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file lies in, marked where it has changes; None for an installed package."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    """The commit of the checkout that this file lies in, marked where it has changes; None for an
+    installed package."""
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--exclude=*",
+    ]
     try:
-        tracked = subprocess.run([*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True)
+        tracked = subprocess.run(
+            [*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True
+        )
         if tracked.returncode != 0:
             return None
         return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None

@@ -1,8 +1,10 @@
-"""The way from runs to figures: what each variant did in each cell, and how many times as fast one is as another.
+"""The way from runs to figures: what each variant did in each cell, and how many times as fast one
+is as another.
 
-A speed-up is the other's mean end-to-end latency over ours, of the same requests, within one repetition. It is the
-median over repetitions. Its interval is a bootstrap: repetitions are drawn again, and within each its pairs of
-requests, so that what differs from run to run counts as well as what differs from request to request.
+A speed-up is the other's mean end-to-end latency over ours, of the same requests, within one
+repetition. It is the median over repetitions. Its interval is a bootstrap: repetitions are drawn
+again, and within each its pairs of requests, so that what differs from run to run counts as well as
+what differs from request to request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +27,8 @@ Runs = Mapping[tuple[str, str, int], Measured]
 
 @dataclass(frozen=True)
 class CellFigures:
-    """One variant in one cell, over all its repetitions. Distributions are over requests, in seconds; tokens per second
-    the median over repetitions."""
+    """One variant in one cell, over all its repetitions. Distributions are over requests, in
+    seconds; tokens per second the median over repetitions."""
 
     variant: str
     cell: Cell
@@ -53,7 +55,8 @@ class SpeedUp:
     high: float
     repetitions: int
     num_pairs: int
-    equal_answers: float | None  # share of the compared answers that are the same text, None where there are no texts
+    # share of the compared answers that are the same text, None where there are no texts
+    equal_answers: float | None
 
     @property
     def verdict(self) -> str:
@@ -69,7 +72,9 @@ def cell_figures(matrix: Matrix, runs: Runs) -> list[CellFigures]:
     found = []
     for cell in matrix.cells:
         for variant in matrix.variants:
-            of_cell = [run for key, run in sorted(runs.items()) if key[:2] == (variant.name, cell.name)]
+            of_cell = [
+                run for key, run in sorted(runs.items()) if key[:2] == (variant.name, cell.name)
+            ]
             if of_cell:
                 found.append(_figures(variant.name, cell, of_cell))
     return found
@@ -111,7 +116,9 @@ def speed_up(runs: Runs, cell: Cell, ours: str, other: str) -> SpeedUp | None:
     pairs = [some for some in pairs if some]
     if not pairs:
         return None
-    latencies = [np.array([[a.end_to_end_seconds, b.end_to_end_seconds] for a, b in some]) for some in pairs]
+    latencies = [
+        np.array([[a.end_to_end_seconds, b.end_to_end_seconds] for a, b in some]) for some in pairs
+    ]
     low, high = bootstrap_interval(latencies)
     texts = [(a.text, b.text) for some in pairs for a, b in some if a.text or b.text]
     return SpeedUp(
@@ -127,7 +134,9 @@ def speed_up(runs: Runs, cell: Cell, ours: str, other: str) -> SpeedUp | None:
     )
 
 
-def _pairs(ours: Sequence[RequestRecord], others: Sequence[RequestRecord]) -> list[tuple[RequestRecord, RequestRecord]]:
+def _pairs(
+    ours: Sequence[RequestRecord], others: Sequence[RequestRecord]
+) -> list[tuple[RequestRecord, RequestRecord]]:
     by_id = {record.prompt_id: record for record in others}
     return [(record, by_id[record.prompt_id]) for record in ours if record.prompt_id in by_id]
 
@@ -138,7 +147,8 @@ def _ratio(latencies: np.ndarray) -> float:
 
 
 def bootstrap_interval(latencies: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Bounds of the ratio's interval. latencies: for each repetition float [requests, 2], ours and the other's."""
+    """Bounds of the ratio's interval. latencies: for each repetition float [requests, 2], ours and
+    the other's."""
     rng = np.random.default_rng(0)  # the same page from the same runs
     drawn = []
     for each in latencies:
@@ -153,12 +163,17 @@ def bootstrap_interval(latencies: Sequence[np.ndarray]) -> tuple[float, float]:
 
 
 def best_fixed(matrix: Matrix, figures: Sequence[CellFigures]) -> dict[str, str]:
-    """The variant of a fixed length with the lowest mean latency, by cell name: known only afterwards."""
-    fixed = {variant.name for variant in matrix.variants if (variant.policy or "").startswith("fixed")}
+    """The variant of a fixed length with the lowest mean latency, by cell name: known only
+    afterwards."""
+    fixed = {
+        variant.name for variant in matrix.variants if (variant.policy or "").startswith("fixed")
+    }
     best: dict[str, CellFigures] = {}
     for each in figures:
         known = best.get(each.cell.name)
-        if each.variant in fixed and (known is None or each.end_to_end.mean < known.end_to_end.mean):
+        if each.variant in fixed and (
+            known is None or each.end_to_end.mean < known.end_to_end.mean
+        ):
             best[each.cell.name] = each
     return {name: each.variant for name, each in best.items()}
 

@@ -12,13 +12,15 @@ from smartspec.report.matrix import Matrix, Run, differences
 from smartspec.workload.records import RequestRecord, SpeculationCounters
 from smartspec.workload.summary import Summary, summarize, summarize_speculation
 
-OPTIONAL = dict.fromkeys(("ttft_seconds", "finish_reason", "error"))  # of a record, left out where it has none
+# of a record, left out where it has none
+OPTIONAL = dict.fromkeys(("ttft_seconds", "finish_reason", "error"))
 MATRIX, RUNS, PAGE, SUMMARY = "matrix.json", "runs.jsonl", "index.html", "summary.json"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run and its records. Texts of records are digests: enough to tell whether two answers are the same."""
+    """A run and its records. Texts of records are digests: enough to tell whether two answers are
+    the same."""
 
     key: tuple[str, str, int]  # Run.key
     started: str
@@ -30,13 +32,19 @@ class Measured:
     @property
     def summary(self) -> Summary:
         nothing = SpeculationCounters(0, 0, 0, 0)
-        speculation = None if self.counters is None else summarize_speculation(nothing, self.counters)
+        speculation = (
+            None if self.counters is None else summarize_speculation(nothing, self.counters)
+        )
         return summarize(self.records, speculation=speculation)
 
 
 def digested(record: RequestRecord) -> RequestRecord:
     """The record with a digest in place of its text."""
-    return replace(record, text=hashlib.sha256(record.text.encode()).hexdigest()[:12]) if record.text else record
+    return (
+        replace(record, text=hashlib.sha256(record.text.encode()).hexdigest()[:12])
+        if record.text
+        else record
+    )
 
 
 @dataclass(frozen=True)
@@ -51,31 +59,46 @@ class Folder:
 
     @staticmethod
     def open(path: Path, matrix: Matrix, environment: Mapping[str, str], command: str) -> "Folder":
-        """A new folder for the matrix, or the one that holds a part of it. One without runs becomes this matrix's.
+        """A new folder for the matrix, or the one that holds a part of it. One without runs becomes
+        this matrix's.
 
-        Raises ValueError naming what differs if it holds another matrix, what is wrong with its files, or that it
-        cannot be written.
+        Raises ValueError naming what differs if it holds another matrix, what is wrong with its
+        files, or that it cannot be written.
         """
-        description = json.loads(json.dumps(matrix.description()))  # as it comes back: lists for tuples
+        # as it comes back: lists for tuples
+        description = json.loads(json.dumps(matrix.description()))
         file, runs = path / MATRIX, path / RUNS
         try:
-            if not file.exists() or (runs.is_file() and runs.stat().st_size == 0):  # nothing that could be lost
+            # nothing that could be lost
+            if not file.exists() or (runs.is_file() and runs.stat().st_size == 0):
                 if not file.exists() and path.exists() and any(path.iterdir()):
-                    raise ValueError(f"{path} holds other files and no report: give another --output")
+                    raise ValueError(
+                        f"{path} holds other files and no report: give another --output"
+                    )
                 path.mkdir(parents=True, exist_ok=True)
-                write_json(file, {"matrix": description, "environment": dict(environment), "command": command})
+                write_json(
+                    file,
+                    {"matrix": description, "environment": dict(environment), "command": command},
+                )
             kept = json.loads(file.read_text(encoding="utf-8"))
             with open(runs, "ab"):
                 pass
         except OSError as error:
-            raise ValueError(f"cannot write to {path} ({error.strerror}): give another --output") from error
+            raise ValueError(
+                f"cannot write to {path} ({error.strerror}): give another --output"
+            ) from error
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{file} is damaged ({error}): delete the folder or give another --output") from error
+            raise ValueError(
+                f"{file} is damaged ({error}): delete the folder or give another --output"
+            ) from error
         _check_same(path, kept, description, environment)
-        return Folder(path, kept["environment"], kept["command"], read_runs(runs), environment.get("commit"))
+        return Folder(
+            path, kept["environment"], kept["command"], read_runs(runs), environment.get("commit")
+        )
 
     def add(self, measured: Measured) -> None:
-        """Append a run, with the commit. Raises ValueError if it cannot be written; what was written before stays."""
+        """Append a run, with the commit. Raises ValueError if it cannot be written; what was
+        written before stays."""
         file, measured = self.path / RUNS, replace(measured, commit=self.commit)
         try:
             with open(file, "ab") as lines:
@@ -84,7 +107,8 @@ class Folder:
                 os.fsync(lines.fileno())
         except OSError as error:
             raise ValueError(
-                f"cannot write to {file} ({error.strerror}): make room, then the same command goes on"
+                f"cannot write to {file} ({error.strerror}): make room, then the same command goes "
+                "on"
             ) from error
         self.runs.append(measured)
 
@@ -98,8 +122,8 @@ class Folder:
         return {run.key: run for run in self.runs if run.key not in valid}
 
     def missing(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs of a round still to be done: those that failed; or all, if it has not been gone through, as runs
-        that are compared belong to one time."""
+        """The runs of a round still to be done: those that failed; or all, if it has not been gone
+        through, as runs that are compared belong to one time."""
         valid, tried = self.valid(), {run.key for run in self.runs}
         if all(run.key in tried for run in runs):
             return [run for run in runs if run.key not in valid]
@@ -117,7 +141,10 @@ def _check_same(path: Path, kept: dict, description: dict, environment: Mapping[
     for name in ("cpu", "cores"):
         if kept["environment"].get(name) != here.get(name):
             there = kept["environment"].get(name)
-            raise ValueError(f"{path} is of another machine ({name} {there} there, {here.get(name)} here): {remedy}")
+            raise ValueError(
+                f"{path} is of another machine ({name} {there} there, {here.get(name)} here): "
+                f"{remedy}"
+            )
 
 
 def _line(measured: Measured) -> bytes:
@@ -138,15 +165,21 @@ def _line(measured: Measured) -> bytes:
 def _short(record: RequestRecord) -> dict:
     """Without what is None; seconds to the microsecond."""
     known = {name: value for name, value in asdict(record).items() if value is not None}
-    return {name: round(value, 6) if isinstance(value, float) else value for name, value in known.items()}
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in known.items()
+    }
 
 
 def read_runs(path: Path) -> list[Measured]:
-    """The runs of a file. A last line that was cut off is removed from it; ValueError naming another bad line."""
+    """The runs of a file. A last line that was cut off is removed from it; ValueError naming
+    another bad line."""
     *lines, rest = path.read_bytes().split(b"\n")
     if rest:
         os.truncate(path, sum(len(line) + 1 for line in lines))
-    return [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+    return [
+        _read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)
+    ]
 
 
 def _read_line(line: bytes, where: str) -> Measured:
@@ -162,4 +195,6 @@ def _read_line(line: bytes, where: str) -> Measured:
             row["commit"],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{where} is no run ({error}): delete the line, and the run is measured again") from error
+        raise ValueError(
+            f"{where} is no run ({error}): delete the line, and the run is measured again"
+        ) from error

@@ -27,8 +27,8 @@ WARM_UP = LoadRequest("warm-up", "", "Count from one to twenty.", 16)
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options of started servers: model, and more options of `smartspec serve`. Options of all servers: key and timeout
-    of requests, and whether answers go on after their end (ignore_eos)."""
+    """Options of started servers: model, and more options of `smartspec serve`. Options of all
+    servers: key and timeout of requests, and whether answers go on after their end (ignore_eos)."""
 
     model: str | None = None
     options: tuple[str, ...] = ()
@@ -38,23 +38,31 @@ class ServerOptions:
 
 
 class LiveRuns:
-    """Measures runs. servers: the started ones, by the name of their variant. targets: of the variants."""
+    """Measures runs. servers: the started ones, by the name of their variant. targets: of the
+    variants."""
 
     def __init__(
-        self, matrix: Matrix, prompts: Prompts, servers: Mapping[str, StartedServer], targets: dict[str, Target]
+        self,
+        matrix: Matrix,
+        prompts: Prompts,
+        servers: Mapping[str, StartedServer],
+        targets: dict[str, Target],
     ):
         self._matrix, self._prompts = matrix, prompts
         self._servers, self._targets = servers, targets
 
     def __call__(self, run: Run) -> Measured:
-        """Whatever goes wrong is the run's failure. KeyboardInterrupt on Ctrl-C: the run is then as if never begun."""
+        """Whatever goes wrong is the run's failure. KeyboardInterrupt on Ctrl-C: the run is then as
+        if never begun."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         plan = plan_run(self._matrix, self._prompts, run)
         server = self._servers.get(run.variant)
         try:
             if server is not None and not server.is_running:
                 server.start()
-                self._targets[run.variant] = replace(self._targets[run.variant], base_url=server.base_url)
+                self._targets[run.variant] = replace(
+                    self._targets[run.variant], base_url=server.base_url
+                )
         except ValueError as error:
             return Measured(run.key, started, (), failure=str(error))
         target = self._targets[run.variant]
@@ -78,8 +86,8 @@ class LiveRuns:
 def live_runs(
     matrix: Matrix, prompts: Prompts, options: ServerOptions, logs: Path, on_start=lambda name: None
 ) -> Iterator[LiveRuns]:
-    """Servers are up while the block runs. Raises ValueError, before anything is measured, if one does not answer as it
-    should."""
+    """Servers are up while the block runs. Raises ValueError, before anything is measured, if one
+    does not answer as it should."""
     servers = {
         variant.name: StartedServer(
             variant.name,
@@ -103,8 +111,8 @@ def live_runs(
 
 
 def isolated(requests: Sequence[LoadRequest], salt: str) -> list[LoadRequest]:
-    """The requests with cache salts. A prompt that comes again in a run gets another one each time: else it would be
-    measured how well an earlier answer to it can be copied."""
+    """The requests with cache salts. A prompt that comes again in a run gets another one each time:
+    else it would be measured how well an earlier answer to it can be copied."""
     times: Counter[str] = Counter()
     salted = []
     for request in requests:
@@ -116,10 +124,13 @@ def isolated(requests: Sequence[LoadRequest], salt: str) -> list[LoadRequest]:
 def ready_target(variant: Variant, base_url: str, matrix: Matrix, options: ServerOptions) -> Target:
     """The server after a short request. Raises ValueError naming the variant if that fails.
 
-    It gets a cache_salt if it takes one: then no run finds prefixes or drafts of an earlier one, see isolated.
+    It gets a cache_salt if it takes one: then no run finds prefixes or drafts of an earlier one,
+    see isolated.
     """
     try:
-        model = find_model(base_url, options.model if variant.base_url is not None else None, options.api_key)
+        model = find_model(
+            base_url, options.model if variant.base_url is not None else None, options.api_key
+        )
     except ValueError as error:
         raise ValueError(f"{variant.name}: {error}") from error
     target = Target(
@@ -135,7 +146,9 @@ def ready_target(variant: Variant, base_url: str, matrix: Matrix, options: Serve
         return target
     without_salt = replace(target, cache_salt=None)
     if error := _warm_up(without_salt):
-        raise ValueError(f"{variant.name}: the server at {base_url} does not answer a chat request: {error}")
+        raise ValueError(
+            f"{variant.name}: the server at {base_url} does not answer a chat request: {error}"
+        )
     return without_salt
 
 

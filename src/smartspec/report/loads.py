@@ -17,22 +17,32 @@ LEAST_OPEN = 8  # requests of an open loop
 
 
 def plan_run(matrix: Matrix, prompts: Prompts, run: Run) -> LoadPlan:
-    """prompts: of each workload. A prompt comes twice in a run only if there are more requests than prompts; a
-    repetition goes on where the last one ended. Raises ValueError for a trace that cannot be read."""
+    """prompts: of each workload. A prompt comes twice in a run only if there are more requests than
+    prompts; a repetition goes on where the last one ended. Raises ValueError for a trace that
+    cannot be read."""
     load = run.cell.load
     if load.concurrency is not None:
         available = prompts_of(prompts, run.cell)
-        count = min(matrix.num_requests(load.concurrency), max(len(available), matrix.requests or 0))
-        return LoadPlan(_requests(matrix, _drawn(matrix, available, run, count)), concurrency=load.concurrency)
+        count = min(
+            matrix.num_requests(load.concurrency), max(len(available), matrix.requests or 0)
+        )
+        return LoadPlan(
+            _requests(matrix, _drawn(matrix, available, run, count)), concurrency=load.concurrency
+        )
     arrivals = np.random.default_rng([matrix.seed, run.repetition, _number(run.cell.name)])
     if load.steps:
         times, steps = step_arrivals([(step.rate, step.seconds) for step in load.steps], arrivals)
-        return LoadPlan(_requests(matrix, _of_steps(matrix, prompts, run, steps)), arrival_seconds=times)
+        return LoadPlan(
+            _requests(matrix, _of_steps(matrix, prompts, run, steps)), arrival_seconds=times
+        )
     if load.trace is not None:
         return _trace_plan(matrix, prompts, run)
     count = max(LEAST_OPEN, round(load.rate * matrix.seconds))
     drawn = _drawn(matrix, prompts_of(prompts, run.cell), run, count)
-    return LoadPlan(_requests(matrix, drawn), arrival_seconds=gamma_arrivals(load.rate, count, load.cv, arrivals))
+    return LoadPlan(
+        _requests(matrix, drawn),
+        arrival_seconds=gamma_arrivals(load.rate, count, load.cv, arrivals),
+    )
 
 
 def prompts_of(prompts: Prompts, cell: Cell) -> list[Prompt]:
@@ -45,7 +55,9 @@ def prompts_of(prompts: Prompts, cell: Cell) -> list[Prompt]:
 
 def _drawn(matrix: Matrix, prompts: Sequence[Prompt], run: Run, count: int) -> list[Prompt]:
     """count prompts; all of them have come before one comes again, over repetitions too."""
-    order = draw_prompts(prompts, len(prompts), np.random.default_rng([matrix.seed, _number(run.cell.workload)]))
+    order = draw_prompts(
+        prompts, len(prompts), np.random.default_rng([matrix.seed, _number(run.cell.workload)])
+    )
     begin = run.repetition * count % len(order)
     return list(islice(cycle(order), begin, begin + count))
 
@@ -60,18 +72,26 @@ def _of_steps(matrix: Matrix, prompts: Prompts, run: Run, steps: np.ndarray) -> 
 
 
 def _trace_plan(matrix: Matrix, prompts: Prompts, run: Run) -> LoadPlan:
-    """The rows that arrive within the run's seconds; the longest prompts go to the rows with the longest ones."""
+    """The rows that arrive within the run's seconds; the longest prompts go to the rows with the
+    longest ones."""
     load = run.cell.load
     trace = read_trace(load.trace, time_scale=load.time_scale)
     times = trace.arrival_seconds - trace.arrival_seconds[0]
     count = int((times <= matrix.seconds).sum())
     drawn = _drawn(matrix, prompts_of(prompts, run.cell), run, count)
-    ranks = match_by_length(np.array([len(prompt.text) for prompt in drawn]), trace.num_prompt_tokens[:count])
+    ranks = match_by_length(
+        np.array([len(prompt.text) for prompt in drawn]), trace.num_prompt_tokens[:count]
+    )
     lengths = np.minimum(trace.num_output_tokens[:count], matrix.max_tokens).tolist()
-    return LoadPlan(_requests(matrix, [drawn[i] for i in ranks.tolist()], lengths), arrival_seconds=times[:count])
+    return LoadPlan(
+        _requests(matrix, [drawn[i] for i in ranks.tolist()], lengths),
+        arrival_seconds=times[:count],
+    )
 
 
-def _requests(matrix: Matrix, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None) -> list[LoadRequest]:
+def _requests(
+    matrix: Matrix, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None
+) -> list[LoadRequest]:
     """Requests with ids that differ: those of the same id are compared."""
     lengths = lengths or [matrix.max_tokens] * len(prompts)
     return [

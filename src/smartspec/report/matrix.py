@@ -1,4 +1,5 @@
-"""The plan of the measurements: variants of a server or policy, under workloads and loads, so many times each."""
+"""The plan of the measurements: variants of a server or policy, under workloads and loads, so many
+times each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,8 +13,8 @@ CHANGING = "changing"  # the workload of a load whose steps name theirs
 
 @dataclass(frozen=True)
 class Variant:
-    """One of those compared: a policy, with the drafters it starts with or with these (`none` for none); or a server
-    that runs already."""
+    """One of those compared: a policy, with the drafters it starts with or with these (`none` for
+    none); or a server that runs already."""
 
     name: str
     policy: str | None = None
@@ -32,8 +33,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Load:
-    """The arrival of requests: concurrency (a closed loop), rate (requests per second with gaps of this coefficient of
-    variation), trace (a file, replayed time_scale times faster) or steps."""
+    """The arrival of requests: concurrency (a closed loop), rate (requests per second with gaps of
+    this coefficient of variation), trace (a file, replayed time_scale times faster) or steps."""
 
     concurrency: int | None = None
     rate: float | None = None
@@ -60,8 +61,12 @@ class Load:
         if self.rate is not None:
             return f"{self.rate:g}/s" + ("" if self.cv == 1 else f" in bursts (CV {self.cv:g})")
         if self.trace is not None:
-            return Path(self.trace).name + ("" if self.time_scale == 1 else f" x {self.time_scale:g}")
-        return ", then ".join(f"{step.workload} at {step.rate:g}/s for {step.seconds:g} s" for step in self.steps)
+            return Path(self.trace).name + (
+                "" if self.time_scale == 1 else f" x {self.time_scale:g}"
+            )
+        return ", then ".join(
+            f"{step.workload} at {step.rate:g}/s for {step.seconds:g} s" for step in self.steps
+        )
 
 
 @dataclass(frozen=True)
@@ -96,25 +101,34 @@ class Matrix:
     variants: tuple[Variant, ...]
     cells: tuple[Cell, ...]
     max_tokens: int = 64  # of an answer
-    requests: int | None = None  # of a run in a closed loop, None for twice the concurrency and at least 4
+    # of a run in a closed loop, None for twice the concurrency and at least 4
+    requests: int | None = None
     seconds: float = 20.0  # during which requests of an open loop arrive
     temperature: float = 0.0
     seed: int = 0
-    settings: Mapping[str, str] = field(default_factory=dict)  # of the servers or the simulator, for the page
+    # of the servers or the simulator, for the page
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        for what, names in (("variants", [v.name for v in self.variants]), ("cells", [c.name for c in self.cells])):
+        for what, names in (
+            ("variants", [v.name for v in self.variants]),
+            ("cells", [c.name for c in self.cells]),
+        ):
             if twice := {name for name in names if names.count(name) > 1}:
-                raise ValueError(f"two {what} are named {', '.join(sorted(twice))}: give each a name of its own")
+                raise ValueError(
+                    f"two {what} are named {', '.join(sorted(twice))}: give each a name of its own"
+                )
         if not self.cells:
-            raise ValueError("there is nothing to measure: give --concurrency, --rates, --trace or --steps")
+            raise ValueError(
+                "there is nothing to measure: give --concurrency, --rates, --trace or --steps"
+            )
 
     def num_requests(self, concurrency: int) -> int:
         return self.requests or max(4, 2 * concurrency)
 
     def rounds(self, repetitions: int) -> Iterator[list[Run]]:
-        """The runs of a cell that are compared, one list after the other. Every second list is in reverse, so that none
-        of the variants always comes first."""
+        """The runs of a cell that are compared, one list after the other. Every second list is in
+        reverse, so that none of the variants always comes first."""
         for repetition in range(repetitions):
             for number, cell in enumerate(self.cells):
                 runs = [Run(variant.name, cell, repetition) for variant in self.variants]
@@ -122,9 +136,18 @@ class Matrix:
 
     def description(self) -> dict[str, object]:
         """The values that make it this matrix and no other, for people and for JSON."""
-        common = {name: value for name, value in asdict(self).items() if name not in ("variants", "cells", "settings")}
+        common = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("variants", "cells", "settings")
+        }
         variants = [_described(variant) for variant in self.variants]
-        return {"variants": variants, "cells": [cell.name for cell in self.cells], **common, **self.settings}
+        return {
+            "variants": variants,
+            "cells": [cell.name for cell in self.cells],
+            **common,
+            **self.settings,
+        }
 
 
 def _described(variant: Variant) -> str:
@@ -142,7 +165,10 @@ def differences(there: Mapping[str, object], here: Mapping[str, object]) -> list
         if old == new:
             continue
         if isinstance(old, list) and isinstance(new, list):
-            parts = {"only there": [x for x in old if x not in new], "only here": [x for x in new if x not in old]}
+            parts = {
+                "only there": [x for x in old if x not in new],
+                "only here": [x for x in new if x not in old],
+            }
             shown = [f"{', '.join(_first(some))} {where}" for where, some in parts.items() if some]
             found.append(f"{name}: {'; '.join(shown) or 'in another order'}")
         else:

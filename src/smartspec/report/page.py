@@ -10,7 +10,8 @@ from smartspec.report.plots import draw_svg
 from smartspec.report.sections import Section, Table
 
 LONG_TABLE = 24  # rows; a longer table is folded until a reader opens it
-_NUMBER = re.compile(r"[-+]?\d[\d.,]*(?: ?[%x])?|-")  # with its unit, or the sign that there is none
+# with its unit, or the sign that there is none
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*(?: ?[%x])?|-")
 
 
 def render_page(title: str, sections: Sequence[Section]) -> str:
@@ -21,16 +22,22 @@ def render_page(title: str, sections: Sequence[Section]) -> str:
         [(plot, draw_svg(plot, f"{number} {place}")) for place, plot in enumerate(section.plots)]
         for number, section in enumerate(sections)
     ]
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["numeric"] = numeric_columns
     template = files("smartspec.report").joinpath("page.html").read_text(encoding="utf-8")
     shown = list(zip(sections, plots, strict=True))
-    return environment.from_string(template).render(title=title, sections=shown, long_table=LONG_TABLE)
+    return environment.from_string(template).render(
+        title=title, sections=shown, long_table=LONG_TABLE
+    )
 
 
 def numeric_columns(table: Table) -> list[bool]:
     """True for each column that has nothing but numbers: these are aligned on the right."""
-    return [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)]
+    return [
+        all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*table.rows, strict=True)
+    ]
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:

@@ -1,4 +1,5 @@
-"""Plots as SVG text for a page: no file, no font and no script of its own, in the colours of the text around it."""
+"""Plots as SVG text for a page: no file, no font and no script of its own, in the colours of the
+text around it."""
 
 import re
 from io import StringIO
@@ -15,12 +16,15 @@ STYLE = {
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.titlesize": 11,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
+    ),
 }
 
 
 def draw_svg(plot: Plot, salt: str) -> str:
-    """The plot as an <svg> element. salt: one of its own for each plot of a page, so that no two share an id."""
+    """The plot as an <svg> element. salt: one of its own for each plot of a page, so that no two
+    share an id."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -35,7 +39,9 @@ def draw_svg(plot: Plot, salt: str) -> str:
         if plot.lines and (len(plot.lines) > 1 or not plot.names):
             _add_legend(figure, [line.label for line in plot.lines])
         text = StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            text, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
     return _for_a_page(text.getvalue())
 
 
@@ -46,7 +52,9 @@ def _for_a_page(svg: str) -> str:
     svg = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", svg)
     svg = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", svg)
     used = {*re.findall(r'(?:href="|url\()#([^")]+)', svg)}
-    return re.sub(r' id="([^"]*)"', lambda found: found.group() if found.group(1) in used else "", svg)
+    return re.sub(
+        r' id="([^"]*)"', lambda found: found.group() if found.group(1) in used else "", svg
+    )
 
 
 def _add_legend(figure, labels: list[str]) -> None:
@@ -60,7 +68,12 @@ def _add_legend(figure, labels: list[str]) -> None:
 def _draw_curves(axes, plot: Plot) -> None:
     for number, line in enumerate(plot.lines):
         color = COLORS[number % len(COLORS)]
-        style = {"color": color, "marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linewidth": 1.6}
+        style = {
+            "color": color,
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+            "linewidth": 1.6,
+        }
         axes.plot(line.x, line.y, label=line.label, **style)
         if line.low:
             axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0)
@@ -91,18 +104,30 @@ def _log_y(axes) -> None:
 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)) if high < 10 * low else LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(
+        MaxNLocator(6, steps=(1, 2, 5, 10)) if high < 10 * low else LogLocator(subs=(1, 2, 5))
+    )
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _draw_beside_names(axes, plot: Plot) -> float:
-    """Names on the vertical axis, values along the horizontal one. Returns the height that this needs, in inches."""
-    beside = {x: [number for number, line in enumerate(plot.lines) if x in line.x] for x in range(len(plot.names))}
+    """Names on the vertical axis, values along the horizontal one. Returns the height that this
+    needs, in inches."""
+    beside = {
+        x: [number for number, line in enumerate(plot.lines) if x in line.x]
+        for x in range(len(plot.names))
+    }
     for number, line in enumerate(plot.lines):
-        style = {"color": COLORS[number % len(COLORS)], "fmt": MARKERS[number % len(MARKERS)], "markersize": 5}
+        style = {
+            "color": COLORS[number % len(COLORS)],
+            "fmt": MARKERS[number % len(MARKERS)],
+            "markersize": 5,
+        }
         places = [x + _shift(beside[int(x)], number) for x in line.x]
-        axes.errorbar(line.y, places, xerr=_errors(line), label=line.label, capsize=2, linewidth=1.4, **style)
+        axes.errorbar(
+            line.y, places, xerr=_errors(line), label=line.label, capsize=2, linewidth=1.4, **style
+        )
     if plot.reference is not None:
         axes.axvline(plot.reference, color=INK, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(plot.names)), plot.names)
@@ -112,7 +137,8 @@ def _draw_beside_names(axes, plot: Plot) -> float:
 
 
 def _shift(beside: list[int], number: int) -> float:
-    """The shift of a point from the middle of its name, where the lines of these numbers have one."""
+    """The shift of a point from the middle of its name, where the lines of these numbers have
+    one."""
     return (beside.index(number) - (len(beside) - 1) / 2) * 0.6 / len(beside)
 
 

@@ -1,4 +1,5 @@
-"""The runs of a matrix that a folder lacks, one after the other, with progress and the time that is left."""
+"""The runs of a matrix that a folder lacks, one after the other, with progress and the time that is
+left."""
 
 import time
 from collections import Counter
@@ -41,14 +42,16 @@ class Durations:
         self._of_load.setdefault(run.cell.load.name, []).append(seconds)
 
     def expected(self, runs: list[Run]) -> float | None:
-        """Seconds of all these runs: as runs of their cell took, else of their load, else as all; None before any."""
+        """Seconds of all these runs: as runs of their cell took, else of their load, else as all;
+        None before any."""
         known = [seconds for some in self._of_cell.values() for seconds in some]
         if not known:
             return None
         overall = fmean(known)
         mean = lambda times, key: fmean(times[key]) if key in times else None  # noqa: E731
         return sum(
-            mean(self._of_cell, run.cell.name) or mean(self._of_load, run.cell.load.name) or overall for run in runs
+            mean(self._of_cell, run.cell.name) or mean(self._of_load, run.cell.load.name) or overall
+            for run in runs
         )
 
 
@@ -62,7 +65,8 @@ def run_matrix(
     deadline: float | None = None,
     clock: Clock = time.monotonic,
 ) -> Outcome:
-    """Measure what is missing. deadline, on the clock: no round begins that would end later. Ctrl-C ends it, too."""
+    """Measure what is missing. deadline, on the clock: no round begins that would end later. Ctrl-C
+    ends it, too."""
     rounds = [missing for runs in matrix.rounds(repetitions) if (missing := folder.missing(runs))]
     num_runs, num_done = sum(map(len, rounds)), 0
     durations, in_a_row = Durations(), Counter()
@@ -74,7 +78,9 @@ def run_matrix(
             for place, run in enumerate(runs):
                 display.show(run, num_done, num_runs, durations.expected([*runs[place:], *later]))
                 began = clock()
-                measured = _given_up_run(run) if in_a_row[run.variant] >= MAX_FAILURES else measure(run)
+                measured = (
+                    _given_up_run(run) if in_a_row[run.variant] >= MAX_FAILURES else measure(run)
+                )
                 folder.add(measured)
                 if measured.failure is None:
                     durations.add(run, clock() - began)

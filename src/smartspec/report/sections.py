@@ -1,11 +1,13 @@
-"""The parts of a report's page. What measures makes these records; `page.py` alone knows HTML and plots."""
+"""The parts of a report's page. What measures makes these records; `page.py` alone knows HTML and
+plots."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve of a plot. x, y: the same length. low, high: bounds of an interval around each y, or both empty."""
+    """A curve of a plot. x, y: the same length. low, high: bounds of an interval around each y, or
+    both empty."""
 
     label: str
     x: tuple[float, ...]
@@ -25,7 +27,8 @@ class Plot:
     caption: str = ""
     log_x: bool = False
     log_y: bool = False
-    names: tuple[str, ...] = ()  # x counts these, and each line is points beside their names, the first on top
+    # x counts these, and each line is points beside their names, the first on top
+    names: tuple[str, ...] = ()
     reference: float | None = None  # a value of y that gets a line of its own, as 1 among ratios
     marks: tuple[float, ...] = ()  # values of x that get one, where something changes
 

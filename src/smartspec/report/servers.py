@@ -16,8 +16,11 @@ POLL_SECONDS = 0.3
 STOP_SECONDS = 20
 
 
-def serve_command(policy: str, drafters: str | None, model: str | None, options: tuple[str, ...] = ()) -> list[str]:
-    """The arguments of `smartspec serve`, without a port. drafters: None for those it starts with."""
+def serve_command(
+    policy: str, drafters: str | None, model: str | None, options: tuple[str, ...] = ()
+) -> list[str]:
+    """The arguments of `smartspec serve`, without a port. drafters: None for those it starts
+    with."""
     chosen = ["--policy", policy]
     chosen += [] if drafters is None else ["--drafter", drafters]
     chosen += [] if model is None else ["--model", model]
@@ -55,7 +58,11 @@ class StartedServer:
             if _is_healthy(self.base_url):
                 return
             time.sleep(POLL_SECONDS)
-        reason = f"did not answer in time (see {self.log_path})" if self.is_running else self.why_it_ended()
+        reason = (
+            f"did not answer in time (see {self.log_path})"
+            if self.is_running
+            else self.why_it_ended()
+        )
         self._has_failed = True
         self.stop()
         raise ValueError(f"the server {self.name} {reason}")
@@ -63,9 +70,14 @@ class StartedServer:
     def why_it_ended(self) -> str:
         """The reason of its end, with its status and the last line of its output."""
         self._has_failed = True
-        lines = [line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()
+        ]
         status = self._process.returncode if self._process else None
-        return f"ended with status {status}: {lines[-1] if lines else 'it said nothing'} (all of it: {self.log_path})"
+        return (
+            f"ended with status {status}: {lines[-1] if lines else 'it said nothing'} (all of it: "
+            f"{self.log_path})"
+        )
 
     def forget_log(self) -> None:
         """Delete its output, unless it has failed."""

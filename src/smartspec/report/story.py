@@ -1,4 +1,5 @@
-"""The page of a measured matrix: what a person should know first, then the plots, then every figure."""
+"""The page of a measured matrix: what a person should know first, then the plots, then every
+figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,8 +51,8 @@ class Results:
 
 
 def our_variant(matrix: Matrix, named: str | None) -> str:
-    """The one that is named, else the first of policy goodput or with goodput or smartspec in its name, else the last.
-    ValueError if there is none of that name."""
+    """The one that is named, else the first of policy goodput or with goodput or smartspec in its
+    name, else the last. ValueError if there is none of that name."""
     names = [variant.name for variant in matrix.variants]
     if named is not None:
         if named not in names:
@@ -68,7 +69,9 @@ def sections_of(results: Results) -> list[Section]:
     closed = [each for each in figures if each.cell.load.concurrency is not None]
     if closed:
         text = ("Closed loop: so many requests are always under way. Higher is better.",)
-        parts.append(Section("Tokens per second by requests at once", text, (throughput_plot(closed),)))
+        parts.append(
+            Section("Tokens per second by requests at once", text, (throughput_plot(closed),))
+        )
     if plots := latency_plots(results.matrix, results.runs):
         text = ("Open loop: requests arrive whether or not others have ended. Lower is better.",)
         parts.append(Section("Latency by arrival rate", text, plots))
@@ -81,14 +84,19 @@ def sections_of(results: Results) -> list[Section]:
     return [*parts, _method(results)]
 
 
-def against_best_fixed(results: Results, figures: Sequence[CellFigures], ratios: Sequence[SpeedUp]) -> list[SpeedUp]:
+def against_best_fixed(
+    results: Results, figures: Sequence[CellFigures], ratios: Sequence[SpeedUp]
+) -> list[SpeedUp]:
     """The speed-ups over the fixed length that turned out best in each cell."""
     best = best_fixed(results.matrix, figures)
     return [each for each in ratios if best.get(each.cell.name) == each.other]
 
 
 def _glance(results: Results, figures: Sequence[CellFigures], ratios: Sequence[SpeedUp]) -> Section:
-    of_other = {variant.name: [r for r in ratios if r.other == variant.name] for variant in results.matrix.variants}
+    of_other = {
+        variant.name: [r for r in ratios if r.other == variant.name]
+        for variant in results.matrix.variants
+    }
     fixed = against_best_fixed(results, figures, ratios)
     num_fixed = len({r.other for r in ratios if r.other in {f.other for f in fixed}})
     compared = {name: some for name, some in of_other.items() if some}
@@ -96,14 +104,27 @@ def _glance(results: Results, figures: Sequence[CellFigures], ratios: Sequence[S
         compared[BEST_FIXED] = fixed
     text = [_verdicts(results.ours, name, some) for name, some in compared.items()]
     if not text:
-        text = [f"There is no cell yet in which both {results.ours} and another variant were measured."]
+        text = [
+            f"There is no cell yet in which both {results.ours} and another variant were measured."
+        ]
     text = [*_legend(results), *text, *_caveats(results, ratios)]
     plots = tuple(speed_up_plot(results.ours, name, some) for name, some in compared.items())
-    rows = tuple(_row(name, each) for each, name in sorted(_named(compared), key=lambda pair: pair[0].ratio))
-    header = ("workload", "load", f"{results.ours} against", "speed-up", "90 % interval", "verdict", "repetitions")
+    rows = tuple(
+        _row(name, each) for each, name in sorted(_named(compared), key=lambda pair: pair[0].ratio)
+    )
+    header = (
+        "workload",
+        "load",
+        f"{results.ours} against",
+        "speed-up",
+        "90 % interval",
+        "verdict",
+        "repetitions",
+    )
     note = (
-        "Speed-up: the other's mean end-to-end latency over ours, of the same requests, within one repetition; the "
-        "median over repetitions. Above 1, ours is faster. Inside the noise: the interval holds 1."
+        "Speed-up: the other's mean end-to-end latency over ours, of the same requests, within one "
+        "repetition; the median over repetitions. Above 1, ours is faster. Inside the noise: the "
+        "interval holds 1."
     )
     table = Table("All comparisons, the worst first", header, rows, note)
     return Section("At a glance", tuple(text), plots, (table,), results.command)
@@ -116,7 +137,9 @@ def _legend(results: Results) -> list[str]:
     if any(policy.startswith("fixed:") for policy in policies):
         meanings.append("fixed:K drafts K tokens for every request in every step")
     if "goodput" in policies:
-        meanings.append("goodput is SmartSpec, which chooses the length of each draft by what it is worth")
+        meanings.append(
+            "goodput is SmartSpec, which chooses the length of each draft by what it is worth"
+        )
     return [f"{'; '.join(meanings)}."] if meanings else []
 
 
@@ -131,8 +154,9 @@ def _verdicts(ours: str, other: str, ratios: Sequence[SpeedUp]) -> str:
     if len(ratios) == 1:
         return f"{ours} against {other}: {_one(ratios[0])}."
     return (
-        f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(ratios[0])}. Best: {_one(ratios[-1])}. "
-        f"Geometric mean: {geometric_mean([each.ratio for each in ratios]):.2f}."
+        f"{ours} against {other}, {len(ratios)} cells: {counted}. Worst: {_one(ratios[0])}. Best: "
+        f"{_one(ratios[-1])}. Geometric mean: "
+        f"{geometric_mean([each.ratio for each in ratios]):.2f}."
     )
 
 
@@ -155,19 +179,24 @@ def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
         text.append("Simulated: times and acceptance are computed, not measured.")
     if ratios and min(each.repetitions for each in ratios) < MIN_REPETITIONS:
         text.append(
-            f"Some cells have fewer than {MIN_REPETITIONS} repetitions. Their intervals know little of what differs "
-            "between runs. The same command with more --repetitions goes on."
+            f"Some cells have fewer than {MIN_REPETITIONS} repetitions. Their intervals know "
+            "little of what differs between runs. The same command with more --repetitions goes "
+            "on."
         )
     equal = [each for each in ratios if each.equal_answers is not None]
     if equal and results.matrix.temperature == 0:
         num_pairs = sum(each.num_pairs for each in equal)
         num_equal = sum(each.equal_answers * each.num_pairs for each in equal)
         text.append(
-            f"Of {num_pairs} pairs of answers that were compared, {num_equal / num_pairs:.1%} are the same text."
+            f"Of {num_pairs} pairs of answers that were compared, {num_equal / num_pairs:.1%} are "
+            "the same text."
         )
     missing = [cell for cell in results.matrix.cells if not _is_measured(results, cell.name)]
     if missing:
-        text.append(f"{len(missing)} of {len(results.matrix.cells)} cells are not complete: the same command goes on.")
+        text.append(
+            f"{len(missing)} of {len(results.matrix.cells)} cells are not complete: the same "
+            "command goes on."
+        )
     if results.failed:
         text.append(f"{len(results.failed)} runs failed and are not among the figures.")
     return text
@@ -175,15 +204,22 @@ def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
 
 def _is_measured(results: Results, cell: str) -> bool:
     """True if each variant has been measured there."""
-    return {key[0] for key in results.runs if key[1] == cell} >= {variant.name for variant in results.matrix.variants}
+    return {key[0] for key in results.runs if key[1] == cell} >= {
+        variant.name for variant in results.matrix.variants
+    }
 
 
 def _tables_of_cells(figures: Sequence[CellFigures]) -> tuple[Table, ...]:
     """A table of latencies and one of throughput; the slowest cell first."""
     slowest = sorted(figures, key=lambda each: -each.end_to_end.mean)
-    parts = [f"{name} {what}" for name in ("end to end", "TTFT", "TPOT") for what in ("mean", "p50", "p99")]
+    parts = [
+        f"{name} {what}"
+        for name in ("end to end", "TTFT", "TPOT")
+        for what in ("mean", "p50", "p99")
+    ]
     latencies = tuple(
-        (*_cell(each), *_three(each.end_to_end), *_three(each.ttft), *_three(each.tpot)) for each in slowest
+        (*_cell(each), *_three(each.end_to_end), *_three(each.ttft), *_three(each.tpot))
+        for each in slowest
     )
     rates = tuple(
         (
@@ -196,10 +232,18 @@ def _tables_of_cells(figures: Sequence[CellFigures]) -> tuple[Table, ...]:
         for each in sorted(figures, key=lambda each: each.tokens_per_second)
     )
     head = ("workload", "load", "variant")
-    note = "acceptance: accepted over verified draft tokens. mean k: verified draft tokens per request and step."
+    note = (
+        "acceptance: accepted over verified draft tokens. mean k: verified draft tokens per "
+        "request and step."
+    )
     return (
         Table("Latencies in milliseconds, the slowest first", (*head, *parts), latencies),
-        Table("Throughput, the least first", (*head, "tokens/s", "acceptance", "mean k", "repetitions"), rates, note),
+        Table(
+            "Throughput, the least first",
+            (*head, "tokens/s", "acceptance", "mean k", "repetitions"),
+            rates,
+            note,
+        ),
     )
 
 
@@ -214,38 +258,55 @@ def _three(values: Distribution | None) -> list[str]:
 
 
 def _failures(failed: Mapping[tuple[str, str, int], Measured]) -> Section:
-    rows = tuple((key[1], key[0], str(key[2] + 1), run.failure or "") for key, run in failed.items())
+    rows = tuple(
+        (key[1], key[0], str(key[2] + 1), run.failure or "") for key, run in failed.items()
+    )
     text = ("These runs are not among the figures. The same command tries them again.",)
-    return Section("What failed", text, tables=(Table("Runs", ("cell", "variant", "repetition", "why"), rows),))
+    return Section(
+        "What failed", text, tables=(Table("Runs", ("cell", "variant", "repetition", "why"), rows),)
+    )
 
 
 def _method(results: Results) -> Section:
     simulated = "Every variant plays the same requests and random numbers; a repetition is a seed."
     live = (
-        "A repetition of a cell sends the same requests to every variant, one variant after the other. The order turns "
-        "from round to round. Servers that are started are all up, and only one gets requests at a time. A server that "
-        "takes a cache_salt gets a new one for each run, and each time a prompt comes again in it: no request finds "
-        "cached prefixes of an earlier one of its prompt, or its answer to draft from."
+        "A repetition of a cell sends the same requests to every variant, one variant after the "
+        "other. The order turns from round to round. Servers that are started are all up, and only "
+        "one gets requests at a time. A server that takes a cache_salt gets a new one for each "
+        "run, and each time a prompt comes again in it: no request finds cached prefixes of an "
+        "earlier one of its prompt, or its answer to draft from."
     )
     interval = (
-        "Intervals are bootstraps of 90 %: repetitions are drawn again, and the pairs of requests within each. "
-        "A run in which a request failed does not count."
+        "Intervals are bootstraps of 90 %: repetitions are drawn again, and the pairs of requests "
+        "within each. A run in which a request failed does not count."
     )
-    raw = "Beside this page: runs.jsonl (a line for each run, with every request), summary.json and matrix.json."
+    raw = (
+        "Beside this page: runs.jsonl (a line for each run, with every request), summary.json and "
+        "matrix.json."
+    )
     commits = sorted({run.commit for run in results.runs.values() if run.commit})
     environment = dict(results.environment) | ({"commit": ", ".join(commits)} if commits else {})
     tables = (
         Table("Environment", ("what", "value"), tuple(environment.items())),
         Table("Settings", ("what", "value"), tuple(_settings(results.matrix))),
     )
-    return Section("How it was measured", (simulated if results.is_simulated else live, interval, raw), (), tables)
+    return Section(
+        "How it was measured",
+        (simulated if results.is_simulated else live, interval, raw),
+        (),
+        tables,
+    )
 
 
 def _settings(matrix: Matrix) -> list[tuple[str, str]]:
     shown = {
-        name: "; ".join(value) if isinstance(value, list) else value for name, value in matrix.description().items()
+        name: "; ".join(value) if isinstance(value, list) else value
+        for name, value in matrix.description().items()
     }
-    return [(name.replace("_", " "), "default" if value in (None, "") else str(value)) for name, value in shown.items()]
+    return [
+        (name.replace("_", " "), "default" if value in (None, "") else str(value))
+        for name, value in shown.items()
+    ]
 
 
 def summary_of(results: Results) -> dict:

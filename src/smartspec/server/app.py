@@ -46,7 +46,8 @@ class About:
     policy: str
     drafters: tuple[str, ...] = ()
     kernels: dict[str, str] = field(default_factory=dict)  # see engine.kernel_report
-    forced_acceptance: float | None = None  # of an engine whose text is invalid, see engine.sampling.forced_acceptance
+    # of an engine whose text is invalid, see engine.sampling.forced_acceptance
+    forced_acceptance: float | None = None
 
     @property
     def model(self) -> str:
@@ -64,19 +65,24 @@ class AppOptions:
     classes: WorkloadClasses = field(default_factory=lambda: WorkloadClasses({}))
     access_log: bool = False  # whether there is a line in the log for every request
     cors_origins: Sequence[str] = ()  # sites whose pages may call this server, `*` for all
-    # names of the server, where browsers are not trusted (see http.browsers); None: whatever a request calls it
+    # names of the server, where browsers are not trusted (see http.browsers); None: whatever a
+    # request calls it
     allowed_hosts: Sequence[str] | None = None
     max_body_bytes: int = MAX_BODY_BYTES
-    # an engine of a smaller model with the same tokenizer, and its name; with it reasoning steps can be speculated on
-    # (see lab.reasoning), which is lossy
+    # an engine of a smaller model with the same tokenizer, and its name; with it reasoning steps
+    # can be speculated on (see lab.reasoning), which is lossy
     speculator: tuple[AsyncEngine, str] | None = None
 
 
 def create_app(
-    engine: AsyncEngine, tokenizer, compiler: GrammarCompiler, about: About, options: AppOptions | None = None
+    engine: AsyncEngine,
+    tokenizer,
+    compiler: GrammarCompiler,
+    about: About,
+    options: AppOptions | None = None,
 ) -> FastAPI:
-    """An OpenAI-compatible application around an engine, which it starts and stops. tokenizer: a transformers
-    tokenizer. compiler: of the grammars of structured output."""
+    """An OpenAI-compatible application around an engine, which it starts and stops. tokenizer: a
+    transformers tokenizer. compiler: of the grammars of structured output."""
     options = options or AppOptions()
     metrics = ServerMetrics(engine.core, about.model)
     engine.listeners.append(metrics.observe_step)
@@ -92,13 +98,19 @@ def create_app(
 
     app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
-    # Keys are checked before the body is read. The page's files hold no user data: that comes from paths with a key.
+    # Keys are checked before the body is read. The page's files hold no user data: that comes from
+    # paths with a key.
     app.add_middleware(KeyCheck, keys=options.keys, open_paths={*OPEN_PATHS, *FILES})
     if options.allowed_hosts is not None:
         app.add_middleware(BrowserCheck, hosts=options.allowed_hosts, origins=options.cors_origins)
     app.add_middleware(AccessLog, count=metrics.observe_answer, log=options.access_log)
-    if options.cors_origins:  # a browser's preflight request has no key, so CORS comes before the check of keys
-        allowed = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["X-Request-Id", CLIPPED_HEADER]}
+    # a browser's preflight request has no key, so CORS comes before the check of keys
+    if options.cors_origins:
+        allowed = {
+            "allow_methods": ["*"],
+            "allow_headers": ["*"],
+            "expose_headers": ["X-Request-Id", CLIPPED_HEADER],
+        }
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed)
     app.add_middleware(RequestIds)
     install_error_handlers(app)
@@ -107,7 +119,9 @@ def create_app(
     prompts = PromptReader(tokenizer, engine)
     is_text_invalid = about.forced_acceptance is not None
     parser = BodyParser(options.strict_fields, metrics.ignored_fields.count)
-    reader = CallReader(prompts, engine, about.names, parser, options.classes, compiler, is_text_invalid)
+    reader = CallReader(
+        prompts, engine, about.names, parser, options.classes, compiler, is_text_invalid
+    )
     app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, about.names, parser))
@@ -116,24 +130,33 @@ def create_app(
         routes = make_routes(engine, options.speculator, about.names, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
     app.include_router(_information_routes(engine, about), prefix="/v1")
-    app.include_router(_feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1")
+    app.include_router(
+        _feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1"
+    )
     if options.has_page:
         app.include_router(page_routes())
     return app
 
 
-def _generation_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerMetrics) -> APIRouter:
+def _generation_routes(
+    reader: CallReader, engine: AsyncEngine, metrics: ServerMetrics
+) -> APIRouter:
     router = APIRouter()
 
-    # Whatever takes longer the larger a body is runs in threads, so that it does not hold up the answers to others.
+    # Whatever takes longer the larger a body is runs in threads, so that it does not hold up the
+    # answers to others.
     @router.post("/completions")
     async def completions(request: Request) -> Response:
-        call, form = await asyncio.to_thread(reader.completion, await request.body(), request.state.origin)
+        call, form = await asyncio.to_thread(
+            reader.completion, await request.body(), request.state.origin
+        )
         return await answer(await reader.with_grammar(call), form, engine, metrics)
 
     @router.post("/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        call, form = await asyncio.to_thread(reader.chat, await request.body(), request.state.origin)
+        call, form = await asyncio.to_thread(
+            reader.chat, await request.body(), request.state.origin
+        )
         return await answer(await reader.with_grammar(call), form, engine, metrics)
 
     @router.post("/responses")
@@ -156,7 +179,9 @@ def _tokenizer_routes(
         body = parser.parse(TokenizeBody, data, client)
         check_model(body.model, names)
         token_ids = prompts.tokenize(body)
-        return JSONResponse({"count": len(token_ids), "max_model_len": engine.max_model_len, "tokens": token_ids})
+        return JSONResponse(
+            {"count": len(token_ids), "max_model_len": engine.max_model_len, "tokens": token_ids}
+        )
 
     def detokenized(data: bytes, client: Origin) -> JSONResponse:
         body = parser.parse(DetokenizeBody, data, client)
@@ -176,14 +201,21 @@ def _tokenizer_routes(
 
 def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
     router = APIRouter()
-    facts = {"object": "model", "created": 0, "owned_by": "smartspec", "max_model_len": engine.max_model_len}
+    facts = {
+        "object": "model",
+        "created": 0,
+        "owned_by": "smartspec",
+        "max_model_len": engine.max_model_len,
+    }
     shown = {"drafters": list(about.drafters), "kernels": about.kernels}
     if about.forced_acceptance is not None:
         shown["forced_acceptance"] = about.forced_acceptance
 
     @router.get("/models")
     async def models() -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [{"id": name} | facts for name in about.names]})
+        return JSONResponse(
+            {"object": "list", "data": [{"id": name} | facts for name in about.names]}
+        )
 
     @router.get("/models/{name:path}")
     async def one_model(name: str) -> JSONResponse:

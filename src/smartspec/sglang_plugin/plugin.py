@@ -1,4 +1,5 @@
-"""SGLang's entry point: puts our policy in the place where SGLang hands over its own, if it is to and fits."""
+"""SGLang's entry point: puts our policy in the place where SGLang hands over its own, if it is to
+and fits."""
 
 import inspect
 import logging
@@ -44,8 +45,8 @@ def register() -> None:
 
 
 def hand_over(original, controller, *args, **kwargs) -> None:
-    """Around AdaptiveController.__init__(worker, policy): the policy is ours, with SGLang's inside. Where ours does not
-    fit, or fails, SGLang's own is handed over unchanged."""
+    """Around AdaptiveController.__init__(worker, policy): the policy is ours, with SGLang's inside.
+    Where ours does not fit, or fails, SGLang's own is handed over unchanged."""
     try:
         bound = inspect.signature(original).bind(controller, *args, **kwargs)
         if problem := parameters_problem("AdaptiveController", original, PARAMETERS):
@@ -58,7 +59,8 @@ def hand_over(original, controller, *args, **kwargs) -> None:
 
 
 def place_of(policy, worker):
-    """Our policy, in the place of this one. Under tensor parallelism all ranks have ours, or none."""
+    """Our policy, in the place of this one. Under tensor parallelism all ranks have ours, or
+    none."""
     from smartspec.core.cache_folder import cache_folder
     from smartspec.sglang_plugin.policy import GoodputSteps
     from smartspec.vllm_plugin.file_thread import FileThread
@@ -74,13 +76,17 @@ def place_of(policy, worker):
         raise ValueError(problem)
     off_file = cache_folder() / "sglang" / "off"
     ours = GoodputSteps(policy, Switch(off_file, FileThread(), log=logger), logger.warning)
-    logger.info("SmartSpec decides draft steps out of %s; `touch %s` turns it off", policy.candidate_steps, off_file)
+    logger.info(
+        "SmartSpec decides draft steps out of %s; `touch %s` turns it off",
+        policy.candidate_steps,
+        off_file,
+    )
     return ours if group is None else Agreed(ours, group)
 
 
 def end_prefill(processor, *args, **kwargs) -> None:
-    """Note the end of prefill before process_batch_result_prefill(batch, result), which begins by waiting for result.
-    Our policy waits too, and knows then when prefill has ended."""
+    """Note the end of prefill before process_batch_result_prefill(batch, result), which begins by
+    waiting for result. Our policy waits too, and knows then when prefill has ended."""
     controller = getattr(getattr(processor, "model_worker", None), "adaptive_controller", None)
     told = getattr(getattr(controller, "params", None), "end_prefill", None)
     if told is not None:
@@ -91,12 +97,15 @@ def version_problem(version: str, environment: Mapping[str, str]) -> str | None:
     """Says why this version of SGLang is left alone."""
     if version in TESTED or environment.get(UNTESTED) == "1":
         return None
-    return f"SmartSpec is tested with SGLang {', '.join(TESTED)}, this is {version} (to try it: {UNTESTED}=1)"
+    return (
+        f"SmartSpec is tested with SGLang {', '.join(TESTED)}, this is {version} (to try it: "
+        f"{UNTESTED}=1)"
+    )
 
 
 def policy_problem(policy: object) -> str | None:
-    """Names the first method of SGLang's policy that is missing or has other parameters, or says why there is nothing
-    to decide."""
+    """Names the first method of SGLang's policy that is missing or has other parameters, or says
+    why there is nothing to decide."""
     for name, expected in METHODS.items():
         method = getattr(policy, name, None)
         if problem := parameters_problem(f"{type(policy).__name__}.{name}", method, expected):
@@ -105,11 +114,15 @@ def policy_problem(policy: object) -> str | None:
     return None if len(steps) > 1 else f"candidate_steps are {steps}, with nothing to choose from"
 
 
-def parameters_problem(name: str, function: Callable | None, expected: tuple[str, ...]) -> str | None:
-    """Says that a function is missing, or cannot be called with these parameters, in this order. Further ones that have
-    defaults may follow."""
+def parameters_problem(
+    name: str, function: Callable | None, expected: tuple[str, ...]
+) -> str | None:
+    """Says that a function is missing, or cannot be called with these parameters, in this order.
+    Further ones that have defaults may follow."""
     signature = None if function is None else inspect.signature(function)
     with suppress(TypeError):
-        if signature and all(found == given for found, given in signature.bind(*expected).arguments.items()):
+        if signature and all(
+            found == given for found, given in signature.bind(*expected).arguments.items()
+        ):
             return None
     return f"{name} takes {signature} in this version of SGLang, expected {', '.join(expected)}"

@@ -1,13 +1,14 @@
 """The duration of steps, as far as the host can tell.
 
-SGLang calls its policy before it launches a decode step, and when the accepted lengths of a step are on the host. Its
-overlapped scheduler launches a step before it waits for the one that runs:
+SGLang calls its policy before it launches a decode step, and when the accepted lengths of a step
+are on the host. Its overlapped scheduler launches a step before it waits for the one that runs:
 
     launch 1, launch 2, end 1, launch 3, end 2, ...      overlapped
     launch 1, end 1, launch 2, end 2, ...                not overlapped
 
-In both a step begins when the work before it has ended, or when it is launched, if that is later. Prefill is such work.
-Its end is told by a hook; without it, steps that are launched beside prefill have no time.
+In both a step begins when the work before it has ended, or when it is launched, if that is later.
+Prefill is such work. Its end is told by a hook; without it, steps that are launched beside prefill
+have no time.
 """
 
 from collections import deque
@@ -45,12 +46,14 @@ class Timeline:
         self._last_end, self._knows_prefill = now, True
 
     def end(self, batch_size: int, now: float) -> tuple[Launched, float | None] | None:
-        """The step that is over, and its seconds, None if unknown. None where it is none of these, which are then
-        forgotten."""
+        """The step that is over, and its seconds, None if unknown. None where it is none of these,
+        which are then forgotten."""
         if not self._under_way or self._under_way[0].batch_size != batch_size:
             self._under_way.clear()
             return None
         step = self._under_way.popleft()
-        may_follow_prefill = bool(self._under_way) and not step.is_queued and not self._knows_prefill
+        may_follow_prefill = (
+            bool(self._under_way) and not step.is_queued and not self._knows_prefill
+        )
         began, self._last_end = max(self._last_end, step.at), now
         return step, None if may_follow_prefill else max(now - began, 1e-9)

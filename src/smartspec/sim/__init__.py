@@ -1,6 +1,7 @@
 """The engine in virtual time: the real controller, scheduler and step loop, and computed passes.
 
-The names are imported when they are used: the commands read their options (sim.settings) without numpy.
+The names are imported when they are used: the commands read their options (sim.settings) without
+numpy.
 """
 
 from typing import TYPE_CHECKING

@@ -11,11 +11,14 @@ KV_TOKENS = 500_000  # a card says nothing about memory
 
 
 def with_card(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The settings with those of the card. What the caller gave beside it stays: acceptance, drafter, longest draft,
-    memory. ValueError on a file that is no card, and on hardware beside it."""
+    """The settings with those of the card. What the caller gave beside it stays: acceptance,
+    drafter, longest draft, memory. ValueError on a file that is no card, and on hardware beside
+    it."""
     card, usual = Card.read(path), ScenarioSettings()
     if settings["hardware"] != usual.hardware:
-        raise ValueError(f"--card {path} and --hardware {settings['hardware']}: the card has the step times")
+        raise ValueError(
+            f"--card {path} and --hardware {settings['hardware']}: the card has the step times"
+        )
     has_passes = bool(LatencyModel.from_dict(card.latency).drafts)
     of_card = {
         "acceptance": str(path),
@@ -23,5 +26,7 @@ def with_card(settings: dict[str, Any], path: Path) -> dict[str, Any]:
         "max_draft_tokens": card.longest,
         "kv_tokens": KV_TOKENS,
     }
-    kept = {name: value for name, value in of_card.items() if settings[name] == getattr(usual, name)}
+    kept = {
+        name: value for name, value in of_card.items() if settings[name] == getattr(usual, name)
+    }
     return settings | kept | {"hardware": str(path)}

@@ -1,8 +1,9 @@
 """The controller's own time of a step: measured before a run, charged in it.
 
-Seconds measured while a run is played would make every run another, and a garbage collection or a busy neighbour would
-decide. So the controller's part of a step is measured beforehand in steady state, as a median per number of decoding
-requests; runs charge what that table says, and with the same table they are the same.
+Seconds measured while a run is played would make every run another, and a garbage collection or a
+busy neighbour would decide. So the controller's part of a step is measured beforehand in steady
+state, as a median per number of decoding requests; runs charge what that table says, and with the
+same table they are the same.
 """
 
 import json
@@ -27,10 +28,14 @@ NUM_ROUNDS, NUM_WARM_UP_STEPS, NUM_STEPS = 4, LEARN_STEPS, 4 * LEARN_STEPS
 OUTPUT_TOKENS = 160  # of a request: others take its place, as in a server
 
 
-def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] = perf_counter) -> ControllerSeconds:
-    """The time of the scenario's policy on this machine, for 1, 2, 4, ... max_batch requests. clock: with
-    time.thread_time, the time of other programs on a busy machine does not count."""
-    sizes = [2**i for i in range(scenario.max_batch.bit_length()) if 2**i < scenario.max_batch] + [scenario.max_batch]
+def measured_controller_seconds(
+    scenario: Scenario, clock: Callable[[], float] = perf_counter
+) -> ControllerSeconds:
+    """The time of the scenario's policy on this machine, for 1, 2, 4, ... max_batch requests.
+    clock: with time.thread_time, the time of other programs on a busy machine does not count."""
+    sizes = [2**i for i in range(scenario.max_batch.bit_length()) if 2**i < scenario.max_batch] + [
+        scenario.max_batch
+    ]
     time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
     load = StaticLoad(
         time,
@@ -39,11 +44,16 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
         seed=scenario.seed,
         later_child_share=scenario.later_child_share,
     )
-    controller = TimedController(make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock)
+    controller = TimedController(
+        make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock
+    )
     num_steps = NUM_WARM_UP_STEPS + NUM_STEPS
     classes = tuple(range(len(acceptance.classes)))
     phases = [
-        Phase(num_steps, size, classes, scenario.prompt_tokens, OUTPUT_TOKENS, tagged=scenario.tagged) for size in sizes
+        Phase(
+            num_steps, size, classes, scenario.prompt_tokens, OUTPUT_TOKENS, tagged=scenario.tagged
+        )
+        for size in sizes
     ]
     load.run(controller, phases * NUM_ROUNDS)
     seconds = np.array(controller.step_seconds[:-1]).reshape(NUM_ROUNDS, len(sizes), num_steps)
@@ -53,15 +63,18 @@ def measured_controller_seconds(scenario: Scenario, clock: Callable[[], float] =
 
 
 def read_controller_seconds(path: Path) -> dict[str, ControllerSeconds]:
-    """Controller time that the runs in a file of `smartspec simulate --output` were charged, by policy. ValueError if
-    it is another file."""
+    """Controller time that the runs in a file of `smartspec simulate --output` were charged, by
+    policy. ValueError if it is another file."""
     try:
         settings = [run["settings"] for run in json.loads(path.read_text(encoding="utf-8"))["runs"]]
         return {
-            s["policy"]: tuple((int(n), float(seconds)) for n, seconds in s["controller_seconds"]) for s in settings
+            s["policy"]: tuple((int(n), float(seconds)) for n, seconds in s["controller_seconds"])
+            for s in settings
         }
     except OSError as error:
-        raise ValueError(f"cannot read the controller's times in {path}: {error.strerror}") from error
+        raise ValueError(
+            f"cannot read the controller's times in {path}: {error.strerror}"
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is no file that simulate --output wrote ({error!r})") from error
 

@@ -1,9 +1,10 @@
 """An executor that computes time and acceptance instead of running kernels.
 
-It takes the place of the live engine's executor; EngineCore, scheduler, blocks and controller are the real ones. Token
-ids are dummies, except for the EOS at an answer's end. A request's limit is max_draft_tokens after that end, so that no
-view tells where the end is. A draft model's draft ends with the EOS it draws; a model-free draft or a tree goes on past
-the end, and those tokens are rejected.
+It takes the place of the live engine's executor; EngineCore, scheduler, blocks and controller are
+the real ones. Token ids are dummies, except for the EOS at an answer's end. A request's limit is
+max_draft_tokens after that end, so that no view tells where the end is. A draft model's draft ends
+with the EOS it draws; a model-free draft or a tree goes on past the end, and those tokens are
+rejected.
 """
 
 from dataclasses import replace
@@ -12,7 +13,15 @@ from functools import partial
 import numpy as np
 
 from smartspec.control.estimates import Estimates
-from smartspec.control.records import BatchView, DrafterQuery, DrafterSpec, DrafterView, FreeTests, Plan, StopRule
+from smartspec.control.records import (
+    BatchView,
+    DrafterQuery,
+    DrafterSpec,
+    DrafterView,
+    FreeTests,
+    Plan,
+    StopRule,
+)
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
@@ -30,9 +39,9 @@ HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 class SimExecutor:
     """Implements core.engine_core.Executor in virtual time, with at most one drafter.
 
-    drafter: LOOKUP, whose drafts are those that the ground truth finds; MODEL, depth by depth and with confidence;
-    HEAD, which makes trees too; or None. seed: of the noise of time; acceptance has random numbers of its own, common
-    to all policies. later_child_share: see world.trees.
+    drafter: LOOKUP, whose drafts are those that the ground truth finds; MODEL, depth by depth and
+    with confidence; HEAD, which makes trees too; or None. seed: of the noise of time; acceptance
+    has random numbers of its own, common to all policies. later_child_share: see world.trees.
     """
 
     def __init__(
@@ -53,31 +62,40 @@ class SimExecutor:
         self._noise = np.random.default_rng(seed)
         self._later_child_share = later_child_share
         self._trees: SimulatedTrees | None = None  # of the step, if its plan has trees
-        self._num_seen = np.zeros(num_slots, dtype=np.int64)  # tokens the draft model has seen, by slot
+        # tokens the draft model has seen, by slot
+        self._num_seen = np.zeros(num_slots, dtype=np.int64)
         self._slots = np.zeros(0, dtype=np.int64)
         self._offered: tuple[DrafterView, ...] = ()
         self._positions = np.zeros(0, dtype=np.int64)  # output positions, see world.acceptance
         lengths = range(acceptance.max_draft_tokens + 1)
         self._drafts = [chain(np.ones(length, dtype=np.int32)) for length in lengths]
-        self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]  # by accepted count
+        # by accepted count
+        self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]
 
     def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
-        """The knowledge of perfect estimates about the step that is under way. outcomes: what perfect outcomes know,
-        which tokens of a chain are right."""
+        """The knowledge of perfect estimates about the step that is under way. outcomes: what
+        perfect outcomes know, which tokens of a chain are right."""
         if outcomes:
             num_right = np.minimum(
-                self.acceptance.num_right(view.request_ids, view.now, self._positions), self._num_left
+                self.acceptance.num_right(view.request_ids, view.now, self._positions),
+                self._num_left,
             )
-            return certain_estimates(self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view))
+            return certain_estimates(
+                self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view)
+            )
         expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
         survival = np.cumprod(expected, axis=1)
         rank_chances = true_rank_chances(self._drafter, self._later_child_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances)
+        return Estimates(
+            (self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances
+        )
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         """Begin a step; return the query that finds what the drafter can draft."""
         rows = batch.decoding
-        self._positions = np.array([r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64)
+        self._positions = np.array(
+            [r.num_tokens - r.num_prompt_tokens for r in rows], dtype=np.int64
+        )
         self._num_left = np.array([self._left_of(r) for r in rows], dtype=np.int64)
         if self._drafter is None:
             return ()
@@ -86,16 +104,23 @@ class SimExecutor:
         return (partial(self._query, batch),)
 
     def _query(self, batch: Batch, is_queried: bool) -> DrafterView:
-        offered = self._offer(batch) if is_queried else DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
+        offered = (
+            self._offer(batch)
+            if is_queried
+            else DrafterView(np.zeros(len(batch.decoding), dtype=np.int64))
+        )
         self._offered = (offered,)
         return offered
 
     def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
-        """Drafts as planned, which EOS and the plan's stop rule may end early if they are made in passes."""
+        """Drafts as planned, which EOS and the plan's stop rule may end early if they are made in
+        passes."""
         view = self._view = plan.view
         self._plan = plan
         self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
-        num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < self._conditional)
+        num_right = count_leading(
+            self.acceptance.uniform(view.request_ids, self._positions) < self._conditional
+        )
         self._num_right = np.minimum(num_right, self._num_left)
         self._drafted = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         self._trees = None
@@ -108,12 +133,21 @@ class SimExecutor:
             self._drafted = np.array([len(draft) for draft in trees.grown.drafts], dtype=np.int64)
             return trees.grown.drafts
         draws_eos = self._num_right == self._num_left
-        self._drafted = np.where(draws_eos, np.minimum(self._drafted, self._num_left), self._drafted)
-        confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, self._conditional)
+        self._drafted = np.where(
+            draws_eos, np.minimum(self._drafted, self._num_left), self._drafted
+        )
+        confidence, entropy = self.acceptance.confidence(
+            view.request_ids, self._positions, self._conditional
+        )
         if plan.stop is not None:
             self._drafted = stop_early(plan.stop, self._drafted, confidence, entropy)
         rows = zip(self._drafted.tolist(), confidence, strict=True)
-        return tuple([chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT for k, row in rows])
+        return tuple(
+            [
+                chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT
+                for k, row in rows
+            ]
+        )
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
         """Return which draft tokens were accepted, and how long it took."""
@@ -124,15 +158,30 @@ class SimExecutor:
         return StepResult(
             decoding=tuple(decoding),
             prefill=tuple(
-                [self._verification(0, self._left_of(r)) if n == r.num_uncomputed_tokens else None for r, n in chunks]
+                [
+                    self._verification(0, self._left_of(r))
+                    if n == r.num_uncomputed_tokens
+                    else None
+                    for r, n in chunks
+                ]
             ),
-            seconds=self.time.step_seconds(view, self._plan, self._drafted, fed, view.now, self._noise, num_fed),
+            seconds=self.time.step_seconds(
+                view, self._plan, self._drafted, fed, view.now, self._noise, num_fed
+            ),
             extras={} if trees else {"divergence": masked(self._divergence(view), verified)},
-            free_tests=tuple([free_tests(self._drafter, found, verified, self._num_right) for found in self._offered]),
+            free_tests=tuple(
+                [
+                    free_tests(self._drafter, found, verified, self._num_right)
+                    for found in self._offered
+                ]
+            ),
         )
 
-    def _decode(self, drafts: tuple[Draft, ...]) -> tuple[list[Verification], np.ndarray, np.ndarray]:
-        """The tokens of each row; and, int [R] each, the numbers of its draft tokens verified and fed to the target."""
+    def _decode(
+        self, drafts: tuple[Draft, ...]
+    ) -> tuple[list[Verification], np.ndarray, np.ndarray]:
+        """The tokens of each row; and, int [R] each, the numbers of its draft tokens verified and
+        fed to the target."""
         trees, num_left = self._trees, self._num_left.tolist()
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
         if trees is None:
@@ -156,15 +205,21 @@ class SimExecutor:
     def _offer(self, batch: Batch) -> DrafterView:
         rows = batch.decoding
         if not self._has_passes:
-            return self.acceptance.found(np.array([r.request_id for r in rows], dtype=np.int64), self._positions)
-        lag = np.array([r.num_tokens - 1 for r in rows], dtype=np.int64) - self._num_seen[self._slots]
+            return self.acceptance.found(
+                np.array([r.request_id for r in rows], dtype=np.int64), self._positions
+            )
+        lag = (
+            np.array([r.num_tokens - 1 for r in rows], dtype=np.int64) - self._num_seen[self._slots]
+        )
         return DrafterView(np.full(len(rows), self.acceptance.max_draft_tokens), lag=lag)
 
     def _left_of(self, request: Request) -> int:
         """Tokens of the answer that are still to come, EOS included."""
         return request.max_num_tokens - self.acceptance.max_draft_tokens - request.num_tokens
 
-    def _verification(self, num_accepted: int, num_left: int, path: tuple[int, ...] | None = None) -> Verification:
+    def _verification(
+        self, num_accepted: int, num_left: int, path: tuple[int, ...] | None = None
+    ) -> Verification:
         if num_accepted < num_left - 1:
             found = self._verifications[num_accepted]
             return found if path is None else replace(found, accepted_nodes=path)
@@ -173,37 +228,53 @@ class SimExecutor:
         return Verification(tuple(emitted), num_accepted, accepted_nodes=path)
 
     def _follow(self, batch: Batch) -> None:
-        """Follow which tokens the draft model's KV lacks or has lost: see engine.drafting.model.drafter."""
+        """Follow which tokens the draft model's KV lacks or has lost: see
+        engine.drafting.model.drafter."""
         for op in batch.memory_ops:
             if isinstance(op, PrefixCopy):
                 self._num_seen[op.target_slot] = min(self._num_seen[op.source_slot], op.num_tokens)
             elif isinstance(op, Trim):
                 self._num_seen[op.slot] = min(self._num_seen[op.slot], op.num_tokens)
         for request in batch.prefill:
-            self._num_seen[request.slot] = min(self._num_seen[request.slot], request.num_computed_tokens)
+            self._num_seen[request.slot] = min(
+                self._num_seen[request.slot], request.num_computed_tokens
+            )
         self._slots = np.array([r.slot for r in batch.decoding], dtype=np.int64)
         computed = np.array([r.num_computed_tokens for r in batch.decoding], dtype=np.int64)
         self._num_seen[self._slots] = np.minimum(self._num_seen[self._slots], computed)
 
     def _remember_seen(self, accepted: np.ndarray) -> None:
-        """A draft model has seen all tokens that it drafted, except the last, and keeps the accepted ones. A head
-        computes those anew, from the target's features, and so does a draft model whose later passes are not exact."""
-        kept = 0 if self._makes_trees or self.time.later_drafts else np.minimum(accepted, self._drafted - 1)
+        """A draft model has seen all tokens that it drafted, except the last, and keeps the
+        accepted ones. A head computes those anew, from the target's features, and so does a draft
+        model whose later passes are not exact."""
+        kept = (
+            0
+            if self._makes_trees or self.time.later_drafts
+            else np.minimum(accepted, self._drafted - 1)
+        )
         seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
         self._num_seen[self._slots[rows]] = seen[rows]
 
 
-def certain_estimates(drafter: DrafterSpec, num_right: np.ndarray, longest: int, latency: GroundTruthTime) -> Estimates:
-    """Estimates of chains of which the first num_right[i] tokens (int [R]) will be accepted, for certain."""
+def certain_estimates(
+    drafter: DrafterSpec, num_right: np.ndarray, longest: int, latency: GroundTruthTime
+) -> Estimates:
+    """Estimates of chains of which the first num_right[i] tokens (int [R]) will be accepted, for
+    certain."""
     survival = (np.arange(longest) < num_right[:, None]).astype(float)
     return Estimates((drafter,), survival[None], latency)
 
 
-def free_tests(drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray) -> FreeTests:
-    """Free tests of drafts with num_right right tokens (int [R]). A model-free draft is known before verification."""
+def free_tests(
+    drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray
+) -> FreeTests:
+    """Free tests of drafts with num_right right tokens (int [R]). A model-free draft is known
+    before verification."""
     tested = (num_right >= verified) & (verified < found.lengths) & (not drafter.has_passes)
-    return FreeTests(verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64))
+    return FreeTests(
+        verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64)
+    )
 
 
 def masked(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -211,13 +282,17 @@ def masked(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.where(np.arange(values.shape[1]) < lengths[:, None], values, np.nan)
 
 
-def stop_early(stop: StopRule, lengths: np.ndarray, confidence: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+def stop_early(
+    stop: StopRule, lengths: np.ndarray, confidence: np.ndarray, entropy: np.ndarray
+) -> np.ndarray:
     """Lengths of drafts (int [R]) when the stop rule is applied after every pass: int [R]."""
     drafted = lengths.copy()
     for depth in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(drafted > depth)
         if not len(rows):
             break
-        stopped = np.asarray(stop(depth, rows, confidence[rows, depth], entropy[rows, depth]), dtype=bool)
+        stopped = np.asarray(
+            stop(depth, rows, confidence[rows, depth], entropy[rows, depth]), dtype=bool
+        )
         drafted[rows[stopped]] = depth + 1
     return drafted

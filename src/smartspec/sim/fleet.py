@@ -1,7 +1,7 @@
 """Replicas and their router, in virtual time: an event loop over arrivals and ends of steps.
 
-A replica is one real EngineCore whose steps take as long as its executor says. What a step emits becomes known, to
-clients and to the router, when the step ends.
+A replica is one real EngineCore whose steps take as long as its executor says. What a step emits
+becomes known, to clients and to the router, when the step ends.
 """
 
 import heapq
@@ -40,7 +40,10 @@ class Totals:
     @property
     def counters(self) -> SpeculationCounters:
         return SpeculationCounters(
-            self.num_drafted_tokens, self.num_verified_tokens, self.num_accepted_tokens, self.num_row_steps
+            self.num_drafted_tokens,
+            self.num_verified_tokens,
+            self.num_accepted_tokens,
+            self.num_row_steps,
         )
 
 
@@ -53,9 +56,11 @@ class Run:
 
 
 class Replica:
-    """One engine. clock: end of its last step. load: requests routed here that have not ended, as a router sees it.
+    """One engine. clock: end of its last step. load: requests routed here that have not ended, as a
+    router sees it.
 
-    awaited: the fleet will look after it at some moment, because a step ends then or requests have come.
+    awaited: the fleet will look after it at some moment, because a step ends then or requests have
+    come.
     """
 
     def __init__(self, core: EngineCore, executor: SimExecutor):
@@ -85,7 +90,9 @@ class Replica:
         refused = self._fill_queue(traffic)
         output = self.core.step(now)
         seconds = output.seconds.total
-        assert seconds > 0 or not self.core.has_work, "a step must take time, or the simulation would never end"
+        assert seconds > 0 or not self.core.has_work, (
+            "a step must take time, or the simulation would never end"
+        )
         self.clock = now + seconds
         self._outputs = output.outputs
         totals.num_steps += 1
@@ -97,12 +104,15 @@ class Replica:
         return refused
 
     def _fill_queue(self, traffic: Traffic) -> list[tuple[int, str]]:
-        """Hand over as many requests as one step could start; the others need no memory for their text yet."""
+        """Hand over as many requests as one step could start; the others need no memory for their
+        text yet."""
         refused = []
         while self._queue and self.core.num_waiting < self.core.scheduler.blocks.num_slots:
             index = self._queue.popleft()
             try:
-                self.core.add_request(_request(traffic, index, self.executor.acceptance.max_draft_tokens))
+                self.core.add_request(
+                    _request(traffic, index, self.executor.acceptance.max_draft_tokens)
+                )
                 self.executor.acceptance.begin(index, int(traffic.class_ids[index]))
             except ValueError as error:
                 self.load -= 1
@@ -111,14 +121,25 @@ class Replica:
 
 
 class Fleet:
-    """Serves traffic with replicas. route: (index of the request, loads of the replicas) -> replica."""
+    """Serves traffic with replicas. route: (index of the request, loads of the replicas) ->
+    replica."""
 
-    def __init__(self, replicas: list[Replica], route: Callable[[int, list[int]], int] = ROUTERS["round-robin"]):
+    def __init__(
+        self,
+        replicas: list[Replica],
+        route: Callable[[int, list[int]], int] = ROUTERS["round-robin"],
+    ):
         self.replicas = replicas
         self._route = route
-        self._events: list[tuple[float, int]] = []  # (end of step or wake-up, replica) of replicas with work
+        # (end of step or wake-up, replica) of replicas with work
+        self._events: list[tuple[float, int]] = []
 
-    def serve(self, traffic: Traffic, run: Run, on_finished: Callable[[int], None] = lambda num_finished: None) -> None:
+    def serve(
+        self,
+        traffic: Traffic,
+        run: Run,
+        on_finished: Callable[[int], None] = lambda num_finished: None,
+    ) -> None:
         """Serve all of it, adding to run; interrupted, run holds what had finished by then.
 
         on_finished: called with the number of requests that ended at a moment.
@@ -149,7 +170,8 @@ class Fleet:
             self._await(which, now)
 
     def _finish(self, replica: Replica, now: float) -> int:
-        """Take note of the first and last tokens of the step that ends now; returns how many requests ended."""
+        """Take note of the first and last tokens of the step that ends now; returns how many
+        requests ended."""
         num_finished = 0
         for output in replica.take_outputs():
             request = output.request
@@ -157,12 +179,15 @@ class Fleet:
                 self._first_token_seconds[request.request_id] = now
             if output.finish_reason is not None:
                 num_finished += 1
-                self._record(request.request_id, now, request.num_output_tokens, output.finish_reason)
+                self._record(
+                    request.request_id, now, request.num_output_tokens, output.finish_reason
+                )
         replica.load -= num_finished
         return num_finished
 
     def _go_on(self, which: int, now: float, num_finished: int) -> None:
-        """Begin the replica's next step. In a closed loop, the requests that replace finished ones come first."""
+        """Begin the replica's next step. In a closed loop, the requests that replace finished ones
+        come first."""
         replica = self.replicas[which]
         num_new = self._open_places(now, num_finished)
         if num_new:
@@ -185,7 +210,9 @@ class Fleet:
         self._arrivals.extend([now] * num_new)
         return num_new
 
-    def _record(self, index: int, now: float, num_tokens: int, reason: str | None, error: str | None = None) -> None:
+    def _record(
+        self, index: int, now: float, num_tokens: int, reason: str | None, error: str | None = None
+    ) -> None:
         start, first = float(self._start_seconds[index]), float(self._first_token_seconds[index])
         self._run.records.append(
             RequestRecord(
@@ -213,14 +240,21 @@ def _arrival_list(traffic: Traffic) -> deque[float]:
 
 
 def _request(traffic: Traffic, index: int, max_draft_tokens: int) -> Request:
-    """Prompts are made of the request's own number, so no two share a prefix. Its limit lies after EOS."""
+    """Prompts are made of the request's own number, so no two share a prefix. Its limit lies after
+    EOS."""
     prompt = np.broadcast_to(np.int32(index), int(traffic.num_prompt_tokens[index]))
-    params = SamplingParams(max_tokens=int(traffic.num_output_tokens[index]) + max_draft_tokens, temperature=0.0)
+    params = SamplingParams(
+        max_tokens=int(traffic.num_output_tokens[index]) + max_draft_tokens, temperature=0.0
+    )
     options = NO_OPTIONS
     if traffic.tagged or traffic.tpot_targets:
         name = _class_name(traffic, index) if traffic.tagged else None
-        options = SpeculationOptions(workload_class=name, tpot_target_seconds=traffic.tpot_target(index))
-    return Request(index, prompt, params, seed=0, stop_token_ids=frozenset({EOS}), speculation=options)
+        options = SpeculationOptions(
+            workload_class=name, tpot_target_seconds=traffic.tpot_target(index)
+        )
+    return Request(
+        index, prompt, params, seed=0, stop_token_ids=frozenset({EOS}), speculation=options
+    )
 
 
 def _class_name(traffic: Traffic, index: int) -> str:

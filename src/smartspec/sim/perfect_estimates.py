@@ -1,4 +1,5 @@
-"""The goodput policy with true estimates, greedy in the step. It is no upper bound: it does not look ahead."""
+"""The goodput policy with true estimates, greedy in the step. It is no upper bound: it does not
+look ahead."""
 
 from collections.abc import Callable
 
@@ -11,8 +12,8 @@ from smartspec.control.records import BatchView, Plan
 class PerfectEstimates(Goodput):
     """The plan for the true acceptance and the true time, without trials and without a guard.
 
-    ground_truth: the true Estimates of a step; only a simulator has them. Everything drafted is verified: acceptance
-    is known before drafting, and confidence is not used.
+    ground_truth: the true Estimates of a step; only a simulator has them. Everything drafted is
+    verified: acceptance is known before drafting, and confidence is not used.
     """
 
     def __init__(self, ground_truth: Callable[[BatchView], Estimates]):

@@ -13,11 +13,13 @@ from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
 
 
 class PerfectOutcomes(Policy):
-    """A policy in which every row drafts, in each step, the right tokens, up to the number of passes with the most
-    tokens per second. So no wrong token is drafted or verified, which no policy that must guess can reach.
+    """A policy in which every row drafts, in each step, the right tokens, up to the number of
+    passes with the most tokens per second. So no wrong token is drafted or verified, which no
+    policy that must guess can reach.
 
-    outcomes: certain Estimates of a step, whose latency is the GroundTruthTime. What it does not know: which requests
-    come, and what a step costs later ones. A draft prefill is taken for free when lengths are chosen, and paid.
+    outcomes: certain Estimates of a step, whose latency is the GroundTruthTime. What it does not
+    know: which requests come, and what a step costs later ones. A draft prefill is taken for free
+    when lengths are chosen, and paid.
     """
 
     def __init__(self, outcomes: Callable[[BatchView], Estimates]):
@@ -27,9 +29,17 @@ class PerfectOutcomes(Policy):
         known = self._outcomes(view)
         num_right, time = known.survival[0].sum(axis=1).astype(np.int64), known.latency
         assert isinstance(time, GroundTruthTime)
-        prefilled = replace(view, drafters=tuple(replace(drafter, lag=None) for drafter in view.drafters))
-        plans = [plan_of_lengths(view, known, np.minimum(num_right, most)) for most in range(num_right.max() + 1)]
-        return max(plans, key=lambda plan: _tokens_per_second(prefilled, plan, replace(time, noise=NOISELESS)))
+        prefilled = replace(
+            view, drafters=tuple(replace(drafter, lag=None) for drafter in view.drafters)
+        )
+        plans = [
+            plan_of_lengths(view, known, np.minimum(num_right, most))
+            for most in range(num_right.max() + 1)
+        ]
+        return max(
+            plans,
+            key=lambda plan: _tokens_per_second(prefilled, plan, replace(time, noise=NOISELESS)),
+        )
 
 
 def _tokens_per_second(view: BatchView, plan: Plan, time: GroundTruthTime) -> float:

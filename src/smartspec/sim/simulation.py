@@ -1,4 +1,5 @@
-"""A scenario built and run: the real controller, scheduler and step loop, and an executor that computes."""
+"""A scenario built and run: the real controller, scheduler and step loop, and an executor that
+computes."""
 
 import functools
 import json
@@ -40,7 +41,13 @@ from smartspec.sim.world.hosts import on_host
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
 from smartspec.sim.world.texts import Text, TextAcceptance, read_texts
-from smartspec.sim.world.traffic import Traffic, default_count, poisson_traffic, random_lengths, trace_traffic
+from smartspec.sim.world.traffic import (
+    Traffic,
+    default_count,
+    poisson_traffic,
+    random_lengths,
+    trace_traffic,
+)
 from smartspec.workload.arrivals import read_trace
 from smartspec.workload.records import SpeculationCounters
 from smartspec.workload.summary import Summary, summarize, summarize_speculation
@@ -65,12 +72,16 @@ class SimulationResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """True if Ctrl-C ended the run early. Then shorter requests are over-represented among those that ended."""
+        """True if Ctrl-C ended the run early. Then shorter requests are over-represented among
+        those that ended."""
         return self.summary.num_unfinished > 0
 
 
-def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None) -> SimulationResult:
-    """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are missing."""
+def simulate(
+    scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None
+) -> SimulationResult:
+    """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are
+    missing."""
     traffic, fleet, run = make_traffic(scenario), make_fleet(scenario), Run()
     began = perf_counter()
     with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
@@ -83,16 +94,25 @@ def simulate(scenario: Scenario, on_finished: Callable[[int], None] = lambda num
 
 
 def simulate_static(scenario: Scenario, phases: list[Phase]) -> StaticLog:
-    """The scenario's controller and ground truth in steady state, see static_load; its traffic is not used. ValueError
-    for parallel drafting, whose rows have a state that is not modelled there."""
+    """The scenario's controller and ground truth in steady state, see static_load; its traffic is
+    not used. ValueError for parallel drafting, whose rows have a state that is not modelled
+    there."""
     if scenario.is_parallel:
-        raise ValueError("drafting parallel is not simulated in steady state: use simulate with a batch")
+        raise ValueError(
+            "drafting parallel is not simulated in steady state: use simulate with a batch"
+        )
     time = ground_truth_time(scenario)
     acceptance, drafter = ground_truth_acceptance(scenario), scenario.drafter_spec
     load = StaticLoad(
-        time, acceptance, drafter=drafter, seed=scenario.seed, later_child_share=scenario.later_child_share
+        time,
+        acceptance,
+        drafter=drafter,
+        seed=scenario.seed,
+        later_child_share=scenario.later_child_share,
     )
-    return load.run(make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases)
+    return load.run(
+        make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases
+    )
 
 
 def make_traffic(scenario: Scenario) -> Traffic:
@@ -109,9 +129,12 @@ def _make_traffic(scenario: Scenario) -> Traffic:
     trace = None
     if scenario.trace is not None:
         trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
-    count = scenario.num_requests or (default_count(scenario.rate, scenario.seconds) if trace is None else len(trace))
+    count = scenario.num_requests or (
+        default_count(scenario.rate, scenario.seconds) if trace is None else len(trace)
+    )
     if texts is not None and scenario.num_requests is None and scenario.seconds is None:
-        count = min(count, len(texts))  # a drafter that learns would remember the texts of the first run
+        # a drafter that learns would remember the texts of the first run
+        count = min(count, len(texts))
     class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
     if trace is not None:
         traffic = trace_traffic(trace, class_ids, count)
@@ -128,7 +151,9 @@ def _make_traffic(scenario: Scenario) -> Traffic:
 def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
     """Token counts of requests that get the texts in turn, by field of Traffic."""
     index = np.arange(count) % len(texts)
-    lengths = np.array([(len(text.prompt), len(text.output)) for text in texts], dtype=np.int64)[index]
+    lengths = np.array([(len(text.prompt), len(text.output)) for text in texts], dtype=np.int64)[
+        index
+    ]
     return {"num_prompt_tokens": lengths[:, 0], "num_output_tokens": lengths[:, 1]}
 
 
@@ -136,7 +161,10 @@ def make_fleet(scenario: Scenario) -> Fleet:
     """Replicas that share the ground truth, and nothing else."""
     time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
     num_blocks = kv_tokens(scenario) // BLOCK_SIZE
-    replicas = [_make_replica(scenario, time, acceptance, num_blocks, index) for index in range(scenario.replicas)]
+    replicas = [
+        _make_replica(scenario, time, acceptance, num_blocks, index)
+        for index in range(scenario.replicas)
+    ]
     return Fleet(replicas, ROUTERS[scenario.router])
 
 
@@ -191,12 +219,15 @@ def make_controller(
     true_estimates: Callable[..., Estimates],
     drafter: DrafterSpec | None,
 ) -> Controller:
-    """The real controller with a start-up profile; the policies of TOLD alone are told the ground truth."""
+    """The real controller with a start-up profile; the policies of TOLD alone are told the ground
+    truth."""
     is_told = scenario.policy in TOLD
     controller = Controller(
         "off" if is_told else _policy(scenario),
         scenario.max_draft_tokens,
-        (time if drafter else replace(time, drafts=(), later_drafts=())).profile(scenario.profile, scenario.seed),
+        (time if drafter else replace(time, drafts=(), later_drafts=())).profile(
+            scenario.profile, scenario.seed
+        ),
         drafters=(drafter,) if drafter else (),
     )
     if scenario.policy == "perfect-estimates":
@@ -211,13 +242,21 @@ def _policy(scenario: Scenario) -> str | Policy:
 
 
 def _make_replica(
-    scenario: Scenario, time: GroundTruthTime, acceptance: GroundTruthAcceptance, num_blocks: int, index: int
+    scenario: Scenario,
+    time: GroundTruthTime,
+    acceptance: GroundTruthAcceptance,
+    num_blocks: int,
+    index: int,
 ) -> Replica:
     drafts_in_parallel = scenario.is_parallel and scenario.served_drafter is not None
     make_executor: Callable[..., SimExecutor] = SimExecutor
     if drafts_in_parallel:
         is_fixed = scenario.policy.startswith("fixed:")  # it may wait for a longer draft
-        longest = scenario.max_draft_tokens if is_fixed else time.num_hidden_passes(scenario.prompt_tokens)
+        longest = (
+            scenario.max_draft_tokens
+            if is_fixed
+            else time.num_hidden_passes(scenario.prompt_tokens)
+        )
         make_executor = functools.partial(_of_lab(scenario), longest=longest)
     executor = make_executor(
         time,
@@ -238,7 +277,8 @@ def _make_replica(
 
 
 def _of_lab(scenario: Scenario) -> Any:
-    """The lab's part that drafts in another way than serially. ValueError where the repository's lab is not found."""
+    """The lab's part that drafts in another way than serially. ValueError where the repository's
+    lab is not found."""
     draftings = lab_table("worlds", "DRAFTINGS")
     if scenario.drafting not in draftings:
         raise ValueError(f"drafting {scenario.drafting} is in {WHERE}")
@@ -246,7 +286,8 @@ def _of_lab(scenario: Scenario) -> Any:
 
 
 def kv_tokens(scenario: Scenario) -> int:
-    """Tokens of KV that a replica holds: beside the weights, and beside those of a draft model, whatever the policy."""
+    """Tokens of KV that a replica holds: beside the weights, and beside those of a draft model,
+    whatever the policy."""
     if scenario.kv_tokens is not None:
         return scenario.kv_tokens
     if scenario.is_measured:
@@ -259,11 +300,15 @@ def kv_tokens(scenario: Scenario) -> int:
 
 def _target_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> Roofline:
     name = MODELS.get(scenario.model, scenario.model)
-    return on_host(scenario.host, roofline(scenario.hardware, name, scenario.tensor_parallel, graph_sizes))
+    return on_host(
+        scenario.host, roofline(scenario.hardware, name, scenario.tensor_parallel, graph_sizes)
+    )
 
 
 def _draft_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> Roofline:
-    num_devices = 1 if scenario.is_parallel else scenario.draft_tensor_parallel or scenario.tensor_parallel
+    num_devices = (
+        1 if scenario.is_parallel else scenario.draft_tensor_parallel or scenario.tensor_parallel
+    )
     return roofline(scenario.hardware, _draft_name(scenario), num_devices, graph_sizes)
 
 

@@ -1,9 +1,10 @@
-"""A controller in steady state: a fixed batch of requests decodes for ever; none arrives and none ends.
+"""A controller in steady state: a fixed batch of requests decodes for ever; none arrives and none
+ends.
 
-The controller meets the same ground truth as in a whole simulation. It gets BatchViews directly, one vectorised step
-after the other: there are no requests, blocks or scheduler. Every step also logs its expected tokens and seconds, which
-takes the noise out of comparisons. Expected tokens are sums of products of true acceptance; expected seconds have no
-noise.
+The controller meets the same ground truth as in a whole simulation. It gets BatchViews directly,
+one vectorised step after the other: there are no requests, blocks or scheduler. Every step also
+logs its expected tokens and seconds, which takes the noise out of comparisons. Expected tokens are
+sums of products of true acceptance; expected seconds have no noise.
 """
 
 from dataclasses import dataclass, replace
@@ -24,19 +25,23 @@ from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival,
 
 @dataclass(frozen=True)
 class Phase:
-    """num_steps steps of num_rows new requests with a context of context_tokens each (it does not grow). The KV
-    of drafters holds all prompts."""
+    """num_steps steps of num_rows new requests with a context of context_tokens each (it does not
+    grow). The KV of drafters holds all prompts."""
 
     num_steps: int
     num_rows: int
     class_ids: tuple[int, ...] = (0,)  # workload classes, given to the rows in turn
     context_tokens: int = 512
-    output_tokens: int | None = None  # after so many tokens a new request replaces the old one; None for never
+    # after so many tokens a new request replaces the old one; None for never
+    output_tokens: int | None = None
     tagged: bool = False  # the controller is told the classes
 
     def __post_init__(self):
         if min(self.num_steps, self.num_rows, self.context_tokens) < 1 or not self.class_ids:
-            raise ValueError(f"{self}: num_steps, num_rows and context_tokens must be positive, class_ids not empty")
+            raise ValueError(
+                f"{self}: num_steps, num_rows and context_tokens must be positive, class_ids not "
+                "empty"
+            )
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,16 @@ class StaticLoad:
         """The same as SimExecutor.true_estimates."""
         if outcomes:
             num_right = self.acceptance.num_right(view.request_ids, view.now, self._positions)
-            return certain_estimates(self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view))
-        survival = np.cumprod(self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1)
+            return certain_estimates(
+                self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view)
+            )
+        survival = np.cumprod(
+            self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1
+        )
         rank_chances = true_rank_chances(self._drafter, self._later_child_share)
-        return Estimates((self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances)
+        return Estimates(
+            (self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances
+        )
 
     def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
         """All steps of all phases."""
@@ -112,25 +123,35 @@ class StaticLoad:
     def _replace(self, controller: Controller, is_new: np.ndarray, phase: Phase) -> None:
         """New requests in these rows (bool [R]); with another number of rows, all are new."""
         rows = np.flatnonzero(is_new)
-        gone = self._request_ids if len(self._request_ids) != len(is_new) else self._request_ids[rows]
+        gone = (
+            self._request_ids if len(self._request_ids) != len(is_new) else self._request_ids[rows]
+        )
         for request_id in gone.tolist():
             self.acceptance.end(request_id)
             controller.end(request_id)
         if len(self._request_ids) != len(is_new):
-            self._request_ids, self._positions, self._lag = np.zeros((3, len(is_new)), dtype=np.int64)
+            self._request_ids, self._positions, self._lag = np.zeros(
+                (3, len(is_new)), dtype=np.int64
+            )
         self._request_ids[rows] = self._next_request_id + np.arange(len(rows))
         self._positions[rows] = 1
         self._lag[rows] = 0
         self._next_request_id += len(rows)
         self._class_ids = np.resize(phase.class_ids, len(is_new))
-        for request_id, class_id in zip(self._request_ids[rows].tolist(), self._class_ids[rows].tolist(), strict=True):
+        for request_id, class_id in zip(
+            self._request_ids[rows].tolist(), self._class_ids[rows].tolist(), strict=True
+        ):
             self.acceptance.begin(request_id, class_id)
 
     def _view(self, phase: Phase, now: float) -> BatchView:
         num_rows, longest = phase.num_rows, self.acceptance.max_draft_tokens
         drafters: tuple[DrafterView, ...] = ()
         if self._has_passes:
-            drafters = (DrafterView(np.full(num_rows, longest), lag=np.minimum(self._lag, phase.context_tokens)),)
+            drafters = (
+                DrafterView(
+                    np.full(num_rows, longest), lag=np.minimum(self._lag, phase.context_tokens)
+                ),
+            )
         elif self._drafter is not None:
             drafters = (self.acceptance.found(self._request_ids, self._positions),)
         return BatchView(
@@ -142,38 +163,57 @@ class StaticLoad:
             class_ids=self._class_ids + 1 if phase.tagged else None,
         )
 
-    def _step(self, controller: Controller, view: BatchView) -> tuple[int, int, int, float, float, float]:
+    def _step(
+        self, controller: Controller, view: BatchView
+    ) -> tuple[int, int, int, float, float, float]:
         """Drafted, verified and emitted tokens, seconds, expected tokens and seconds."""
         plan = controller.plan(view)
         trees = self._trees(view, plan)
         conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
         drafted = self._draft(view, plan, conditional) if trees is None else self._drafted(trees)
         keep = controller.cut(plan, drafted)
-        num_right = count_leading(self.acceptance.uniform(view.request_ids, self._positions) < conditional)
+        num_right = count_leading(
+            self.acceptance.uniform(view.request_ids, self._positions) < conditional
+        )
         accepted, on_trees = np.minimum(num_right, keep), {}
         expected = float(np.nansum(masked(np.cumprod(conditional, axis=1), keep)))
         if trees is not None:
             accepted, expected, on_trees = _verified_trees(trees, drafted, keep)
         divergence = self.acceptance.divergence(view.request_ids, self._positions, conditional)
         num_fed = None if trees is None else trees.grown.num_fed
-        seconds = self.time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._noise, num_fed)
+        seconds = self.time.step_seconds(
+            view, plan, drafted.lengths, keep, view.now, self._noise, num_fed
+        )
         told = {
             "extras": {"divergence": masked(divergence, keep)},
-            "free_tests": tuple([free_tests(self._drafter, found, keep, num_right) for found in view.drafters]),
+            "free_tests": tuple(
+                [free_tests(self._drafter, found, keep, num_right) for found in view.drafters]
+            ),
         }
         outcome = Outcome.of(view, plan, drafted, keep, accepted, seconds, **told | on_trees)
         controller.learn(plan, outcome)
         self._advance(plan, drafted.lengths, accepted)
-        quiet = self._quiet_time.step_seconds(view, plan, drafted.lengths, keep, view.now, self._silence, num_fed).total
+        quiet = self._quiet_time.step_seconds(
+            view, plan, drafted.lengths, keep, view.now, self._silence, num_fed
+        ).total
         num_drafted, num_verified = int(drafted.lengths.sum()), int(keep.sum())
-        return num_drafted, num_verified, outcome.num_emitted, seconds.total, view.num_rows + expected, quiet
+        return (
+            num_drafted,
+            num_verified,
+            outcome.num_emitted,
+            seconds.total,
+            view.num_rows + expected,
+            quiet,
+        )
 
     def _trees(self, view: BatchView, plan: Plan) -> SimulatedTrees | None:
         """The trees that the drafter makes for a plan."""
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if plan.width == 1 or not self._makes_trees or not lengths.any():
             return None
-        return SimulatedTrees.of(self.acceptance, self._later_child_share, view, plan, lengths, self._positions)
+        return SimulatedTrees.of(
+            self.acceptance, self._later_child_share, view, plan, lengths, self._positions
+        )
 
     def _drafted(self, trees: SimulatedTrees) -> Drafted:
         drafts, longest = trees.grown.drafts, self.acceptance.max_draft_tokens
@@ -184,27 +224,33 @@ class StaticLoad:
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if not self._has_passes or not lengths.any():
             return Drafted(lengths)
-        confidence, entropy = self.acceptance.confidence(view.request_ids, self._positions, conditional)
+        confidence, entropy = self.acceptance.confidence(
+            view.request_ids, self._positions, conditional
+        )
         if plan.stop is not None:
             lengths = stop_early(plan.stop, lengths, confidence, entropy)
         return Drafted(lengths, masked(confidence, lengths))
 
     def _advance(self, plan: Plan, drafted: np.ndarray, accepted: np.ndarray) -> None:
-        """A draft model's KV holds the tokens that it drafted, except the last; a head's KV holds none of them. Of the
-        other tokens, it lacks those that were emitted."""
+        """A draft model's KV holds the tokens that it drafted, except the last; a head's KV holds
+        none of them. Of the other tokens, it lacks those that were emitted."""
         self._positions += 1 + accepted
         kept = 0 if self._makes_trees or self.time.later_drafts else drafted - 1
         self._lag = np.where(drafted > 0, np.maximum(accepted - kept, 0), self._lag + 1 + accepted)
 
 
-def _verified_trees(trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray) -> tuple[np.ndarray, float, dict]:
-    """The outcome of the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected number of these; and
-    the other fields of an Outcome about trees."""
+def _verified_trees(
+    trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray
+) -> tuple[np.ndarray, float, dict]:
+    """The outcome of the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected
+    number of these; and the other fields of an Outcome about trees."""
     verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
     paths = list(map(right_path, verified, trees.right))
     answers = [Verification((), len(path), accepted_nodes=path) for path in paths]
     accepted = np.array([len(path) for path in paths], dtype=np.int64)
-    expected = float(sum(tree_survival(*pair).sum() for pair in zip(verified, trees.chances, strict=True)))
+    expected = float(
+        sum(tree_survival(*pair).sum() for pair in zip(verified, trees.chances, strict=True))
+    )
     tested = np.array(list(map(num_compared, verified, answers)), dtype=np.int64)
     tests = None
     if drafted.parents is not None:

@@ -1,4 +1,5 @@
-"""The way from files of texts to a datastore for a model: shards of training rows, JSONL, plain text."""
+"""The way from files of texts to a datastore for a model: shards of training rows, JSONL, plain
+text."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,8 @@ from smartspec.engine.models.load import load_model
 from smartspec.texts.shards import read_shard, tokenizer_digest, tokenizer_of
 
 PIECE = 1 << 20  # characters of plain text that are tokenized together, and the rest of the line
-SUFFIXES = (".npz", ".jsonl", ".txt")  # of files that are read in a folder; .txt and all others are plain text
+# of files that are read in a folder; .txt and all others are plain text
+SUFFIXES = (".npz", ".jsonl", ".txt")
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,11 @@ def build_datastore(
     progress: Callable[[list[Path]], Iterator[Path]] = iter,
     least_count: int = LEAST_COUNT,
 ) -> DatastoreHeader:
-    """Write a datastore of these files, or of those in these folders, for a model. progress: goes through the files.
+    """Write a datastore of these files, or of those in these folders, for a model. progress: goes
+    through the files.
 
-    Raises ValueError naming the file, and the line, that cannot be used, OSError naming what cannot be read or written.
+    Raises ValueError naming the file, and the line, that cannot be used, OSError naming what cannot
+    be read or written.
     """
     check_new(folder)
     paths = [path for given in files for path in _files(given)]
@@ -65,8 +69,8 @@ def _files(given: Path) -> list[Path]:
 
 
 class TextReader:
-    """Texts of files as the model's tokenizer writes them now: what the engine will see. Tokens of shards, too, are
-    made text and tokens again, as another version may have made them."""
+    """Texts of files as the model's tokenizer writes them now: what the engine will see. Tokens of
+    shards, too, are made text and tokens again, as another version may have made them."""
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase):
         self._model, self._tokenizer = model, tokenizer
@@ -77,14 +81,23 @@ class TextReader:
 
     def _read_shard(self, path: Path) -> Iterator[Text]:
         if tokenizer_of(path) not in ("", tokenizer_digest(self._tokenizer)):
-            raise ValueError(f"{path} was made with another tokenizer than that of {self._model!r}: leave it out")
+            raise ValueError(
+                f"{path} was made with another tokenizer than that of {self._model!r}: leave it out"
+            )
         for row in read_shard(path):
             if row.token_ids.max() >= len(self._tokenizer):
-                raise ValueError(f"{path} has tokens that {self._model!r} does not know: leave it out")
+                raise ValueError(
+                    f"{path} has tokens that {self._model!r} does not know: leave it out"
+                )
             answer = self._tokenizer.decode(
-                row.token_ids[row.answer_start :], skip_special_tokens=False, clean_up_tokenization_spaces=False
+                row.token_ids[row.answer_start :],
+                skip_special_tokens=False,
+                clean_up_tokenization_spaces=False,
             )
-            yield Text([*row.token_ids[: row.answer_start].tolist(), *self._encode(answer)], row.answer_start)
+            yield Text(
+                [*row.token_ids[: row.answer_start].tolist(), *self._encode(answer)],
+                row.answer_start,
+            )
 
     def _read_rows(self, path: Path) -> Iterator[Text]:
         for number, line in enumerate(_lines(path), start=1):
@@ -97,11 +110,15 @@ class TextReader:
             if not isinstance(row, dict) or not any(
                 isinstance(row.get(name), str) for name in ("answer", "text", "prompt")
             ):
-                raise ValueError(f'{path}, line {number} is no JSON object with a string "answer", "text" or "prompt"')
+                raise ValueError(
+                    f'{path}, line {number} is no JSON object with a string "answer", "text" or '
+                    '"prompt"'
+                )
             yield self._text_of(row)
 
     def _text_of(self, row: dict) -> Text:
-        """An answer after its prompt, as in the model's chat; else the text, or the prompt alone."""
+        """An answer after its prompt, as in the model's chat; else the text, or the prompt
+        alone."""
         prompt, answer = row.get("prompt"), row.get("answer")
         if not isinstance(answer, str):
             text = row.get("text")
@@ -109,7 +126,9 @@ class TextReader:
         if not isinstance(prompt, str) or self._tokenizer.chat_template is None:
             return Text(self._encode(answer))
         turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-        before = self._tokenizer.apply_chat_template(turns[:1], add_generation_prompt=True, tokenize=False)
+        before = self._tokenizer.apply_chat_template(
+            turns[:1], add_generation_prompt=True, tokenize=False
+        )
         whole = self._tokenizer.apply_chat_template(turns, tokenize=False)
         after = whole[len(before) :] if whole.startswith(before) else answer
         context = self._encode(before)
@@ -135,4 +154,6 @@ def _lines(path: Path) -> Iterator[str]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from file
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}): leave it out") from error
+        raise ValueError(
+            f"{path} is no text in UTF-8 ({error.reason} at byte {error.start}): leave it out"
+        ) from error

@@ -1,4 +1,5 @@
-"""Files of training: each is there whole or not at all, and one run at a time writes to a folder."""
+"""Files of training: each is there whole or not at all, and one run at a time writes to a
+folder."""
 
 import fcntl
 import os
@@ -12,8 +13,8 @@ import numpy as np
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside the block no other run writes to this folder, which is made where it is not there. Raises ValueError
-    naming it where one does already."""
+    """Inside the block no other run writes to this folder, which is made where it is not there.
+    Raises ValueError naming it where one does already."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -33,8 +34,8 @@ def alone(folder: Path) -> Iterator[None]:
 def read_arrays(path: Path, names: Sequence[str], what: str) -> list[np.ndarray | None]:
     """Arrays of an .npz file by name, None for those it lacks.
 
-    what: it should be, and what to do where it is not, with a place for {problem}: ValueError says so. Raises
-    FileNotFoundError where there is no such file (any more)."""
+    what: it should be, and what to do where it is not, with a place for {problem}: ValueError says
+    so. Raises FileNotFoundError where there is no such file (any more)."""
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):  # numpy would say that it may be a pickle
@@ -44,4 +45,6 @@ def read_arrays(path: Path, names: Sequence[str], what: str) -> list[np.ndarray 
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # numpy and zipfile raise many kinds for what is one thing here
-        raise ValueError(f"{path} is not {what.format(problem=error or type(error).__name__)}") from error
+        raise ValueError(
+            f"{path} is not {what.format(problem=error or type(error).__name__)}"
+        ) from error

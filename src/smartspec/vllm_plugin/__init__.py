@@ -1,8 +1,10 @@
-"""The controller inside vLLM: `vllm serve ... --scheduler-cls smartspec.vllm_plugin.Scheduler`. See docs/vllm.md.
+"""The controller inside vLLM: `vllm serve ... --scheduler-cls smartspec.vllm_plugin.Scheduler`. See
+docs/vllm.md.
 
-Names that people and vLLM type are files at the top. The folders are serve (the command line of `vllm serve`), step
-(the requests, decision and outcome of a step), costs (step times), speculation (drafts, learner, decider, builder), ab
-(off and on, and their comparison) and observed (policy `observe`).
+Names that people and vLLM type are files at the top. The folders are serve (the command line of
+`vllm serve`), step (the requests, decision and outcome of a step), costs (step times), speculation
+(drafts, learner, decider, builder), ab (off and on, and their comparison) and observed (policy
+`observe`).
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str):
-    """Return the scheduler, imported here alone: check and serve run where vLLM is not installed."""
+    """Return the scheduler, imported here alone: check and serve run where vLLM is not
+    installed."""
     if name == "Scheduler":
         from smartspec.vllm_plugin.scheduler import Scheduler
 

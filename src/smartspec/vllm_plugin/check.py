@@ -1,7 +1,9 @@
-"""The check of a version of vLLM: members that this plugin needs. `python -m smartspec.vllm_plugin.check [PATH]`.
+"""The check of a version of vLLM: members that this plugin needs. `python -m
+smartspec.vllm_plugin.check [PATH]`.
 
-It reads vLLM's source and runs none of it. So it works on a clone of vLLM's main branch, on an unpacked wheel, and in
-an environment without torch. It includes the checks of the scheduler and the workers at their start (compatibility.py).
+It reads vLLM's source and runs none of it. So it works on a clone of vLLM's main branch, on an
+unpacked wheel, and in an environment without torch. It includes the checks of the scheduler and the
+workers at their start (compatibility.py).
 """
 
 import argparse
@@ -13,7 +15,14 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from smartspec.vllm_plugin.compatibility import ATTRIBUTES, CAPACITY, MANAGER, METHODS, RUNNER, version_problem
+from smartspec.vllm_plugin.compatibility import (
+    ATTRIBUTES,
+    CAPACITY,
+    MANAGER,
+    METHODS,
+    RUNNER,
+    version_problem,
+)
 
 
 @dataclass(frozen=True)
@@ -22,8 +31,10 @@ class Need:
 
     file: str  # below the package
     owner: str  # the name of the class, "" for the file itself
-    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # parameters in order, as far as they matter
-    attributes: tuple[str, ...] = ()  # fields, properties, or attributes that its methods set on self
+    # parameters in order, as far as they matter
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # fields, properties, or attributes that its methods set on self
+    attributes: tuple[str, ...] = ()
     base: tuple[str, str] | None = None  # file and name of a class from which it may inherit them
 
 
@@ -44,8 +55,12 @@ NEEDS = (
         "v1/core/sched/output.py",
         "SchedulerOutput",
         attributes=(
-            "num_scheduled_tokens", "total_num_scheduled_tokens", "scheduled_spec_decode_tokens", "finished_req_ids",
-            "num_invalid_spec_tokens", "num_spec_tokens_to_schedule",
+            "num_scheduled_tokens",
+            "total_num_scheduled_tokens",
+            "scheduled_spec_decode_tokens",
+            "finished_req_ids",
+            "num_invalid_spec_tokens",
+            "num_spec_tokens_to_schedule",
         ),
     ),
     Need("v1/outputs.py", "ModelRunnerOutput", attributes=("req_id_to_index", "sampled_token_ids")),
@@ -56,8 +71,17 @@ NEEDS = (
         "v1/request.py",
         "Request",
         attributes=(
-            "request_id", "num_tokens", "num_prompt_tokens", "num_computed_tokens", "num_output_placeholders",
-            "num_stale_output_tokens", "spec_token_ids", "max_tokens", "sampling_params", "all_token_ids", "cache_salt",
+            "request_id",
+            "num_tokens",
+            "num_prompt_tokens",
+            "num_computed_tokens",
+            "num_output_placeholders",
+            "num_stale_output_tokens",
+            "spec_token_ids",
+            "max_tokens",
+            "sampling_params",
+            "all_token_ids",
+            "cache_salt",
         ),
     ),
     Need("sampling_params.py", "SamplingParams", attributes=("extra_args",)),
@@ -72,16 +96,25 @@ NEEDS = (
         "config/speculative.py",
         "SpeculativeConfig",
         attributes=(
-            "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size",
-            "draft_model_config", "enable_adaptive_verification", "parallel_drafting",
+            "method",
+            "model",
+            "num_speculative_tokens",
+            "num_speculative_tokens_per_batch_size",
+            "draft_model_config",
+            "enable_adaptive_verification",
+            "parallel_drafting",
         ),
     ),
     Need(
         "config/parallel.py",
         "ParallelConfig",
         attributes=(
-            "pipeline_parallel_size", "tensor_parallel_size", "data_parallel_size", "data_parallel_index",
-            "distributed_executor_backend", "world_size",
+            "pipeline_parallel_size",
+            "tensor_parallel_size",
+            "data_parallel_size",
+            "data_parallel_index",
+            "distributed_executor_backend",
+            "world_size",
         ),
     ),
     Need(
@@ -90,25 +123,41 @@ NEEDS = (
         {"get_vocab_size": ("self",), "get_total_num_hidden_layers": ("self",)},
         ("model", "dtype", "quantization", "enforce_eager", "is_moe", "is_hybrid", "hf_config"),
     ),
-    Need("config/compilation.py", "CompilationConfig", attributes=("cudagraph_mode", "cudagraph_capture_sizes")),
+    Need(
+        "config/compilation.py",
+        "CompilationConfig",
+        attributes=("cudagraph_mode", "cudagraph_capture_sizes"),
+    ),
     Need("config/compilation.py", "CUDAGraphMode", {"has_full_cudagraphs": ("self",)}),
     Need("config/cache.py", "CacheConfig", attributes=("num_gpu_blocks", "block_size")),
     Need(
         "config/vllm.py",
         "VllmConfig",
         attributes=(
-            "additional_config", "instance_id", "use_v2_model_runner", "model_config", "speculative_config",
-            "parallel_config", "scheduler_config", "compilation_config",
+            "additional_config",
+            "instance_id",
+            "use_v2_model_runner",
+            "model_config",
+            "speculative_config",
+            "parallel_config",
+            "scheduler_config",
+            "compilation_config",
         ),
     ),
-    Need("v1/executor/abstract.py", "Executor", {"_init_executor": ("self",), "take_draft_token_ids": ("self",)}),
+    Need(
+        "v1/executor/abstract.py",
+        "Executor",
+        {"_init_executor": ("self",), "take_draft_token_ids": ("self",)},
+    ),
     Need(
         "v1/executor/multiproc_executor.py",
         "MultiprocExecutor",
         {"_init_executor": ("self",), "collective_rpc": ("self", "method")},
         ("supports_pp", "supports_async_scheduling"),
     ),
-    Need("v1/executor/uniproc_executor.py", "UniProcExecutor", {"collective_rpc": ("self", "method")}),
+    Need(
+        "v1/executor/uniproc_executor.py", "UniProcExecutor", {"collective_rpc": ("self", "method")}
+    ),
     Need(
         "v1/worker/gpu_model_runner.py",
         "GPUModelRunner",
@@ -121,12 +170,18 @@ NEEDS = (
         "AggregateStatLoggerBase",
         {
             "__init__": ("self", "vllm_config", "engine_indexes"),
-            "record": ("self", "scheduler_stats", "iteration_stats", "mm_cache_stats", "engine_idx"),
+            "record": (
+                "self",
+                "scheduler_stats",
+                "iteration_stats",
+                "mm_cache_stats",
+                "engine_idx",
+            ),
             "log_engine_initialized": ("self",),
         },
         base=("v1/metrics/loggers.py", "StatLoggerBase"),
     ),
-)  # fmt: skip
+)
 
 
 # Without these, adaptive verification goes by vLLM's own step times, and all else works.
@@ -154,15 +209,19 @@ TESTED = {  # methods of vLLM by where they ran with the plugin, see docs/vllm-h
 
 
 def package_of(path: Path) -> Path:
-    """Return the package vllm at a path, of a clone or of a folder of packages. FileNotFoundError without one."""
+    """Return the package vllm at a path, of a clone or of a folder of packages. FileNotFoundError
+    without one."""
     for folder in (path, path / "vllm"):
         if (folder / "v1").is_dir() and (folder / "config").is_dir():
             return folder
-    raise FileNotFoundError(f"{path} holds no vLLM: give a clone, an unpacked wheel or a folder of installed packages")
+    raise FileNotFoundError(
+        f"{path} holds no vLLM: give a clone, an unpacked wheel or a folder of installed packages"
+    )
 
 
 def installed_package() -> Path | None:
-    """Return the package vllm that this interpreter would import, without an import. None without one."""
+    """Return the package vllm that this interpreter would import, without an import. None without
+    one."""
     spec = find_spec("vllm")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
@@ -188,14 +247,20 @@ def _missing_members(package: Path, need: Need) -> Iterator[str]:
     base = None if need.base is None else _class(package / need.base[0], need.base[1])
     classes = [owner] if base is None else [base, owner]
     bodies = [node for each in classes for node in each.body]
-    methods = {node.name: node for node in bodies if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    methods = {
+        node.name: node
+        for node in bodies
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     for member, expected in need.methods.items():
         if member not in methods:
             yield f"{name}.{member} does not exist"
         elif (parameters := _parameters(methods[member]))[: len(expected)] != expected:
             yield f"{name}.{member} takes {', '.join(parameters)}; expected {', '.join(expected)}"
     known = set(methods).union(*map(_fields, classes))
-    yield from (f"{name}.{member} does not exist" for member in need.attributes if member not in known)
+    yield from (
+        f"{name}.{member} does not exist" for member in need.attributes if member not in known
+    )
 
 
 def _class(path: Path, name: str) -> ast.ClassDef | ast.Module | None:
@@ -203,12 +268,16 @@ def _class(path: Path, name: str) -> ast.ClassDef | ast.Module | None:
     if tree is None or not name:
         return tree
     nodes = ast.walk(tree)
-    return next((node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name), None)
+    return next(
+        (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name), None
+    )
 
 
 def _parameters(method: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
     arguments = method.args
-    return tuple(each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
+    return tuple(
+        each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    )
 
 
 def _fields(owner: ast.ClassDef | ast.Module) -> set[str]:
@@ -216,7 +285,11 @@ def _fields(owner: ast.ClassDef | ast.Module) -> set[str]:
     names = set()
     for node in ast.walk(owner):
         targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
         )
         for target in (each for outer in targets for each in ast.walk(outer)):
             if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
@@ -227,10 +300,16 @@ def _fields(owner: ast.ClassDef | ast.Module) -> set[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the version and the missing members. Exit status: 0, 1 where some are missing, 2 without a vLLM."""
-    parser = argparse.ArgumentParser(prog="python -m smartspec.vllm_plugin.check", description=__doc__.splitlines()[0])
+    """Print the version and the missing members. Exit status: 0, 1 where some are missing, 2
+    without a vLLM."""
+    parser = argparse.ArgumentParser(
+        prog="python -m smartspec.vllm_plugin.check", description=__doc__.splitlines()[0]
+    )
     parser.add_argument(
-        "path", nargs="?", type=Path, help="clone, unpacked wheel or folder (default: the installed one)"
+        "path",
+        nargs="?",
+        type=Path,
+        help="clone, unpacked wheel or folder (default: the installed one)",
     )
     path = parser.parse_args(arguments).path
     try:

@@ -1,13 +1,16 @@
-"""vLLM's executor for drafts in the scheduler and for adaptive verification, and its changes in vLLM's workers.
+"""vLLM's executor for drafts in the scheduler and for adaptive verification, and its changes in
+vLLM's workers.
 
-Drafts in the scheduler: workers have no drafts, so there is no call for any. They do steps without drafts as they do
-without speculation, and the call to sample reaches them before a pass ends. Adaptive verification: workers tell the
-draft tokens that they verified, and get step times with a step that carries some (see step/adaptive.py).
+Drafts in the scheduler: workers have no drafts, so there is no call for any. They do steps without
+drafts as they do without speculation, and the call to sample reaches them before a pass ends.
+Adaptive verification: workers tell the draft tokens that they verified, and get step times with a
+step that carries some (see step/adaptive.py).
 
-The functions below the class are called in all workers through vLLM's collective_rpc. For adaptive verification they
-wrap AdaptiveVerificationManager.reallocate_drafts, and sample_tokens of the V2 model runner (vLLM 0.32 and 0.33:
-v1/worker/gpu/spec_decode/adaptive_verification.py, v1/worker/gpu/model_runner.py). They read _batch_draft_capacity, in
-which the manager counts, on the device, the draft tokens that it admits of each request.
+The functions below the class are called in all workers through vLLM's collective_rpc. For adaptive
+verification they wrap AdaptiveVerificationManager.reallocate_drafts, and sample_tokens of the V2
+model runner (vLLM 0.32 and 0.33: v1/worker/gpu/spec_decode/adaptive_verification.py,
+v1/worker/gpu/model_runner.py). They read _batch_draft_capacity, in which the manager counts, on the
+device, the draft tokens that it admits of each request.
 """
 
 import inspect
@@ -19,7 +22,13 @@ from vllm.v1.executor.abstract import Executor as VllmExecutor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from smartspec.vllm_plugin.compatibility import CAPACITY, MANAGER, RUNNER, has_scheduler_drafts, is_adaptive
+from smartspec.vllm_plugin.compatibility import (
+    CAPACITY,
+    MANAGER,
+    RUNNER,
+    has_scheduler_drafts,
+    is_adaptive,
+)
 from smartspec.vllm_plugin.speculation.drafts import RUNNER_PARAMETERS, leave_out_speculation
 from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS, CostCurves
 
@@ -27,8 +36,9 @@ logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers
 
 
 class Executor(VllmExecutor):
-    """The executor that vLLM would take on this machine, with worker processes or without, and with these changes:
-    `--distributed-executor-backend smartspec.vllm_plugin.executor.Executor`. Other methods find no difference."""
+    """The executor that vLLM would take on this machine, with worker processes or without, and with
+    these changes: `--distributed-executor-backend smartspec.vllm_plugin.executor.Executor`. Other
+    methods find no difference."""
 
     supports_pp = MultiprocExecutor.supports_pp
     has_admitted_counts = True  # outputs say what adaptive verification has verified
@@ -42,17 +52,22 @@ class Executor(VllmExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         self._has_scheduler_drafts = has_scheduler_drafts(self.vllm_config)
-        self._has_cost_hook: bool | None = None if is_adaptive(self.vllm_config) else False  # None: not tried yet
+        # None: not tried yet
+        self._has_cost_hook: bool | None = None if is_adaptive(self.vllm_config) else False
         self._no_result: Future[None] = Future()
         self._no_result.set_result(None)
         self._pass = self._no_result  # of the workers, the last one
         if not self._has_scheduler_drafts:
             return
         if problem := self._change_workers(leave_out_speculation, RUNNER_PARAMETERS):
-            logger.warning("Steps without drafts are computed as those with drafts, as vLLM does it: %s.", problem)
+            logger.warning(
+                "Steps without drafts are computed as those with drafts, as vLLM does it: %s.",
+                problem,
+            )
 
     def _change_workers(self, change, *arguments) -> str | None:
-        """Change the workers, and return the problem, None without one. An error ends no server that works as vLLM."""
+        """Change the workers, and return the problem, None without one. An error ends no server
+        that works as vLLM."""
         try:
             return next(filter(None, self.collective_rpc(change, args=arguments)), None)
         except Exception as error:
@@ -64,29 +79,37 @@ class Executor(VllmExecutor):
         return MultiprocExecutor.supports_async_scheduling()
 
     def execute_model(self, scheduler_output, non_block: bool = False):
-        """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample. Here it may call at
-        once, as with asynchronous scheduling."""
+        """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample.
+        Here it may call at once, as with asynchronous scheduling."""
         if self._has_cost_hook is not False:
             self._send_costs(vars(scheduler_output).pop(COSTS, None))
         result = super().execute_model(scheduler_output, non_block=non_block)
-        if not (self._has_scheduler_drafts and non_block and scheduler_output.total_num_scheduled_tokens):
+        if not (
+            self._has_scheduler_drafts and non_block and scheduler_output.total_num_scheduled_tokens
+        ):
             return result
         self._pass = result
         return self._no_result
 
     def _send_costs(self, curves) -> None:
-        """Send costs that came with a step, before it. The first step is the first at which workers can be changed."""
+        """Send costs that came with a step, before it. The first step is the first at which workers
+        can be changed."""
         if self._has_cost_hook is None:
             problem = self._change_workers(tell_admitted)
             self._has_cost_hook = problem is None
             if problem is not None:
                 logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
-        if curves is not None and self._has_cost_hook and (problem := self._change_workers(take_costs, curves)):
+        if (
+            curves is not None
+            and self._has_cost_hook
+            and (problem := self._change_workers(take_costs, curves))
+        ):
             self._has_cost_hook = False
             logger.warning("Adaptive verification keeps the last step times: %s.", problem)
 
     def sample_tokens(self, grammar_output, non_block: bool = False):
-        """Return the answer of the workers after their pass. If that failed, its error is raised."""
+        """Return the answer of the workers after their pass. If that failed, its error is
+        raised."""
         output = super().sample_tokens(grammar_output, non_block=non_block)
         if not non_block:
             self._pass.result()
@@ -98,8 +121,9 @@ class Executor(VllmExecutor):
 
 
 def tell_admitted(worker) -> str | None:
-    """Let each output of this worker tell the number of verified draft tokens of each request, in the order of its
-    requests. If vLLM is not as expected, nothing changes. Return the problem, None without one."""
+    """Let each output of this worker tell the number of verified draft tokens of each request, in
+    the order of its requests. If vLLM is not as expected, nothing changes. Return the problem, None
+    without one."""
     runner = worker.model_runner
     manager = getattr(runner, "adaptive_verification", None)
     if manager is None:
@@ -128,13 +152,19 @@ def tell_admitted(worker) -> str | None:
 
 
 def take_costs(worker, curves: CostCurves) -> None:
-    """Set step times from the next step on, on all ranks alike: vLLM sends those of the first to the others."""
-    worker.model_runner.adaptive_verification.set_cost_curves(list(curves.draft), list(curves.verify))
+    """Set step times from the next step on, on all ranks alike: vLLM sends those of the first to
+    the others."""
+    worker.model_runner.adaptive_verification.set_cost_curves(
+        list(curves.draft), list(curves.verify)
+    )
 
 
 def _copy_to_host(counts):
-    """Return a copy that is complete as soon as the step's tokens are on the host: it is in the stream before them."""
-    return counts.new_empty(counts.shape, device="cpu", pin_memory=counts.is_cuda).copy_(counts, non_blocking=True)
+    """Return a copy that is complete as soon as the step's tokens are on the host: it is in the
+    stream before them."""
+    return counts.new_empty(counts.shape, device="cpu", pin_memory=counts.is_cuda).copy_(
+        counts, non_blocking=True
+    )
 
 
 def _tell(output, counts) -> None:
@@ -157,5 +187,8 @@ def _signature_problem(owner: object, methods: dict[str, tuple[str, ...]]) -> st
         method = getattr(owner, name, None)
         parameters = None if method is None else tuple(inspect.signature(method).parameters)
         if parameters != expected:
-            return f"{type(owner).__name__}.{name} takes {parameters} in this version of vLLM, expected {expected}"
+            return (
+                f"{type(owner).__name__}.{name} takes {parameters} in this version of vLLM, "
+                f"expected {expected}"
+            )
     return None

@@ -17,11 +17,13 @@ SCRAPE_SECONDS = 0.5  # of the process that answers HTTP, once: then the last me
 
 
 class FileThread:
-    """The thread. Each job is a function of no arguments. One that fails costs a line in the log."""
+    """The thread. Each job is a function of no arguments. One that fails costs a line in the
+    log."""
 
     def __init__(self):
         self._changed = Condition()
-        self._jobs: dict[Hashable, tuple[float, Callable[[], object]]] = {}  # with the time it is due
+        # with the time it is due
+        self._jobs: dict[Hashable, tuple[float, Callable[[], object]]] = {}
         self._job_start: float | None = None  # None while no job is under way
         self._thread: Thread | None = None
 
@@ -60,7 +62,8 @@ class FileThread:
             raise TimeoutError(f"no answer of its disk in {seconds:g} s") from None
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> bool:
-        """Do all jobs that wait now, and what they post at once. False where that takes so many seconds."""
+        """Do all jobs that wait now, and what they post at once. False where that takes so many
+        seconds."""
         with self._changed:
             self._jobs = {key: (0.0, job) for key, (_, job) in self._jobs.items()}
         try:

@@ -76,7 +76,8 @@ def _remove(files: Iterable[Path], age: float) -> None:
 
 
 def _time(path: Path) -> float:
-    """The time of the last write, 0 where there is no such file. OSError where that cannot be seen."""
+    """The time of the last write, 0 where there is no such file. OSError where that cannot be
+    seen."""
     try:
         return path.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):

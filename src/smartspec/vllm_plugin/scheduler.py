@@ -1,4 +1,5 @@
-"""The class to name in `--scheduler-cls`: vLLM's own scheduler, with draft lengths decided by the controller."""
+"""The class to name in `--scheduler-cls`: vLLM's own scheduler, with draft lengths decided by the
+controller."""
 
 import logging
 from copy import copy
@@ -8,7 +9,12 @@ from typing import TYPE_CHECKING
 import vllm
 
 from smartspec.vllm_plugin.ab.windows import WINDOW
-from smartspec.vllm_plugin.compatibility import attribute_problem, setup_problem, signature_problem, version_problem
+from smartspec.vllm_plugin.compatibility import (
+    attribute_problem,
+    setup_problem,
+    signature_problem,
+    version_problem,
+)
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.handover import remove_old
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
@@ -24,19 +30,25 @@ NO_TOGGLE = "SmartSpec cannot be switched off, by file or guard, and compares no
 
 
 def Scheduler(vllm_config, *arguments, **options):
-    """Return a scheduler for this configuration: vLLM's own, synchronous or asynchronous as vLLM chose, with draft
-    lengths decided by the controller. Where that is not possible, vLLM's own as it is, after one line with the reason.
-    ValueError on a wrong setting."""
+    """Return a scheduler for this configuration: vLLM's own, synchronous or asynchronous as vLLM
+    chose, with draft lengths decided by the controller. Where that is not possible, vLLM's own as
+    it is, after one line with the reason. ValueError on a wrong setting."""
     settings = Settings.read(vllm_config.additional_config)
     scheduler_config = copy(vllm_config.scheduler_config)
     scheduler_config.scheduler_cls = None
     stock = scheduler_config.get_scheduler_cls()
     try:
-        problem = version_problem(vllm.__version__) or signature_problem(stock) or setup_problem(vllm_config)
+        problem = (
+            version_problem(vllm.__version__)
+            or signature_problem(stock)
+            or setup_problem(vllm_config)
+        )
     except AttributeError as error:
         problem = f"this version of vLLM is another: {error}"
     if problem is not None:
-        logger.warning("SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem)
+        logger.warning(
+            "SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem
+        )
         return stock(vllm_config, *arguments, **options)
     scheduler = switchable_class(controlled_class(stock))(vllm_config, *arguments, **options)
     scheduler.begin(settings)
@@ -44,11 +56,12 @@ def Scheduler(vllm_config, *arguments, **options):
 
 
 class Rest:
-    """The steps in which speculation rests after a failure: FIRST_REST, and twice as many after each failure that comes
-    soon, up to LONGEST_REST."""
+    """The steps in which speculation rests after a failure: FIRST_REST, and twice as many after
+    each failure that comes soon, up to LONGEST_REST."""
 
     def __init__(self):
-        self.steps, self._next = 0, FIRST_REST  # steps: those that are left, 0 while speculation works
+        # steps: those that are left, 0 while speculation works
+        self.steps, self._next = 0, FIRST_REST
 
     def begin(self) -> None:
         self.steps, self._next = self._next, min(2 * self._next, LONGEST_REST)
@@ -61,15 +74,17 @@ class Rest:
 
 
 def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer | None":
-    """Return the object that the scheduler calls under these settings. None where this vLLM lacks something, after a
-    line that names it: vLLM serves on."""
+    """Return the object that the scheduler calls under these settings. None where this vLLM lacks
+    something, after a line that names it: vLLM serves on."""
     if settings.policy == OBSERVE:
         try:  # the import, too, may fail with a version that is tried
             from smartspec.vllm_plugin.observed.observer import make_observer
 
             return make_observer(scheduler, settings, scheduler.files)
         except Exception:
-            logger.exception("SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler.")
+            logger.exception(
+                "SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler."
+            )
             return None
     problem = attribute_problem(scheduler)
     if problem is None:
@@ -84,8 +99,8 @@ def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer 
 
 
 def controlled_class(stock: type) -> type:
-    """Return a subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that fails, vLLM's own way
-    goes on, and it is called again after a Rest."""
+    """Return a subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that
+    fails, vLLM's own way goes on, and it is called again after a Rest."""
 
     class ControlledScheduler(stock):
         speculation: "Speculation | Observer | None" = None
@@ -98,7 +113,8 @@ def controlled_class(stock: type) -> type:
             self.files.post("old files", partial(remove_old, settings.cache))
             self.speculation = _make_speculation(self, settings)
             if self.speculation is not None and settings.policy != OBSERVE:
-                # With a table vLLM does not pad requests of one token with drafts that do not exist.
+                # With a table vLLM does not pad requests of one token with drafts that do not
+                # exist.
                 self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
         def schedule(self, *arguments, **options):
@@ -117,7 +133,9 @@ def controlled_class(stock: type) -> type:
             return bitmask
 
         def update_from_output(self, scheduler_output, model_runner_output):
-            finished = self._call_speculation("before_update", scheduler_output, model_runner_output)
+            finished = self._call_speculation(
+                "before_update", scheduler_output, model_runner_output
+            )
             outputs = super().update_from_output(scheduler_output, model_runner_output)
             self._call_speculation("after_update", finished, outputs)
             return outputs
@@ -125,7 +143,10 @@ def controlled_class(stock: type) -> type:
         def shutdown(self) -> None:
             self._call_speculation("finish")
             if not self.files.wait():
-                logger.warning("SmartSpec's last metrics and results are not written: their folder does not answer.")
+                logger.warning(
+                    "SmartSpec's last metrics and results are not written: their folder does not "
+                    "answer."
+                )
             super().shutdown()
 
         def _call_speculation(self, name: str, *arguments):
@@ -148,13 +169,15 @@ def _rest(scheduler) -> None:
     try:
         scheduler.speculation.start_over()
     except Exception:
-        logger.exception("SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own.")
+        logger.exception(
+            "SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own."
+        )
         scheduler.speculation = None
 
 
 def switchable_class(scheduler_class: type) -> type:
-    """Return a subclass of a controlled class that does not call Speculation while the toggle says off. If the toggle
-    fails, speculation stays on."""
+    """Return a subclass of a controlled class that does not call Speculation while the toggle says
+    off. If the toggle fails, speculation stays on."""
 
     class SwitchableScheduler(scheduler_class):
         toggle: "Toggle | None" = None
@@ -194,7 +217,8 @@ def switchable_class(scheduler_class: type) -> type:
             return None if self.toggle is None else self.toggle.reason
 
         def _leave_speculation(self, is_long: bool) -> None:
-            if self._is_observing:  # steps without drafts are worth most: they say what no speculation makes
+            # steps without drafts are worth most: they say what no speculation makes
+            if self._is_observing:
                 return
             super()._call_speculation("pause")
             if is_long:

@@ -1,4 +1,5 @@
-"""The set-up of a server, as far as vLLM's configuration says it: model, device, drafter, and lengths with graphs."""
+"""The set-up of a server, as far as vLLM's configuration says it: model, device, drafter, and
+lengths with graphs."""
 
 import os
 import platform
@@ -14,23 +15,28 @@ from smartspec.observation.card import base_name
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.settings import Settings
 
-# Methods whose drafts always have the configured length: a decision can save only their verification.
+# Methods whose drafts always have the configured length: a decision can save only their
+# verification.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 RAGGED = ("ngram", "suffix", "custom_class")  # a draft is as long as what is found
-ON_THE_GPU = ("ngram",)  # but not with the V2 runner, which drafts the same number of tokens for all requests
+# but not with the V2 runner, which drafts the same number of tokens for all requests
+ON_THE_GPU = ("ngram",)
 AUTOMATIC = "goodput"  # the policy that gives way to tiers
 WITHOUT_EFFECT = {"act", "cache", "decision_log", "metrics_seconds"}  # settings that change no step
-# Options of vLLM on which the worth of drafts depends, by the part of its configuration. One that it lacks is None.
+# Options of vLLM on which the worth of drafts depends, by the part of its configuration. One that
+# it lacks is None.
 VARIED = {
     "cache_config": ("block_size", "cache_dtype", "enable_prefix_caching"),
     "lora_config": ("max_loras",),
     "model_config": ("max_model_len",),
     "scheduler_config": (
-        "async_scheduling", "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs", "policy",
+        "async_scheduling", "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs",
+        "policy",
     ),
     "speculative_config": (
-        "draft_sample_method", "enable_adaptive_verification", "num_speculative_tokens_per_batch_size",
-        "prompt_lookup_max", "prompt_lookup_min", "rejection_sample_method",
+        "draft_sample_method", "enable_adaptive_verification",
+        "num_speculative_tokens_per_batch_size", "prompt_lookup_max", "prompt_lookup_min",
+        "rejection_sample_method",
     ),
 }  # fmt: skip
 
@@ -38,7 +44,11 @@ VARIED = {
 def describe_setup(scheduler) -> dict:
     """Return the set-up of an observation or a card, JSON-able: names without folders."""
     config = scheduler.vllm_config
-    model, parallel, speculation = config.model_config, config.parallel_config, config.speculative_config
+    model, parallel, speculation = (
+        config.model_config,
+        config.parallel_config,
+        config.speculative_config,
+    )
     draft_model = speculation.model
     has_own_head = draft_model is None or str(draft_model) == str(model.model)
     table = speculation.num_speculative_tokens_per_batch_size
@@ -64,8 +74,9 @@ def describe_setup(scheduler) -> dict:
 
 
 def _kv_memory(kv_config, model) -> dict | None:
-    """Return the tokens whose KV fits into memory, and the drafter's share of that memory; None if unknown.
-    A drafter's layers are named draft_model, or numbered on after the target's (0.32: model_executor/models)."""
+    """Return the tokens whose KV fits into memory, and the drafter's share of that memory; None if
+    unknown. A drafter's layers are named draft_model, or numbered on after the target's (0.32:
+    model_executor/models)."""
     if kv_config is None:
         return None
     target = model.get_total_num_hidden_layers()
@@ -75,11 +86,20 @@ def _kv_memory(kv_config, model) -> dict | None:
         for name in group.layer_names:
             spec = specs.get(name, group.kv_cache_spec)
             number = re.search(r"layers\.(\d+)", name)
-            is_drafter = name.startswith("draft_model.") or (number is not None and int(number[1]) >= target)
+            is_drafter = name.startswith("draft_model.") or (
+                number is not None and int(number[1]) >= target
+            )
             sizes[is_drafter] += spec.page_size_bytes / spec.block_size
     groups = kv_config.kv_cache_groups
-    tokens = kv_config.num_blocks // max(len(groups), 1) * min((g.kv_cache_spec.block_size for g in groups), default=0)
-    return {"tokens": tokens, "drafter_share": round(sizes[True] / max(sum(sizes.values()), 1.0), 4)}
+    tokens = (
+        kv_config.num_blocks
+        // max(len(groups), 1)
+        * min((g.kv_cache_spec.block_size for g in groups), default=0)
+    )
+    return {
+        "tokens": tokens,
+        "drafter_share": round(sizes[True] / max(sum(sizes.values()), 1.0), 4),
+    }
 
 
 def _most_drafts(speculation) -> int | None:
@@ -95,13 +115,21 @@ def device_name() -> str:
     cpu_info = Path("/proc/cpuinfo")
     if name != "cpu" or not cpu_info.is_file():
         return name
-    models = [line.split(":")[1].strip() for line in cpu_info.read_text().splitlines() if line.startswith("model name")]
+    models = [
+        line.split(":")[1].strip()
+        for line in cpu_info.read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return f"{models[0] if models else platform.processor()} x{len(os.sched_getaffinity(0))}"
 
 
 def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:
     """Return all that step times depend on, by name. tiers: see captured_lengths."""
-    model, parallel, speculation = vllm_config.model_config, vllm_config.parallel_config, vllm_config.speculative_config
+    model, parallel, speculation = (
+        vllm_config.model_config,
+        vllm_config.parallel_config,
+        vllm_config.speculative_config,
+    )
     draft_model = speculation.model
     return {
         "model": str(model.model),
@@ -119,7 +147,8 @@ def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...
 
 
 def comparison_key(vllm_config, settings: Settings) -> dict:
-    """Return all that an operator varies, by name: the results of `--act` are of one of these set-ups alone."""
+    """Return all that an operator varies, by name: the results of `--act` are of one of these
+    set-ups alone."""
     key = setup_key(vllm_config, vllm.__version__, device_name(), captured_lengths(vllm_config))
     names = {each.name for each in fields(settings)} - WITHOUT_EFFECT
     options = {
@@ -139,12 +168,13 @@ def _own_version() -> str:
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:
-    """Return the tiers: draft lengths for which vLLM has captured full graphs of decoding, if all requests draft alike.
-    None where lengths may differ without loss: there are no such graphs, or drafts have different lengths in any case.
+    """Return the tiers: draft lengths for which vLLM has captured full graphs of decoding, if all
+    requests draft alike. None where lengths may differ without loss: there are no such graphs, or
+    drafts have different lengths in any case.
 
-    The V1 runner has graphs of the configured length alone, and none beside a batch-size table. The V2 runner captures
-    them for all lengths in the table, and with adaptive verification for any mix (vLLM 0.33:
-    v1/worker/gpu/cudagraph_utils.py, config/vllm.py).
+    The V1 runner has graphs of the configured length alone, and none beside a batch-size table. The
+    V2 runner captures them for all lengths in the table, and with adaptive verification for any mix
+    (vLLM 0.33: v1/worker/gpu/cudagraph_utils.py, config/vllm.py).
     """
     speculation = vllm_config.speculative_config
     mode = vllm_config.compilation_config.cudagraph_mode

@@ -1,5 +1,5 @@
-"""The metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads the stat logger in the process
-that answers HTTP. It does nothing unless SmartSpec's scheduler is in use."""
+"""The metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads the stat
+logger in the process that answers HTTP. It does nothing unless SmartSpec's scheduler is in use."""
 
 import atexit
 import logging
@@ -27,9 +27,9 @@ SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
 
 class MetricsCollector(Collector):
-    """The last metrics of the engines, read on every collection by the thread of files, for which none waits long. A
-    file that cannot be read is left out, and the log says so once. All other metrics, vLLM's own among them, are
-    shown."""
+    """The last metrics of the engines, read on every collection by the thread of files, for which
+    none waits long. A file that cannot be read is left out, and the log says so once. All other
+    metrics, vLLM's own among them, are shown."""
 
     def __init__(self, paths: list[Path], files: FileThread | None = None):
         self._paths, self._files = paths, files or FileThread()
@@ -52,7 +52,9 @@ class MetricsCollector(Collector):
         families: dict[str, Metric] = {}
         for path in self._paths:
             for family in self._read(path):
-                families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                families.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type)
+                )
                 families[family.name].samples.extend(family.samples)
         self._families = families
         self._unreadable.discard(self._paths[0].parent)
@@ -65,7 +67,8 @@ class MetricsCollector(Collector):
             families = list(text_string_to_metric_families(text))
         except FileNotFoundError:
             return []
-        except Exception as error:  # the parser has many kinds, and whatever it is must not cost the others
+        except Exception as error:
+            # the parser has many kinds, and whatever it is must not cost the others
             self._warn(path, error)
             return []
         self._unreadable.discard(path)
@@ -74,12 +77,16 @@ class MetricsCollector(Collector):
     def _warn(self, path: Path, error: Exception) -> None:
         if path not in self._unreadable:
             self._unreadable.add(path)
-            logger.warning("%s is left out of /metrics, or old there (%s); delete it if this does not end", path, error)
+            logger.warning(
+                "%s is left out of /metrics, or old there (%s); delete it if this does not end",
+                path,
+                error,
+            )
 
 
 class StatLogger(AggregateStatLoggerBase):
-    """The stat logger, one for all engines of a server. vLLM makes one in every server beside which SmartSpec is
-    installed, of any version: an addition to this interface ends no server."""
+    """The stat logger, one for all engines of a server. vLLM makes one in every server beside which
+    SmartSpec is installed, of any version: an addition to this interface ends no server."""
 
     def __init__(self, vllm_config, engine_indexes: list[int], *_, **__):
         if vllm_config.scheduler_config.scheduler_cls != SCHEDULER:
@@ -95,7 +102,9 @@ class StatLogger(AggregateStatLoggerBase):
         thread.wait()  # its thread begins here: at the end of a process, none can
         REGISTRY.register(MetricsCollector(paths, thread))
         if settings.policy == OBSERVE:
-            files = [observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes]
+            files = [
+                observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes
+            ]
             REGISTRY.register(ObservationCollector(files, thread))
             atexit.register(_tell, thread, files)
 

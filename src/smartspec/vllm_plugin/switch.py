@@ -1,8 +1,8 @@
 """`smartspec vllm off` and `on`: speculation off in running servers, without a restart or a port.
 
-The switch is a file in the cache folder. It is for all servers that have this cache folder, those that start later
-too. While it is there, vLLM serves without drafts. A thread looks for it twice a second, by one os.stat, also while no
-request comes; the scheduler reads what it saw.
+The switch is a file in the cache folder. It is for all servers that have this cache folder, those
+that start later too. While it is there, vLLM serves without drafts. A thread looks for it twice a
+second, by one os.stat, also while no request comes; the scheduler reads what it saw.
 """
 
 import argparse
@@ -27,8 +27,9 @@ def switch_path(cache: Path) -> Path:
 
 
 class Switch:
-    """The state of the switch, looked at by the thread of files. Where the file cannot be seen, the last state stays,
-    and the log says so once. on_change: called in that thread with each new state. log: of the server."""
+    """The state of the switch, looked at by the thread of files. Where the file cannot be seen, the
+    last state stays, and the log says so once. on_change: called in that thread with each new
+    state. log: of the server."""
 
     def __init__(
         self,
@@ -58,7 +59,11 @@ class Switch:
             return
         self._has_failed = False
         if self.is_off != was_off:
-            said = "off: an operator said so, by the file %s." if self.is_off else "on again: %s is gone."
+            said = (
+                "off: an operator said so, by the file %s."
+                if self.is_off
+                else "on again: %s is gone."
+            )
             self._log.warning(f"Speculation is {said}", self.path)
             self._on_change(self.is_off)
 
@@ -70,13 +75,17 @@ class Switch:
 
 
 def main(arguments: list[str]) -> int:
-    """Make or remove the file. arguments: `off` or `on`, and options. Exit status: 0, 2 where that is not possible."""
+    """Make or remove the file. arguments: `off` or `on`, and options. Exit status: 0, 2 where that
+    is not possible."""
     parser = argparse.ArgumentParser(
-        prog="smartspec vllm", description="Switches speculation in all servers of a cache folder off, or on again."
+        prog="smartspec vllm",
+        description="Switches speculation in all servers of a cache folder off, or on again.",
     )
     parser.add_argument("state", choices=["off", "on"])
     parser.add_argument(
-        "--cache", type=Path, help="the servers' setting `cache` (default: $SMARTSPEC_CACHE, else ours)"
+        "--cache",
+        type=Path,
+        help="the servers' setting `cache` (default: $SMARTSPEC_CACHE, else ours)",
     )
     options = parser.parse_args(arguments)
     try:

@@ -1,7 +1,9 @@
-"""The tested versions of vLLM, from tested_versions.json: the range that is used, and the table of the pages.
+"""The tested versions of vLLM, from tested_versions.json: the range that is used, and the table of
+the pages.
 
-`make test-vllm-matrix` runs the tests in each version that has a CPU build, records the outcome, and writes the
-tables: `python -m smartspec.vllm_plugin.tested_versions FOLDER` does the last for a clone in FOLDER.
+`make test-vllm-matrix` runs the tests in each version that has a CPU build, records the outcome,
+and writes the tables: `python -m smartspec.vllm_plugin.tested_versions FOLDER` does the last for a
+clone in FOLDER.
 """
 
 import json
@@ -21,21 +23,25 @@ def numbers(version: str) -> tuple[int, int] | None:
 
 
 def rows() -> list[dict[str, str]]:
-    """Return the rows, newest first. vllm: a release. tested: its tests, in markdown, with {docs} for the pages."""
+    """Return the rows, newest first. vllm: a release. tested: its tests, in markdown, with {docs}
+    for the pages."""
     return json.loads(DATA.read_text("utf-8"))
 
 
 def record(version: str, tested: str) -> None:
     """Put a row in the place of the one of the same release."""
     release = ".".join(map(str, numbers(version) or (version,)))
-    versions = [row for row in rows() if row["vllm"] != release] + [{"vllm": release, "tested": tested}]
+    versions = [row for row in rows() if row["vllm"] != release] + [
+        {"vllm": release, "tested": tested}
+    ]
     versions.sort(key=lambda row: numbers(row["vllm"]) or (0, 0), reverse=True)
     lines = ",\n ".join(json.dumps(row) for row in versions)
     DATA.write_text(f"[\n {lines}\n]\n", "utf-8")
 
 
 def table(docs: str) -> str:
-    """Return the table in markdown. docs: the folder of pages, seen from the page that has the table."""
+    """Return the table in markdown. docs: the folder of pages, seen from the page that has the
+    table."""
     lines = [f"| {row['vllm']} | {row['tested'].replace('{docs}', docs)} |" for row in rows()]
     return "\n".join(["| vLLM | tested |", "| --- | --- |", *lines, ""])
 

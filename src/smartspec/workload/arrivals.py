@@ -1,5 +1,5 @@
-"""The times at which requests arrive: a Poisson process, bursts, a rate that changes, or a recorded trace. (A closed
-loop has no arrival times of its own.)"""
+"""The times at which requests arrive: a Poisson process, bursts, a rate that changes, or a recorded
+trace. (A closed loop has no arrival times of its own.)"""
 
 import csv
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ MAX_TOKENS = 10_000_000
 
 @dataclass(frozen=True)
 class Trace:
-    """Recorded traffic. All arrays are [N]: seconds from the start (never decreasing), token counts per request."""
+    """Recorded traffic. All arrays are [N]: seconds from the start (never decreasing), token counts
+    per request."""
 
     arrival_seconds: np.ndarray
     num_prompt_tokens: np.ndarray
@@ -40,11 +41,14 @@ def check_rate(rate: float) -> None:
 def check_cv(cv: float) -> None:
     """ValueError if gaps cannot have that coefficient of variation."""
     if not 0 < cv <= MAX_CV:
-        raise ValueError(f"the coefficient of variation must be above 0 and at most {MAX_CV:g}, got {cv}")
+        raise ValueError(
+            f"the coefficient of variation must be above 0 and at most {MAX_CV:g}, got {cv}"
+        )
 
 
 def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Arrival times in seconds, float64 [count], of a Poisson process with `rate` requests per second."""
+    """Arrival times in seconds, float64 [count], of a Poisson process with `rate` requests per
+    second."""
     check_rate(rate)
     return rng.exponential(1.0 / rate, size=count).cumsum()
 
@@ -52,23 +56,29 @@ def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> np.nd
 def gamma_arrivals(rate: float, count: int, cv: float, rng: np.random.Generator) -> np.ndarray:
     """Arrival times in seconds, float64 [count], with gaps of a gamma distribution.
 
-    cv: coefficient of variation of the gaps. Above 1 requests come in bursts; 1 is a Poisson process.
+    cv: coefficient of variation of the gaps. Above 1 requests come in bursts; 1 is a Poisson
+    process.
     """
     check_rate(rate)
     check_cv(cv)
     return rng.gamma(cv**-2, cv**2 / rate, size=count).cumsum()
 
 
-def step_arrivals(steps: Sequence[tuple[float, float]], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Poisson arrivals whose rate changes: times in seconds, float64 [N], and the step of each, int64 [N].
+def step_arrivals(
+    steps: Sequence[tuple[float, float]], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Poisson arrivals whose rate changes: times in seconds, float64 [N], and the step of each,
+    int64 [N].
 
-    steps: requests per second and seconds of each. There are rate x seconds requests in a step, rounded.
+    steps: requests per second and seconds of each. There are rate x seconds requests in a step,
+    rounded.
     """
     times, numbers, begin = [np.zeros(0)], [np.zeros(0, dtype=np.int64)], 0.0
     for number, (rate, seconds) in enumerate(steps):
         check_rate(rate)
         count = round(rate * seconds)
-        times.append(begin + np.sort(rng.uniform(0, seconds, count)))  # a Poisson process, given the number
+        # a Poisson process, given the number
+        times.append(begin + np.sort(rng.uniform(0, seconds, count)))
         numbers.append(np.full(count, number))
         begin += seconds
     return np.concatenate(times), np.concatenate(numbers)
@@ -78,15 +88,17 @@ def read_trace(path: str | Path, *, time_scale: float = 1.0, limit: int | None =
     """Read a CSV with the columns arrival_s, prompt_tokens and output_tokens, sorted by arrival.
 
     time_scale: the replay is this many times faster than the recording. limit: only the first rows.
-    Raises ValueError naming the file and the line: a row is not three numbers, a count is below 1 or beyond MAX_TOKENS,
-    or an arrival goes back in time.
+    Raises ValueError naming the file and the line: a row is not three numbers, a count is below 1
+    or beyond MAX_TOKENS, or an arrival goes back in time.
     """
     if not MIN_RATE <= time_scale <= MAX_RATE:
         raise ValueError(
-            f"time_scale must be a positive number, got {time_scale}: use one between {MIN_RATE:g} and {MAX_RATE:g}"
+            f"time_scale must be a positive number, got {time_scale}: use one between {MIN_RATE:g} "
+            f"and {MAX_RATE:g}"
         )
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
+        # spreadsheets begin with a byte order mark
+        with open(path, newline="", encoding="utf-8-sig") as file:
             rows = _parse_rows(csv.DictReader(file), path, limit)
     except OSError as error:
         raise ValueError(f"cannot read the trace file {path}: {error.strerror}") from error
@@ -102,28 +114,46 @@ def read_trace(path: str | Path, *, time_scale: float = 1.0, limit: int | None =
     )
 
 
-def _parse_rows(reader: csv.DictReader, path: str | Path, limit: int | None) -> list[tuple[float, int, int]]:
+def _parse_rows(
+    reader: csv.DictReader, path: str | Path, limit: int | None
+) -> list[tuple[float, int, int]]:
     missing = [name for name in TRACE_COLUMNS if name not in (reader.fieldnames or ())]
     if missing:
-        raise ValueError(f"{path}, line 1: no column {', '.join(missing)}; expected {','.join(TRACE_COLUMNS)}")
+        raise ValueError(
+            f"{path}, line 1: no column {', '.join(missing)}; expected {','.join(TRACE_COLUMNS)}"
+        )
     rows: list[tuple[float, int, int]] = []
     for row in reader:
         if limit is not None and len(rows) == limit:
             break
-        rows.append(_parse_row(row, f"{path}, line {reader.line_num}", rows[-1][0] if rows else 0.0))
+        rows.append(
+            _parse_row(row, f"{path}, line {reader.line_num}", rows[-1][0] if rows else 0.0)
+        )
     return rows
 
 
 def _parse_row(row: dict[str, str], where: str, previous_arrival: float) -> tuple[float, int, int]:
     values = [row[name] for name in TRACE_COLUMNS]
     try:
-        arrival, num_prompt_tokens, num_output_tokens = float(values[0]), int(values[1]), int(values[2])
+        arrival, num_prompt_tokens, num_output_tokens = (
+            float(values[0]),
+            int(values[1]),
+            int(values[2]),
+        )
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: expected a number of seconds and two token counts, got {values}") from error
+        raise ValueError(
+            f"{where}: expected a number of seconds and two token counts, got {values}"
+        ) from error
     if not abs(arrival) <= MAX_ARRIVAL_SECONDS:
-        raise ValueError(f"{where}: arrival_s {values[0]} is not a number of seconds up to {MAX_ARRIVAL_SECONDS:g}")
+        raise ValueError(
+            f"{where}: arrival_s {values[0]} is not a number of seconds up to "
+            f"{MAX_ARRIVAL_SECONDS:g}"
+        )
     if arrival < previous_arrival:
-        raise ValueError(f"{where}: arrival_s {values[0]} comes before {previous_arrival:g}; sort the trace by arrival")
+        raise ValueError(
+            f"{where}: arrival_s {values[0]} comes before {previous_arrival:g}; sort the trace by "
+            "arrival"
+        )
     if not (1 <= num_prompt_tokens <= MAX_TOKENS and 1 <= num_output_tokens <= MAX_TOKENS):
         raise ValueError(
             f"{where}: token counts must be at least 1 and at most {MAX_TOKENS}, "

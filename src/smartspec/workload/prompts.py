@@ -1,4 +1,5 @@
-"""Prompts from JSONL files: one JSON object a line with `prompt`, and optionally `id` and `task`."""
+"""Prompts from JSONL files: one JSON object a line with `prompt`, and optionally `id` and
+`task`."""
 
 import codecs
 import json
@@ -22,23 +23,28 @@ class Prompt:
 def shipped_prompts(task: str | None = None) -> list[Prompt]:
     """The package's own prompts, of eight tasks; with task, only those whose task starts with it.
 
-    They are for reporting: no constant is chosen on them. Raises ValueError if no task starts with task.
+    They are for reporting: no constant is chosen on them. Raises ValueError if no task starts with
+    task.
     """
     with as_file(files("smartspec.workload") / "data" / "prompts.jsonl") as path:
         return read_prompts(path, task)
 
 
 def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
-    """The prompts of a file in file order, or of a folder's *.jsonl files in the order of their names; with task, only
-    those whose task starts with it.
+    """The prompts of a file in file order, or of a folder's *.jsonl files in the order of their
+    names; with task, only those whose task starts with it.
 
-    Raises ValueError naming the file and the line of a row that is not a JSON object with a non-empty string `prompt`.
-    Raises it naming the file or folder that cannot be read, or has no prompt left.
+    Raises ValueError naming the file and the line of a row that is not a JSON object with a
+    non-empty string `prompt`. Raises it naming the file or folder that cannot be read, or has no
+    prompt left.
     """
     paths = sorted(Path(path).glob("*.jsonl")) if Path(path).is_dir() else [Path(path)]
     prompts = [prompt for file in paths for prompt in _read_file(file)]
     if not prompts:
-        raise ValueError(f'{path} holds no prompts: it needs one {{"prompt": "..."}} object a line, in .jsonl files')
+        raise ValueError(
+            f'{path} holds no prompts: it needs one {{"prompt": "..."}} object a line, in .jsonl '
+            "files"
+        )
     if task is None:
         return prompts
     chosen = [prompt for prompt in prompts if prompt.task.startswith(task)]
@@ -53,7 +59,11 @@ def _read_file(path: Path) -> list[Prompt]:
         lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
     except OSError as error:
         raise ValueError(f"cannot read the prompt file {path}: {error.strerror}") from error
-    return [_parse_row(line, f"{path}, line {n}", n) for n, line in enumerate(lines, start=1) if line.strip()]
+    return [
+        _parse_row(line, f"{path}, line {n}", n)
+        for n, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
 
 
 def _parse_row(line: bytes, where: str, line_number: int) -> Prompt:
@@ -62,7 +72,9 @@ def _parse_row(line: bytes, where: str, line_number: int) -> Prompt:
     except ValueError as error:  # malformed JSON and invalid UTF-8 alike
         raise ValueError(f"{where}: not a JSON object in UTF-8 ({error})") from error
     if not isinstance(row, dict):
-        raise ValueError(f'{where}: expected an object like {{"prompt": "..."}}, got {type(row).__name__}')
+        raise ValueError(
+            f'{where}: expected an object like {{"prompt": "..."}}, got {type(row).__name__}'
+        )
     text = row.get("prompt")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{where}: `prompt` must be a non-empty string, got {text!r}")
@@ -76,12 +88,16 @@ def draw_prompts(prompts: Sequence[Prompt], count: int, rng: np.random.Generator
 
 
 def match_by_length(lengths: np.ndarray, wanted_lengths: np.ndarray) -> np.ndarray:
-    """The text that goes to each place, int64 [N]: the longest to the place that wants the longest, and so on by rank.
+    """The text that goes to each place, int64 [N]: the longest to the place that wants the longest,
+    and so on by rank.
 
-    lengths and wanted_lengths are [N] in any units (characters and tokens, say): only their order counts.
+    lengths and wanted_lengths are [N] in any units (characters and tokens, say): only their order
+    counts.
     """
     if len(lengths) != len(wanted_lengths):
-        raise ValueError(f"{len(lengths)} texts cannot be matched with {len(wanted_lengths)} places")
+        raise ValueError(
+            f"{len(lengths)} texts cannot be matched with {len(wanted_lengths)} places"
+        )
     chosen = np.empty(len(lengths), dtype=np.int64)
     chosen[np.argsort(wanted_lengths, kind="stable")] = np.argsort(lengths, kind="stable")
     return chosen

@@ -1,4 +1,5 @@
-"""Records of one request of a run, and of speculation over the run. Servers and simulations use the same ones."""
+"""Records of one request of a run, and of speculation over the run. Servers and simulations use the
+same ones."""
 
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ class RequestRecord:
     end_to_end_seconds: float
     num_prompt_tokens: int
     num_output_tokens: int
-    has_usage: bool  # token counts are the server's; without it num_output_tokens is the number of pieces of text
+    # token counts are the server's; without it num_output_tokens is the number of pieces of text
+    has_usage: bool
     finish_reason: str | None
     error: str | None  # None if the answer arrived whole
     text: str
@@ -26,7 +28,8 @@ class RequestRecord:
 
     @property
     def tpot_seconds(self) -> float | None:
-        """(end-to-end - TTFT) / (tokens - 1): time per output token after the first; None below two tokens.
+        """(end-to-end - TTFT) / (tokens - 1): time per output token after the first; None below two
+        tokens.
 
         Not the mean gap between pieces: a speculative server sends several tokens in one piece.
         """
@@ -36,16 +39,24 @@ class RequestRecord:
 
     @property
     def met_target(self) -> bool | None:
-        """True if the time to the first token and the time per output token met their targets. Only those with a target
-        and a value count; None if there are none."""
-        pairs = ((self.ttft_seconds, self.ttft_target_seconds), (self.tpot_seconds, self.tpot_target_seconds))
-        met = [seconds <= target for seconds, target in pairs if seconds is not None and target is not None]
+        """True if the time to the first token and the time per output token met their targets. Only
+        those with a target and a value count; None if there are none."""
+        pairs = (
+            (self.ttft_seconds, self.ttft_target_seconds),
+            (self.tpot_seconds, self.tpot_target_seconds),
+        )
+        met = [
+            seconds <= target
+            for seconds, target in pairs
+            if seconds is not None and target is not None
+        ]
         return all(met) if met else None
 
 
 @dataclass(frozen=True)
 class SpeculationCounters:
-    """Draft tokens made, verified and accepted, and decoding requests summed over steps, since the server started."""
+    """Draft tokens made, verified and accepted, and decoding requests summed over steps, since the
+    server started."""
 
     num_drafted_tokens: int
     num_verified_tokens: int

@@ -34,9 +34,10 @@ class SpeculationSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """Latencies and rates count the requests that completed. duration_seconds: first start to last end.
-    slo_attainment: share of the requests with a wanted time (to the first token, per output token) that met it.
-    num_refusals: answers that said to come back later. num_at_once: answers whose text came at once, not as a stream.
+    """Latencies and rates count the requests that completed. duration_seconds: first start to last
+    end. slo_attainment: share of the requests with a wanted time (to the first token, per output
+    token) that met it. num_refusals: answers that said to come back later. num_at_once: answers
+    whose text came at once, not as a stream.
     """
 
     num_completed: int
@@ -68,9 +69,13 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
 
 
 def summarize(
-    records: Sequence[RequestRecord], *, num_unfinished: int = 0, speculation: SpeculationSummary | None = None
+    records: Sequence[RequestRecord],
+    *,
+    num_unfinished: int = 0,
+    speculation: SpeculationSummary | None = None,
 ) -> Summary:
-    """Summary of a run. num_unfinished: its requests without a record, because it was interrupted."""
+    """Summary of a run. num_unfinished: its requests without a record, because it was
+    interrupted."""
     completed = [record for record in records if record.error is None]
     errors = Counter(record.error for record in records if record.error is not None)
     duration = _duration(records)
@@ -104,7 +109,8 @@ def _attainment(records: Sequence[RequestRecord]) -> float | None:
 def summarize_speculation(
     before: SpeculationCounters | None, after: SpeculationCounters | None
 ) -> SpeculationSummary | None:
-    """The counters' growth between two readings; None if either is missing or the server restarted in between."""
+    """The counters' growth between two readings; None if either is missing or the server restarted
+    in between."""
     if before is None or after is None:
         return None
     growth = {name: getattr(after, name) - value for name, value in vars(before).items()}

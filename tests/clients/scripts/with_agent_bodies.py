@@ -1,4 +1,5 @@
-"""Bodies as command-line agents send them, with a conversation under way: answered whole and as a stream."""
+"""Bodies as command-line agents send them, with a conversation under way: answered whole and as a
+stream."""
 
 import json
 import os
@@ -14,7 +15,11 @@ LAST = {"claude_code": "message_stop", "codex": "response.completed"}
 
 def send(path: str, body: dict) -> tuple[str, dict]:
     data = json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", "anthropic-version": "2023-06-01", "anthropic-beta": "a-beta"}
+    headers = {
+        "Content-Type": "application/json",
+        "anthropic-version": "2023-06-01",
+        "anthropic-beta": "a-beta",
+    }
     request = urllib.request.Request(os.environ["SMARTSPEC_URL"] + path, data, headers)
     with urllib.request.urlopen(request, timeout=300) as answer:
         return answer.read().decode(), dict(answer.headers)
@@ -26,8 +31,12 @@ for agent, path in PATHS.items():
     whole = json.loads(send(path, body | {"stream": False, limit: 16})[0])
     assert whole.get("content") or whole.get("output"), whole
     text, headers = send(path, body | {limit: 100_000})
-    events = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+    events = [
+        line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")
+    ]
     assert events[-1] in (LAST[agent], "response.incomplete") and "error" not in events, events[-3:]
-    clipped = next(value for name, value in headers.items() if name.lower() == "x-max-tokens-clipped")
+    clipped = next(
+        value for name, value in headers.items() if name.lower() == "x-max-tokens-clipped"
+    )
     assert 0 < int(clipped) < 100_000
 print("ok")

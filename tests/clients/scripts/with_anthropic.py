@@ -1,5 +1,5 @@
-"""Anthropic's client: messages, streamed and not, a call of a tool and the conversation after it, counted tokens,
-stop sequences, a continued answer, hints that change nothing, and errors."""
+"""Anthropic's client: messages, streamed and not, a call of a tool and the conversation after it,
+counted tokens, stop sequences, a continued answer, hints that change nothing, and errors."""
 
 import json
 import os
@@ -20,7 +20,9 @@ weather = {
     },
 }
 
-said = client.messages.create(model=model, max_tokens=12, system="Answer in a word.", messages=[question])
+said = client.messages.create(
+    model=model, max_tokens=12, system="Answer in a word.", messages=[question]
+)
 assert said.content[0].text and said.stop_reason in ("end_turn", "max_tokens")
 counted = client.messages.count_tokens(model=model, system="Answer in a word.", messages=[question])
 assert counted.input_tokens == said.usage.input_tokens + said.usage.cache_read_input_tokens
@@ -32,11 +34,19 @@ called = client.messages.create(
 assert called.stop_reason == "tool_use" and use.input["city"] in ("Paris", "Oslo")
 
 result = {"type": "tool_result", "tool_use_id": use.id, "content": "Rain, 8 degrees"}
-history = [question, {"role": "assistant", "content": called.content}, {"role": "user", "content": [result]}]
-with client.messages.stream(model=model, max_tokens=20, messages=history, tools=[weather]) as stream:
+history = [
+    question,
+    {"role": "assistant", "content": called.content},
+    {"role": "user", "content": [result]},
+]
+with client.messages.stream(
+    model=model, max_tokens=20, messages=history, tools=[weather]
+) as stream:
     text = "".join(stream.text_stream)
     final = stream.get_final_message()
-assert final.usage.output_tokens > 0 and text == "".join(b.text for b in final.content if b.type == "text")
+assert final.usage.output_tokens > 0 and text == "".join(
+    b.text for b in final.content if b.type == "text"
+)
 
 with client.messages.stream(
     model=model,
@@ -56,7 +66,12 @@ stopped = client.messages.create(
     messages=[counting],
     stop_sequences=["three", "two", ",", "."],
 )
-assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence in ("three", "two", ",", ".")
+assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence in (
+    "three",
+    "two",
+    ",",
+    ".",
+)
 with client.messages.stream(
     model=model,
     max_tokens=60,
@@ -67,10 +82,14 @@ with client.messages.stream(
     kinds = [event.type for event in stream]
     final = stream.get_final_message()
 assert final.stop_sequence == stopped.stop_sequence
-assert kinds[0] == "message_start" and kinds[-1] == "message_stop" and "content_block_start" in kinds
+assert (
+    kinds[0] == "message_start" and kinds[-1] == "message_stop" and "content_block_start" in kinds
+)
 
 begun = [question, {"role": "assistant", "content": "The weather in Oslo is"}]
-continued = client.messages.create(model=model, max_tokens=8, extra_body={"temperature": 0}, messages=begun)
+continued = client.messages.create(
+    model=model, max_tokens=8, extra_body={"temperature": 0}, messages=begun
+)
 assert continued.content[0].text
 
 search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
@@ -87,7 +106,12 @@ answered = client.beta.messages.create(
 )
 assert answered.type == "message"
 
-schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+schema = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 held = client.messages.create(
     model=model,
     max_tokens=60,
@@ -97,7 +121,10 @@ held = client.messages.create(
 assert isinstance(json.loads(held.content[0].text)["a"], bool)
 
 for kind, fields in {
-    anthropic.BadRequestError: {"tools": [weather, search], "tool_choice": {"type": "tool", "name": "web_search"}},
+    anthropic.BadRequestError: {
+        "tools": [weather, search],
+        "tool_choice": {"type": "tool", "name": "web_search"},
+    },
     anthropic.NotFoundError: {"model": "claude-of-elsewhere"},
 }.items():
     try:

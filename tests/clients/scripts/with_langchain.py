@@ -1,4 +1,5 @@
-"""LangChain: structured output in each of its ways, tools, streams, a conversation with a tool's answer."""
+"""LangChain: structured output in each of its ways, tools, streams, a conversation with a tool's
+answer."""
 
 import sys
 from typing import Literal
@@ -25,12 +26,18 @@ def get_weather(city: Literal["Oslo", "Paris"]) -> str:
 chat = ChatOpenAI(model=sys.argv[1], temperature=0, max_tokens=300)
 question = HumanMessage("Tell me about Oslo.")
 for method in ("json_schema", "function_calling"):
-    assert isinstance(chat.with_structured_output(City, method=method).invoke([question]), City), method
+    assert isinstance(chat.with_structured_output(City, method=method).invoke([question]), City), (
+        method
+    )
 
 message = chat.bind_tools([get_weather], tool_choice="any").invoke([question])
 (call,) = message.tool_calls
 assert call["name"] == "get_weather" and call["args"]["city"] in ("Oslo", "Paris")
-history = [question, message, ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"])]
+history = [
+    question,
+    message,
+    ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"]),
+]
 assert chat.bind(max_tokens=10).invoke(history).content
 
 gathered = None

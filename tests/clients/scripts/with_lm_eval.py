@@ -1,4 +1,5 @@
-"""lm-eval's `local-completions`: log-likelihoods of continuations, of a whole text, and generation."""
+"""lm-eval's `local-completions`: log-likelihoods of continuations, of a whole text, and
+generation."""
 
 import os
 import sys
@@ -45,9 +46,13 @@ for tokenized, batch_size, num_concurrent in ((True, 1, 1), (True, 2, 4), (False
         assert abs(loglikelihood - expected(lm, *pair)) < 1e-3, (pair, loglikelihood)
         assert is_greedy == (pair[1] in (" Paris", " five, six, seven")), pair
 
-(whole,) = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("Once upon a time",), 0)])
+(whole,) = lm.loglikelihood_rolling(
+    [Instance("loglikelihood_rolling", {}, ("Once upon a time",), 0)]
+)
 assert abs(whole - expected(lm, "", "Once upon a time")) < 1e-3
 options = {"until": ["\n"], "max_gen_toks": 8, "temperature": 0}
-(text,) = lm.generate_until([Instance("generate_until", {}, ("The capital of France is", options), 0)])
+(text,) = lm.generate_until(
+    [Instance("generate_until", {}, ("The capital of France is", options), 0)]
+)
 assert text.strip()
 print("ok")

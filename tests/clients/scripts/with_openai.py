@@ -29,7 +29,9 @@ weather = {
     },
 }
 
-answer = client.chat.completions.create(model=model, messages=[question], max_tokens=16, temperature=0)
+answer = client.chat.completions.create(
+    model=model, messages=[question], max_tokens=16, temperature=0
+)
 assert answer.choices[0].message.content
 
 parsed = client.chat.completions.parse(
@@ -38,7 +40,12 @@ parsed = client.chat.completions.parse(
 assert isinstance(parsed.choices[0].message.parsed, City)
 
 called = client.chat.completions.create(
-    model=model, messages=[question], tools=[weather], tool_choice="required", temperature=0, max_tokens=100
+    model=model,
+    messages=[question],
+    tools=[weather],
+    tool_choice="required",
+    temperature=0,
+    max_tokens=100,
 ).choices[0]
 assert called.finish_reason == "tool_calls"
 call = called.message.tool_calls[0]
@@ -61,15 +68,23 @@ streamed = client.chat.completions.create(
     stream_options={"include_usage": True},
 )
 deltas = [chunk.choices[0].delta for chunk in streamed if chunk.choices]
-assert [call.function.name for delta in deltas for call in delta.tool_calls or ()] == ["get_weather"]
+assert [call.function.name for delta in deltas for call in delta.tool_calls or ()] == [
+    "get_weather"
+]
 
-assert client.completions.create(model=model, prompt="One, two,", temperature=0, max_tokens=5).choices[0].text
+assert (
+    client.completions.create(model=model, prompt="One, two,", temperature=0, max_tokens=5)
+    .choices[0]
+    .text
+)
 response = client.responses.parse(
     model=model, input="Describe Oslo.", text_format=City, temperature=0, max_output_tokens=300
 )
 assert isinstance(response.output_parsed, City)
 # Its get_final_response knows no answers that were cut, which OpenAI ends with another event.
-with client.responses.stream(model=model, input="Say hello.", temperature=0, max_output_tokens=3) as events:
+with client.responses.stream(
+    model=model, input="Say hello.", temperature=0, max_output_tokens=3
+) as events:
     last = list(events)[-1]
 assert last.type == "response.incomplete" and last.response.output_text
 with client.responses.stream(

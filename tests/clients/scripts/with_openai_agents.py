@@ -1,10 +1,18 @@
-"""OpenAI's agents: an agent with tools over several turns, streamed and not, over responses and chat completions."""
+"""OpenAI's agents: an agent with tools over several turns, streamed and not, over responses and
+chat completions."""
 
 import asyncio
 import sys
 from typing import Literal
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field
 
@@ -33,7 +41,8 @@ class Trip(BaseModel):
     days: int = Field(ge=1, le=9)
 
 
-# The first answer of a turn must be a call; then the choice is the model's, which may call again: a small model does.
+# The first answer of a turn must be a call; then the choice is the model's, which may call again: a
+# small model does.
 settings = ModelSettings(tool_choice="required", temperature=0, max_tokens=100)
 common = {"name": "travel", "instructions": "Answer in a word.", "model_settings": settings}
 tools = [get_weather, book_train]
@@ -44,12 +53,18 @@ over_chats = Agent(**common, model=OpenAIChatCompletionsModel(model, AsyncOpenAI
 async def turns(agent: Agent) -> None:
     """Three turns of one conversation, each with what was said, called and returned before."""
     history: list = []
-    for number, request in enumerate(("What is the weather in Oslo?", "Book a train to Oslo.", "And in Paris?")):
+    for number, request in enumerate(
+        ("What is the weather in Oslo?", "Book a train to Oslo.", "And in Paris?")
+    ):
         num_called = len(called)
         history.append({"role": "user", "content": request})
         if number == 1:
             result = Runner.run_streamed(agent, history, max_turns=8)
-            kinds = [event.name async for event in result.stream_events() if event.type == "run_item_stream_event"]
+            kinds = [
+                event.name
+                async for event in result.stream_events()
+                if event.type == "run_item_stream_event"
+            ]
             assert kinds.index("tool_called") < kinds.index("tool_output")
         else:
             result = await Runner.run(agent, history, max_turns=8)

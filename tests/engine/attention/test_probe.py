@@ -1,4 +1,5 @@
-"""A model's masks are told without running them on its device, and without positions that they do not have."""
+"""A model's masks are told without running them on its device, and without positions that they do
+not have."""
 
 from collections.abc import Callable
 
@@ -10,7 +11,10 @@ from transformers import masking_utils
 
 from smartspec.engine.attention.probe import _agree, _noted_mask, probe
 
-CAUSAL, WINDOW = masking_utils.causal_mask_function, masking_utils.sliding_window_causal_mask_function
+CAUSAL, WINDOW = (
+    masking_utils.causal_mask_function,
+    masking_utils.sliding_window_causal_mask_function,
+)
 POSITIONS = torch.tensor([[4, 5, 6, 90]])
 
 
@@ -24,7 +28,11 @@ class Device(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten.index.Tensor:
             for size, index in zip(args[0].shape, args[1], strict=False):
-                if index is not None and index.numel() and not -size <= int(index.min()) <= int(index.max()) < size:
+                if (
+                    index is not None
+                    and index.numel()
+                    and not -size <= int(index.min()) <= int(index.max()) < size
+                ):
                     raise DeviceAssert(f"index {int(index.max())} of {size}")
         return function(*args, **(kwargs or {}))
 
@@ -48,9 +56,13 @@ def looked_up(positions: torch.Tensor) -> dict[str, Callable]:
     chunked = masking_utils.chunked_causal_mask_function
     return {
         "packed": masking_utils.remap_positions_for_packed_sequence(CAUSAL, positions),
-        "sequences": masking_utils.and_masks(CAUSAL, masking_utils.packed_sequence_mask_function(positions)),
+        "sequences": masking_utils.and_masks(
+            CAUSAL, masking_utils.packed_sequence_mask_function(positions)
+        ),
         "blocks": masking_utils.or_masks(CAUSAL, masking_utils.blockwise_overlay(positions)),
-        "padded": masking_utils.and_masks(CAUSAL, masking_utils.padding_mask_function(positions > 0)),
+        "padded": masking_utils.and_masks(
+            CAUSAL, masking_utils.padding_mask_function(positions > 0)
+        ),
         "chunked": chunked(4, positions[0]),
         "counted": lambda batch, head, query, key: (key <= query) & (positions.sum() > 0),
     }
@@ -90,6 +102,10 @@ class Owner:
 @pytest.mark.parametrize("mask", [by_hand, Owner().mask, WINDOW(9)])
 def test_masks_are_known_by_what_they_show_however_they_are_written(mask):
     assert _agree(mask, WINDOW(9), 9)
-    assert not _agree(mask, CAUSAL) and not _agree(mask, WINDOW(8), 8) and not _agree(mask, WINDOW(10), 10)
+    assert (
+        not _agree(mask, CAUSAL)
+        and not _agree(mask, WINDOW(8), 8)
+        and not _agree(mask, WINDOW(10), 10)
+    )
     noted = _noted_mask(1, 4, 4, mask_function=mask, local_size=9)
     assert (noted.is_known, noted.window) == (True, 9)

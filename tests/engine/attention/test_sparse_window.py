@@ -1,4 +1,5 @@
-"""A pass that sees sinks and a window: what transformers computes with such a mask, and nothing else is read."""
+"""A pass that sees sinks and a window: what transformers computes with such a mask, and nothing
+else is read."""
 
 from dataclasses import replace
 
@@ -30,10 +31,14 @@ def runner_of(model, with_kernel: bool) -> ModelRunner:
 
 
 def drafted(runner: ModelRunner, slot: int, size: int = 1) -> torch.Tensor:
-    """Logits of the last tokens of the text, so many in a pass; what is before them is in the cache."""
+    """Logits of the last tokens of the text, so many in a pass; what is before them is in the
+    cache."""
     start = LENGTH - NUM_SPARSE
     parts = [range(first, min(first + size, LENGTH)) for first in range(start, LENGTH, size)]
-    segments = [Segment(slot, part.start, TEXT[part.start : part.stop], len(part), sparse=SPARSE) for part in parts]
+    segments = [
+        Segment(slot, part.start, TEXT[part.start : part.stop], len(part), sparse=SPARSE)
+        for part in parts
+    ]
     return torch.cat([runner.forward([segment]).clone() for segment in segments])
 
 
@@ -47,7 +52,9 @@ def test_it_computes_what_transformers_does_with_that_mask(with_kernel, size):
     visible[-NUM_SPARSE:] &= ((places < 4) | (places > queries - 20))[-NUM_SPARSE:]
     mask = torch.zeros(1, 1, LENGTH, LENGTH).masked_fill(~visible, torch.finfo(torch.float32).min)
     token_ids = torch.from_numpy(TEXT.astype(np.int64))[None]
-    wanted = tiny_llama(attention="eager")(input_ids=token_ids, attention_mask=mask, use_cache=False).logits[0]
+    wanted = tiny_llama(attention="eager")(
+        input_ids=token_ids, attention_mask=mask, use_cache=False
+    ).logits[0]
     plain = tiny_llama(attention="eager")(input_ids=token_ids, use_cache=False).logits[0]
     found = drafted(runner, 1, size)
     torch.testing.assert_close(found, wanted[-NUM_SPARSE:], rtol=1e-4, atol=1e-4)
@@ -64,12 +71,17 @@ def test_a_layer_with_a_window_of_its_own_keeps_it(with_kernel):
 
 @pytest.mark.parametrize("with_kernel", [False, True])
 def test_what_lies_between_sinks_and_window_is_not_read(with_kernel):
-    """Other keys and values there change no bit; others among the sinks or in the window change the logits."""
+    """Other keys and values there change no bit; others among the sinks or in the window change the
+    logits."""
     runner = runner_of(tiny_llama(), with_kernel)
     runner.forward([Segment(1, 0, TEXT[:-NUM_SPARSE], 0)])
     expected = drafted(runner, 1)
     first_seen = LENGTH - NUM_SPARSE + 1 - SPARSE.window
-    for places, is_seen in ((slice(SPARSE.sinks, first_seen), False), (slice(3, 4), True), (slice(85, 86), True)):
+    for places, is_seen in (
+        (slice(SPARSE.sinks, first_seen), False),
+        (slice(3, 4), True),
+        (slice(85, 86), True),
+    ):
         for cached in (*runner.cache.keys, *runner.cache.values):
             cached[1, :, places] += 3.0
         assert torch.equal(drafted(runner, 1), expected) != is_seen
@@ -77,7 +89,8 @@ def test_what_lies_between_sinks_and_window_is_not_read(with_kernel):
 
 @pytest.mark.parametrize("in_layers", [False, True])
 def test_a_row_has_the_same_bits_in_every_pass(in_layers):
-    """Alone, with the next tokens of its text, and beside requests that see all or little of longer texts."""
+    """Alone, with the next tokens of its text, and beside requests that see all or little of longer
+    texts."""
     need_kernels(LIBRARY)
     sparse, random = SparseWindow(4, 64), np.random.default_rng(1)
     model = fused_model("llama", head_dim=64, max_position_embeddings=1024)
@@ -88,7 +101,10 @@ def test_a_row_has_the_same_bits_in_every_pass(in_layers):
     texts = [random.integers(0, VOCABULARY, length, dtype=np.int32) for length in (600, 333, 640)]
     runner.forward([Segment(slot, 0, text, 0) for slot, text in enumerate(texts)])
     new = random.integers(0, VOCABULARY, 12, dtype=np.int32)
-    one_by_one = [runner.forward([Segment(1, 333 + i, new[i : i + 1], 1, sparse=sparse)]).clone() for i in range(12)]
+    one_by_one = [
+        runner.forward([Segment(1, 333 + i, new[i : i + 1], 1, sparse=sparse)]).clone()
+        for i in range(12)
+    ]
     together = runner.forward([Segment(1, 333, new, 12, sparse=sparse)]).clone()
     beside = runner.forward(
         [

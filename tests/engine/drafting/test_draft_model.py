@@ -1,4 +1,5 @@
-"""The draft model as drafter, on tiny models: the target as its own draft is always right, whatever happens."""
+"""The draft model as drafter, on tiny models: the target as its own draft is always right, whatever
+happens."""
 
 import time
 from dataclasses import replace
@@ -27,7 +28,9 @@ class ModelController:
     def __init__(self, seed: int, pause: float = 0.4):
         self.random = np.random.default_rng(seed)
         self.pause = pause
-        self.num_tested = self.num_accepted = self.num_pauses = self.num_guessed = self.num_matches = 0
+        self.num_tested = self.num_accepted = self.num_pauses = self.num_guessed = (
+            self.num_matches
+        ) = 0
 
     def plan(self, view) -> Plan:
         view = view.queried(True)
@@ -61,12 +64,15 @@ def make_core(
     model.resize_token_embeddings(rows)
     draft = ModelRunner(replace(as_loaded(model), vocab_size=rows), num_slots=4, max_len=max_len)
     executor = LiveExecutor(target, (DraftModel(draft, 4, vocab_size=VOCABULARY),))
-    scheduler = Scheduler(BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
+    scheduler = Scheduler(
+        BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5
+    )
     return EngineCore(scheduler, executor, ModelController(seed))
 
 
 class ShortSighted:
-    """A grammar that allows every token, and cannot tell what may come after every third one of a draft."""
+    """A grammar that allows every token, and cannot tell what may come after every third one of a
+    draft."""
 
     def accept(self, token_ids):
         pass
@@ -76,7 +82,11 @@ class ShortSighted:
 
 
 def generate(
-    core: EngineCore, temperature: float = 0.0, num_requests: int = 7, max_tokens: int = 25, grammar=None
+    core: EngineCore,
+    temperature: float = 0.0,
+    num_requests: int = 7,
+    max_tokens: int = 25,
+    grammar=None,
 ) -> list[Request]:
     random = np.random.default_rng(5)
     shared = random.integers(0, VOCABULARY, 8).tolist()
@@ -124,14 +134,23 @@ def test_another_draft_changes_no_greedy_token():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("shape", [{"rows": VOCABULARY - 20}, {"rows": VOCABULARY + 30}, {"max_len": 40}])
+@pytest.mark.parametrize(
+    "shape", [{"rows": VOCABULARY - 20}, {"rows": VOCABULARY + 30}, {"max_len": 40}]
+)
 def test_a_draft_model_may_have_other_rows_or_a_shorter_context(shape, temperature):
-    """llama.cpp: common_speculative_are_compatible. It drafts what it knows, and up to where its context ends."""
+    """llama.cpp: common_speculative_are_compatible. It drafts what it knows, and up to where its
+    context ends."""
     core, rooms = make_core(draft_seed=0, **shape), []
     drafter, view = core.executor.drafters[0], core.executor.drafters[0].view
 
     def viewed(batch, *more):
-        rooms.extend(zip([r.num_tokens for r in batch.decoding], view(batch, *more).lengths.tolist(), strict=True))
+        rooms.extend(
+            zip(
+                [r.num_tokens for r in batch.decoding],
+                view(batch, *more).lengths.tolist(),
+                strict=True,
+            )
+        )
         return view(batch, *more)
 
     drafter.view = viewed
@@ -141,7 +160,9 @@ def test_a_draft_model_may_have_other_rows_or_a_shorter_context(shape, temperatu
     assert controller.num_accepted == controller.num_tested or shape == {"rows": VOCABULARY - 20}
     if not temperature:
         plain = generate(make_core(draft_seed=0))
-        assert [r.output_token_ids.tolist() for r in requests] == [r.output_token_ids.tolist() for r in plain]
+        assert [r.output_token_ids.tolist() for r in requests] == [
+            r.output_token_ids.tolist() for r in plain
+        ]
     max_len = shape.get("max_len", 128)
     assert all(room == max(max_len + 1 - num, 0) for num, room in rooms)
     assert (0 in [room for _, room in rooms]) == (max_len == 40)
@@ -169,7 +190,8 @@ def test_a_stop_rule_ends_drafts_after_the_pass_it_was_called_for():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_ends_after_a_token_that_the_grammar_cannot_see_past(temperature):
-    """The target drafts for itself, so all that is drafted is accepted, and nothing is drafted from no distribution."""
+    """The target drafts for itself, so all that is drafted is accepted, and nothing is drafted from
+    no distribution."""
     core = make_core(draft_seed=0)
     requests = generate(core, temperature, grammar=ShortSighted())
     controller = core.controller

@@ -12,7 +12,9 @@ from smartspec.engine.drafting.head.first_acceptances import NUM_DRAFTS, FirstAc
 def noted(num_right: int, num_drafts: int = NUM_DRAFTS) -> None:
     """In steps of four rows, the last of which has no draft."""
     first = FirstAcceptances("mine", (2, 6, 9))
-    results = [Verification((1, 2), 1)] * num_right + [Verification((1,), 0)] * (num_drafts - num_right)
+    results = [Verification((1, 2), 1)] * num_right + [Verification((1,), 0)] * (
+        num_drafts - num_right
+    )
     for begin in range(0, num_drafts, 3):
         rows = results[begin : begin + 3]
         first.note(np.array([5] * len(rows) + [0]), [*rows, Verification((1,), 0)])

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from eagle3_files import CONFIG, DRAFTS, KEY, LAYER, LAYERS, original, target_of, tensors, without, write
+from eagle3_files import (
+    CONFIG,
+    DRAFTS,
+    KEY,
+    LAYER,
+    LAYERS,
+    original,
+    target_of,
+    tensors,
+    without,
+    write,
+)
 from safetensors.torch import save_file
 from tiny_models import VOCABULARY
 
@@ -17,34 +28,65 @@ from smartspec.engine.drafting.head.kinds import is_head, kind_of, load_head
 
 def test_layers_that_are_not_named_are_guessed_and_said(tmp_path, caplog):
     """By SafeAILab/EAGLE's own rule: what layers 2, L / 2 and L - 3 are given."""
-    for config in (without(CONFIG, KEY), CONFIG | {KEY: []}, original(), original(eagle_config={KEY: []})):
+    for config in (
+        without(CONFIG, KEY),
+        CONFIG | {KEY: []},
+        original(),
+        original(eagle_config={KEY: []}),
+    ):
         caplog.clear()
         prefix = "layers.0." if "speculators_model_type" in config else "midlayer."
-        head, _ = load_head(write(tmp_path / "head", config, tensors(taps=3, prefix=prefix)), target_of(LAYERS))
+        head, _ = load_head(
+            write(tmp_path / "head", config, tensors(taps=3, prefix=prefix)), target_of(LAYERS)
+        )
         assert head.config.taps == (2, LAYERS // 2, LAYERS - 3)
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
-        assert "[2, 6, 9] are taken" in record.getMessage() and f"set {KEY} in config.json" in record.getMessage()
+        assert (
+            "[2, 6, 9] are taken" in record.getMessage()
+            and f"set {KEY} in config.json" in record.getMessage()
+        )
 
 
 @pytest.mark.parametrize(
     "named",
-    [{KEY: [5, 1]}, {"eagle_config": {KEY: [5, 1]}}, {"transformer_layer_config": LAYER | {KEY: [1, 5]}}],
+    [
+        {KEY: [5, 1]},
+        {"eagle_config": {KEY: [5, 1]}},
+        {"transformer_layer_config": LAYER | {KEY: [1, 5]}},
+    ],
 )
 def test_named_layers_are_taken_in_the_targets_order(tmp_path, caplog, named):
-    head, _ = load_head(write(tmp_path / "head", without(CONFIG, KEY) | named, tensors()), target_of(LAYERS))
+    head, _ = load_head(
+        write(tmp_path / "head", without(CONFIG, KEY) | named, tensors()), target_of(LAYERS)
+    )
     assert head.config.taps == (1, 5) and not caplog.records
 
 
 @pytest.mark.parametrize(
     ("config", "taps", "layers", "message"),
     [
-        (without(CONFIG, KEY), 4, LAYERS, rf"fc.weight reads 4 layers .* does not say which: set {KEY}"),
+        (
+            without(CONFIG, KEY),
+            4,
+            LAYERS,
+            rf"fc.weight reads 4 layers .* does not say which: set {KEY}",
+        ),
         (without(CONFIG, KEY), 3, 3, rf"a target of 3 layers has not the usual ones .*: set {KEY}"),
-        (CONFIG, 3, LAYERS, rf"fc.weight reads 3 layers of size 32, its config.json names 2 \(\[1, 2\]\): set {KEY}"),
+        (
+            CONFIG,
+            3,
+            LAYERS,
+            rf"fc.weight reads 3 layers of size 32, its config.json names 2 \(\[1, 2\]\): set {KEY}",  # noqa: E501
+        ),
         (CONFIG | {KEY: [0, 2]}, 2, LAYERS, r"it taps layers \[0, 2\], the target has 12"),
         (CONFIG | {KEY: [True, 2]}, 2, LAYERS, r"it taps layers \[True, 2\], the target has 12"),
-        (original(eagle_config={"use_aux_hidden_state": False}), 2, LAYERS, "use_aux_hidden_state is false"),
+        (
+            original(eagle_config={"use_aux_hidden_state": False}),
+            2,
+            LAYERS,
+            "use_aux_hidden_state is false",
+        ),
     ],
 )
 def test_layers_that_cannot_be_told_are_refused(tmp_path, config, taps, layers, message):
@@ -65,21 +107,32 @@ def test_an_original_head_of_the_whole_vocabulary_is_told_by_its_architecture(tm
 
 def test_a_map_that_is_missing_is_made_of_the_other(tmp_path):
     expected = tensors()["d2t"] + torch.arange(DRAFTS)
-    head, _ = load_head(write(tmp_path / "head", CONFIG, without(tensors(), "d2t")), target_of(LAYERS))
+    head, _ = load_head(
+        write(tmp_path / "head", CONFIG, without(tensors(), "d2t")), target_of(LAYERS)
+    )
     assert torch.equal(head.target_ids, expected)
-    with pytest.raises(OSError, match="lacks weights, 'd2t' among them, which names the 40 of 61 tokens"):
-        load_head(write(tmp_path / "head", CONFIG, without(tensors(), "d2t", "t2d")), target_of(LAYERS))
+    with pytest.raises(
+        OSError, match="lacks weights, 'd2t' among them, which names the 40 of 61 tokens"
+    ):
+        load_head(
+            write(tmp_path / "head", CONFIG, without(tensors(), "d2t", "t2d")), target_of(LAYERS)
+        )
 
 
 def test_maps_that_contradict_each_other_are_said(tmp_path, caplog):
     found = tensors()
     load_head(
-        write(tmp_path / "head", CONFIG, found | {"t2d": torch.zeros(VOCABULARY, dtype=torch.bool)}), target_of(4)
+        write(
+            tmp_path / "head", CONFIG, found | {"t2d": torch.zeros(VOCABULARY, dtype=torch.bool)}
+        ),
+        target_of(4),
     )
     assert not caplog.records, "of maps that were never set nothing is to be said"
     load_head(write(tmp_path / "head", CONFIG, found | {"t2d": ~found["t2d"]}), target_of(LAYERS))
     assert "d2t and t2d name different tokens" in caplog.text
-    load_head(write(tmp_path / "head", CONFIG, found | {"d2t": -torch.arange(DRAFTS)}), target_of(LAYERS))
+    load_head(
+        write(tmp_path / "head", CONFIG, found | {"d2t": -torch.arange(DRAFTS)}), target_of(LAYERS)
+    )
     assert "d2t names a token twice" in caplog.text
 
 
@@ -95,9 +148,13 @@ def test_weights_in_several_files_are_read(tmp_path):
         if has_index:
             (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
         head, _ = load_head(folder, target_of(LAYERS))
-        assert torch.equal(head.fc.weight, found["fc.weight"]) and torch.equal(head.norm.weight, found["norm.weight"])
+        assert torch.equal(head.fc.weight, found["fc.weight"]) and torch.equal(
+            head.norm.weight, found["norm.weight"]
+        )
         (folder / parts[1]).rename(folder / "away")
-        with pytest.raises(OSError, match=rf"lacks '{parts[1]}', 1 of 2 files with its weights: download it again"):
+        with pytest.raises(
+            OSError, match=rf"lacks '{parts[1]}', 1 of 2 files with its weights: download it again"
+        ):
             load_head(folder, target_of(LAYERS))
         (folder / "away").rename(folder / parts[1])
         (folder / "model.safetensors.index.json").unlink(missing_ok=True)

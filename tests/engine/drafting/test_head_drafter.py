@@ -1,4 +1,5 @@
-"""A trained head as drafter, on tiny models: whatever it drafts, outputs are those of plain decoding."""
+"""A trained head as drafter, on tiny models: whatever it drafts, outputs are those of plain
+decoding."""
 
 import time
 from dataclasses import replace
@@ -36,7 +37,9 @@ NUM_DRAFT_TOKENS = 40
 
 def layer_of(model: PreTrainedModel) -> LlamaConfig:
     """The shape of a head's layer that is the model's own."""
-    return LlamaConfig(**model.config.to_dict() | {"num_hidden_layers": 1, "tie_word_embeddings": False})
+    return LlamaConfig(
+        **model.config.to_dict() | {"num_hidden_layers": 1, "tie_word_embeddings": False}
+    )
 
 
 def random_head(seed: int = 0, sure: bool = False, **variants: bool) -> Eagle3Head:
@@ -54,8 +57,8 @@ def random_head(seed: int = 0, sure: bool = False, **variants: bool) -> Eagle3He
 
 
 class RandomShapes:
-    """Chains, or trees up to so wide, of random lengths and depths that change every step, and pauses in which the head
-    is not called."""
+    """Chains, or trees up to so wide, of random lengths and depths that change every step, and
+    pauses in which the head is not called."""
 
     predicted_seconds = 0.0
 
@@ -66,7 +69,10 @@ class RandomShapes:
     def plan(self, view) -> Plan:
         view = view.queried(True)
         is_planned = self.random.random() >= self.pause
-        lengths = self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1) * is_planned
+        lengths = (
+            self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1)
+            * is_planned
+        )
         plan = Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
         if self.max_width == 1:
             return plan
@@ -78,7 +84,9 @@ class RandomShapes:
             assert (drafted.lengths == plan.lengths).all()
             return drafted.lengths
         assert (drafted.lengths <= plan.lengths).all()
-        return np.where(self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths)
+        return np.where(
+            self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths
+        )
 
     def learn(self, plan, outcome) -> None:
         self.num_trees += outcome.parents is not None
@@ -99,7 +107,9 @@ def make_core(
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
     head = HeadRunner(random_head(**variants), target, name="head", num_slots=4, is_rounded=False)
     blocks = BlockManager(num_blocks, 4, 4)
-    scheduler = Scheduler(blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens)
+    scheduler = Scheduler(
+        blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens
+    )
     executor = LiveExecutor(target, (HeadDrafter(head, target, 4, "head"),))
     return EngineCore(scheduler, executor, RandomShapes(seed, pause, max_width))
 
@@ -110,7 +120,9 @@ def generate(core: EngineCore, temperature: float = 0.0) -> list[Request]:
     requests = []
     for i in range(7):
         prompt = shared + random.integers(0, VOCABULARY, random.integers(1, 30)).tolist()
-        requests.append(Request(i, prompt, SamplingParams(max_tokens=25, temperature=temperature), seed=i))
+        requests.append(
+            Request(i, prompt, SamplingParams(max_tokens=25, temperature=temperature), seed=i)
+        )
         core.add_request(requests[-1])
     while core.has_work:
         core.step(time.monotonic())
@@ -142,8 +154,8 @@ def test_outputs_are_those_of_plain_decoding(temperature, num_blocks):
 
 
 def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
-    """Along some path of every draft, the first tokens become those that the request will have; an untrained head is
-    hardly ever right."""
+    """Along some path of every draft, the first tokens become those that the request will have; an
+    untrained head is hardly ever right."""
     (drafter,) = core.executor.drafters
     draft_trees, random = drafter.draft_trees, np.random.default_rng(2)
 
@@ -151,7 +163,9 @@ def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
         made = draft_trees(batch, *rest)
         for request, draft in zip(batch.decoding, made, strict=True):
             node = -1
-            for token_id in expected[request.request_id][request.num_output_tokens :][: random.integers(0, 4)]:
+            for token_id in expected[request.request_id][request.num_output_tokens :][
+                : random.integers(0, 4)
+            ]:
                 if len(children := np.flatnonzero(draft.parents == node)):
                     node = int(random.choice(children))
                     draft.token_ids[node] = token_id
@@ -164,10 +178,13 @@ def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("num_blocks", [60, 24])
 def test_outputs_with_trees_are_those_of_plain_decoding(temperature, num_blocks):
-    """Other shapes in every step, cut at random after drafting, through preemption, prefix hits and catch-up."""
+    """Other shapes in every step, cut at random after drafting, through preemption, prefix hits and
+    catch-up."""
     expected = [r.output_token_ids.tolist() for r in generate(make_core(pause=1.0), temperature)]
     for seed in range(2):
-        core = make_core(num_blocks=num_blocks, seed=seed, max_width=6, max_draft_tokens=12, sure=True)
+        core = make_core(
+            num_blocks=num_blocks, seed=seed, max_width=6, max_draft_tokens=12, sure=True
+        )
         let_some_be_right(core, expected)
         requests = generate(core, temperature)
         assert [r.output_token_ids.tolist() for r in requests] == expected
@@ -195,7 +212,9 @@ def test_a_plan_of_width_two_beats_a_chain_by_its_own_account():
 
     def worth(width: int) -> float:
         core = make_core(pause=1.0)
-        core.add_request(Request(0, [1, 2, 3, 4], SamplingParams(max_tokens=9, temperature=0.0), seed=0))
+        core.add_request(
+            Request(0, [1, 2, 3, 4], SamplingParams(max_tokens=9, temperature=0.0), seed=0)
+        )
         while not core.scheduler.running or core.scheduler.running[0].num_output_tokens < 2:
             core.step(time.monotonic())
         (drafter,) = core.executor.drafters
@@ -205,28 +224,38 @@ def test_a_plan_of_width_two_beats_a_chain_by_its_own_account():
         assert len(draft) == 4
         chances = np.ones(5)
         for node, parent in enumerate(draft.parents.tolist()):
-            chances[node] = draft.confidence[node] * chances[parent]  # the last is the text's until it is made
+            # the last is the text's until it is made
+            chances[node] = draft.confidence[node] * chances[parent]
         return float(chances[:4].sum())
 
     assert worth(3) > worth(1)
 
 
 def test_our_kernel_proposes_what_torch_does(monkeypatch):
-    """Of features and after its own draft, in a tree and beside others; rounded to blocks nearly so."""
+    """Of features and after its own draft, in a tree and beside others; rounded to blocks nearly
+    so."""
     need_kernels(native_head.LIBRARY)
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
     options = {"name": "head", "num_slots": 4}
-    runners = [HeadRunner(random_head(), target, is_rounded=is_rounded, **options) for is_rounded in (False, True)]
+    runners = [
+        HeadRunner(random_head(), target, is_rounded=is_rounded, **options)
+        for is_rounded in (False, True)
+    ]
     monkeypatch.setattr(native_head, "max_tokens_per_tile", lambda *model: 0)
     runners.append(HeadRunner(random_head(), target, **options))
     random = np.random.default_rng(3)
-    features = torch.from_numpy(random.standard_normal((4, 128, runners[0].features.shape[2]), dtype=np.float32))
+    features = torch.from_numpy(
+        random.standard_normal((4, 128, runners[0].features.shape[2]), dtype=np.float32)
+    )
 
     def tokens(number: int) -> np.ndarray:
         return random.integers(0, VOCABULARY, number, dtype=np.int32)
 
     text = [Segment(2, 0, tokens(9), 1), Segment(0, 3, tokens(1), 1), Segment(1, 0, tokens(70), 2)]
-    level = [Segment(1, 70, tokens(2), 2, tree_mask(np.array([-1, -1]), 70)), Segment(2, 9, tokens(1), 1)]
+    level = [
+        Segment(1, 70, tokens(2), 2, tree_mask(np.array([-1, -1]), 70)),
+        Segment(2, 9, tokens(1), 1),
+    ]
     found = []
     for runner in runners:
         runner.features.copy_(features)
@@ -261,7 +290,9 @@ def test_what_a_plan_takes_children_for_makes_the_shape():
         request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
         request.slot, request.num_computed_tokens = 0, 2
         drafter._num_known[0] = 2
-        return drafter.draft_trees(Batch(decoding=(request,)), np.array([7]), np.array([4]), 3, None, chances)[0]
+        return drafter.draft_trees(
+            Batch(decoding=(request,)), np.array([7]), np.array([4]), 3, None, chances
+        )[0]
 
     chances = np.tile([0.6, 0.25, 0.1], (4, 1))
     of_plan, of_head = draft(chances), draft(None)
@@ -276,7 +307,9 @@ def test_what_a_plan_takes_children_for_makes_the_shape():
 def test_a_tree_that_is_too_large_is_refused():
     core = make_core()
     (drafter,) = core.executor.drafters
-    with pytest.raises(ValueError, match="a draft tree of 64 nodes: the limit is 63, use fewer nodes"):
+    with pytest.raises(
+        ValueError, match="a draft tree of 64 nodes: the limit is 63, use fewer nodes"
+    ):
         request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
         drafter.draft_trees(Batch(decoding=(request,)), np.array([64]), np.array([4]), 8)
 
@@ -291,5 +324,6 @@ def test_of_a_tree_the_features_of_the_accepted_path_are_kept():
     core.executor.runner.features = [rows]
     verification = Verification((7, 8, 9), 2, accepted_nodes=(1, 3))
     drafter.observe(Batch(decoding=(request,)), np.array([4]), (verification,), ())
-    assert drafter.runner.features[2, 2:5, 0].tolist() == [0.0, 2.0, 4.0]  # the newest token, and these nodes after it
+    # the newest token, and these nodes after it
+    assert drafter.runner.features[2, 2:5, 0].tolist() == [0.0, 2.0, 4.0]
     assert drafter._num_known[2] == 5

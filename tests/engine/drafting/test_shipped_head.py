@@ -1,4 +1,5 @@
-"""The head that comes with the package: found by its target, in the defaults, and right whatever it drafts."""
+"""The head that comes with the package: found by its target, in the defaults, and right whatever it
+drafts."""
 
 import json
 import re
@@ -29,7 +30,9 @@ def heads(tmp_path, monkeypatch):
     return head
 
 
-def test_the_default_takes_the_head_that_comes_with_the_model_where_weights_are_not_in_blocks(heads):
+def test_the_default_takes_the_head_that_comes_with_the_model_where_weights_are_not_in_blocks(
+    heads,
+):
     assert EngineConfig(quantization="none").drafters == (*MODEL_FREE, SHIPPED)
     assert EngineConfig(model="some/model", quantization="none").drafters == TEXT_ALONE
     for quantization in ("auto", "int8", "int4"):
@@ -38,7 +41,9 @@ def test_the_default_takes_the_head_that_comes_with_the_model_where_weights_are_
     assert missing_files(DEFAULT_MODEL) is None
 
 
-def test_without_the_package_the_default_needs_none_of_it_and_a_sentence_says_what_is_missing(monkeypatch):
+def test_without_the_package_the_default_needs_none_of_it_and_a_sentence_says_what_is_missing(
+    monkeypatch,
+):
     monkeypatch.setattr(shipped_files, "models_folder", lambda: None)
     assert EngineConfig(quantization="none").drafters == EngineConfig().drafters == TEXT_ALONE
     assert missing_files("some/model") is None
@@ -51,7 +56,9 @@ def test_without_the_package_the_default_needs_none_of_it_and_a_sentence_says_wh
 def test_a_start_without_the_package_says_so_and_serves(monkeypatch):
     monkeypatch.setattr(shipped_files, "models_folder", lambda: None)
     monkeypatch.setattr(
-        build, "load_model", lambda *given, **options: load_once(DEFAULT_MODEL, dtype="auto", device="cpu")
+        build,
+        "load_model",
+        lambda *given, **options: load_once(DEFAULT_MODEL, dtype="auto", device="cpu"),
     )
     said = list[str]()
     build.load_models(EngineConfig(), said.append)
@@ -73,7 +80,9 @@ def test_what_is_named_is_what_drafts():
 @pytest.mark.usefixtures("heads")
 @pytest.mark.parametrize("model", ["some/model", "a/../b", "/tmp"])
 def test_a_head_that_does_not_come_with_the_model_is_refused(model):
-    with pytest.raises(ValueError, match=r"no head comes with .*: leave 'head' out, or give the folder"):
+    with pytest.raises(
+        ValueError, match=r"no head comes with .*: leave 'head' out, or give the folder"
+    ):
         head_folder(SHIPPED, model)
 
 

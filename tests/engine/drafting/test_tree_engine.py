@@ -1,4 +1,5 @@
-"""Random trees in the engine: the tokens of plain decoding, through preemption, prefix hits and other drafters."""
+"""Random trees in the engine: the tokens of plain decoding, through preemption, prefix hits and
+other drafters."""
 
 import time
 
@@ -37,7 +38,9 @@ class RandomTrees(ModelFreeDrafter):
         text = token_ids.tolist()
         prompt = next(prompt for prompt in self.plain if text[: len(prompt)] == [*prompt])
         ground_truth = self.plain[prompt][len(text) - len(prompt) :]
-        return random_tree(self.random, int(self.random.integers(0, K + 1)), ground_truth, VOCABULARY)
+        return random_tree(
+            self.random, int(self.random.integers(0, K + 1)), ground_truth, VOCABULARY
+        )
 
 
 class AnyLength:
@@ -54,7 +57,9 @@ class AnyLength:
         if not view.drafters:
             return no_drafts(view.num_rows)
         drafter = self.random.integers(0, len(view.drafters), view.num_rows)
-        longest = np.minimum(view.draft_lengths[drafter, np.arange(view.num_rows)], view.max_draft_tokens)
+        longest = np.minimum(
+            view.draft_lengths[drafter, np.arange(view.num_rows)], view.max_draft_tokens
+        )
         return Plan(lengths=self.random.integers(0, longest + 1), drafter=drafter)
 
     def cut(self, plan, drafted):
@@ -77,17 +82,26 @@ def run(
             drafters += (DraftModel(ModelRunner(as_loaded(model), num_slots=3, max_len=128), 3),)
     executor = LiveExecutor(ModelRunner(as_loaded(model), num_slots=3, max_len=128), drafters)
     # Few blocks: some requests are preempted and recomputed.
-    scheduler = Scheduler(BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=K)
+    scheduler = Scheduler(
+        BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=K
+    )
     core = EngineCore(scheduler, executor, AnyLength())
     random, requests = np.random.default_rng(1), []
     shared = random.integers(0, VOCABULARY, 14).tolist()  # prompts begin alike: prefixes are found
     for i in range(NUM_REQUESTS):
         prompt = shared + random.integers(0, VOCABULARY, 6).tolist()
-        requests.append(Request(i, prompt, SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature), seed=i))
+        requests.append(
+            Request(
+                i, prompt, SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature), seed=i
+            )
+        )
         core.add_request(requests[-1])
     while core.has_work:
         core.step(time.monotonic())
-    outputs = {tuple(r.tokens[: r.num_prompt_tokens].tolist()): r.output_token_ids.tolist() for r in requests}
+    outputs = {
+        tuple(r.tokens[: r.num_prompt_tokens].tolist()): r.output_token_ids.tolist()
+        for r in requests
+    }
     return outputs, core, sum(request.num_preemptions for request in requests)
 
 

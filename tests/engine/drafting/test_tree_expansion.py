@@ -1,4 +1,5 @@
-"""Best-first expansion, on a tiny model: the likeliest tree there is, from passes over its levels alone."""
+"""Best-first expansion, on a tiny model: the likeliest tree there is, from passes over its levels
+alone."""
 
 import itertools
 
@@ -22,7 +23,10 @@ def grow(runner: ModelRunner, width: int, depth: int, num_nodes: int):
         if not (fed := growing.frontier()):
             break
         token_ids, mask = growing.token_ids(fed), growing.feed(fed, place)
-        growing.add(fed, *best_children(runner.forward([Segment(0, place, token_ids, len(fed), mask)]), width))
+        growing.add(
+            fed,
+            *best_children(runner.forward([Segment(0, place, token_ids, len(fed), mask)]), width),
+        )
         place += len(fed)
     return growing.draft()
 
@@ -45,7 +49,9 @@ def test_the_draft_is_the_likeliest_tree():
         level = {
             (*path, token): level[path] * chance
             for path in kept
-            for chance, token in zip(*(top.tolist() for top in next_probs[path].topk(WIDTH)), strict=True)
+            for chance, token in zip(
+                *(top.tolist() for top in next_probs[path].topk(WIDTH)), strict=True
+            )
         }
         everything |= level
     best = sorted(everything, key=lambda path: -everything[path])[:10]
@@ -95,6 +101,7 @@ def test_what_cannot_be_in_the_draft_is_not_fed():
     assert growing.frontier() == [0, 1]
     growing.feed([0, 1], 5)
     growing.add([0, 1], [[1, 2], [3, 4]], [[0.6, 0.4], [0.9, 0.1]])  # paths 0.54, 0.36, 0.09, 0.01
-    assert growing.frontier() == [2]  # the least of the best three, 0.36, cannot become better by its children
+    # the least of the best three, 0.36, cannot become better by its children
+    assert growing.frontier() == [2]
     draft = growing.draft()
     assert draft.token_ids.tolist() == [7, 1, 2] and draft.parents.tolist() == [-1, 0, 0]

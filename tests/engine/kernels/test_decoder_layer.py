@@ -1,4 +1,5 @@
-"""Decoder layers in one call against the modules they replace, on tiny random models over a ragged cache."""
+"""Decoder layers in one call against the modules they replace, on tiny random models over a ragged
+cache."""
 
 import copy
 from itertools import cycle
@@ -26,11 +27,19 @@ def kernels():
 
 def in_blocks(model_type: str, types: list[GGMLQuantizationType]) -> nn.Module:
     """Its linears in blocks of these types in turn, neighbours in different ones."""
-    model = stock_model(model_type, hidden_size=64, intermediate_size=96, num_attention_heads=8, attention_bias=True)
-    linears = {path: module for path, module in model.model.layers.named_modules() if type(module) is nn.Linear}
+    model = stock_model(
+        model_type, hidden_size=64, intermediate_size=96, num_attention_heads=8, attention_bias=True
+    )
+    linears = {
+        path: module
+        for path, module in model.model.layers.named_modules()
+        if type(module) is nn.Linear
+    }
     for (path, linear), kind in zip(linears.items(), cycle(types), strict=False):
         blocks = torch.from_numpy(quants.quantize(linear.weight.numpy(), kind))
-        model.model.layers.set_submodule(path, QuantizedLinear([QuantizedWeight(blocks, kind)], linear.bias))
+        model.model.layers.set_submodule(
+            path, QuantizedLinear([QuantizedWeight(blocks, kind)], linear.bias)
+        )
     return prepare(model)
 
 
@@ -50,7 +59,9 @@ def test_layers_in_one_call_compute_what_their_modules_do(model_type: str, chang
     expected, actual = runner_of(model), runner_of(copy.deepcopy(model))
     assert fuse_layers(actual.loaded.model) == 2
     for segments in random_passes():
-        torch.testing.assert_close(actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-5
+        )
     torch.testing.assert_close(actual.cache._storage, expected.cache._storage, rtol=1e-4, atol=1e-5)
 
 
@@ -58,9 +69,12 @@ def test_layers_in_one_call_compute_what_their_modules_do(model_type: str, chang
 def test_weights_in_blocks_are_multiplied_as_their_modules_do(types: list[GGMLQuantizationType]):
     expected, actual = runner_of(in_blocks("llama", types)), runner_of(in_blocks("llama", types))
     assert fuse_layers(actual.loaded.model) == 2
-    long = Segment(3, 0, np.arange(40, dtype=np.int32), 1)  # more rows than are multiplied block by block
+    # more rows than are multiplied block by block
+    long = Segment(3, 0, np.arange(40, dtype=np.int32), 1)
     for segments in ([long], *random_passes(1)):
-        torch.testing.assert_close(actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("model_type", ["cohere", "glm4", "phi", "starcoder2"])
@@ -71,7 +85,9 @@ def test_layers_of_another_kind_stay(model_type: str):
 def test_layers_that_differ_are_not_kept(monkeypatch: pytest.MonkeyPatch):
     model = fused_model("llama")
     forward = FusedDecoderLayer.forward
-    monkeypatch.setattr(FusedDecoderLayer, "forward", lambda self, x, **rest: forward(self, x, **rest) * (1 + 1e-4))
+    monkeypatch.setattr(
+        FusedDecoderLayer, "forward", lambda self, x, **rest: forward(self, x, **rest) * (1 + 1e-4)
+    )
     assert fuse_layers(model) == 0
 
 
@@ -91,7 +107,8 @@ def test_without_our_attention_the_modules_compute():
 
 
 def test_a_request_gets_the_same_bits_alone_and_beside_others_with_nan():
-    """Request 1 may feed a token whose embedding is NaN: what the others get does not change by a bit."""
+    """Request 1 may feed a token whose embedding is NaN: what the others get does not change by a
+    bit."""
     model = fused_model("llama")
     fuse_layers(model)
     model.get_input_embeddings().weight[5] = torch.nan

@@ -1,4 +1,5 @@
-"""Our element-wise kernels against torch in fp64: sizes with and without threads, with remainders, extreme values."""
+"""Our element-wise kernels against torch in fp64: sizes with and without threads, with remainders,
+extreme values."""
 
 from functools import partial
 
@@ -7,7 +8,14 @@ import torch
 import torch.nn.functional as F
 from compiled import need_kernels
 
-from smartspec.engine.kernels.cpu.elementwise import ACTIVATIONS, LIBRARY, activate, applies_to, rms_norm, rotate_heads
+from smartspec.engine.kernels.cpu.elementwise import (
+    ACTIVATIONS,
+    LIBRARY,
+    activate,
+    applies_to,
+    rms_norm,
+    rotate_heads,
+)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -24,7 +32,9 @@ def kernels():
     assert not applies_to(torch.empty(0, dtype=torch.bfloat16))
 
 
-def assert_within(actual: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor | float) -> None:
+def assert_within(
+    actual: torch.Tensor, expected: torch.Tensor, allowed: torch.Tensor | float
+) -> None:
     """expected: in fp64. allowed: the largest error that rounding in fp32 may bring."""
     assert actual.dtype == torch.float32 and actual.shape == expected.shape
     assert ((actual - expected).abs() <= allowed).all()
@@ -56,9 +66,12 @@ def test_activations_with_and_without_a_gate(num_rows, size, activation):
     gate_up[..., : size // 2] *= 40  # exponentials of hundreds
     gate, up = gate_up.double().chunk(2, dim=-1)
     expected = IN_TORCH[activation](gate)
-    # The argument of an exponential is rounded in its own size, which shows as far as the share it is in is not 1;
-    # below 2^-126 there is nothing but 0. The normal distribution's polynomial and torch's 1 + tanh round absolutely.
-    size_of_argument = {"silu": gate.abs(), "gelu_tanh": gate.abs() * (1 + gate.square())}.get(activation, 0 * gate)
+    # The argument of an exponential is rounded in its own size, which shows as far as the share it
+    # is in is not 1; below 2^-126 there is nothing but 0. The normal distribution's polynomial and
+    # torch's 1 + tanh round absolutely.
+    size_of_argument = {"silu": gate.abs(), "gelu_tanh": gate.abs() * (1 + gate.square())}.get(
+        activation, 0 * gate
+    )
     argument = size_of_argument * (1 - expected / gate).abs()
     absolute = {"gelu": 1e-7, "gelu_tanh": 2.0**-52}.get(activation, 0.0) * gate.abs()
     allowed = EPS * (8 + argument) * expected.abs() + absolute + 2.0**-126 * (1 + gate.abs())
@@ -85,7 +98,9 @@ def test_rotate_heads(batch, num_tokens, head_dim, width):
 
 def test_what_is_not_contiguous_is_read_right():
     x = random(64, 3, seed=3).T
-    assert torch.equal(rms_norm(x, torch.ones(64), 1e-6), rms_norm(x.contiguous(), torch.ones(64), 1e-6))
+    assert torch.equal(
+        rms_norm(x, torch.ones(64), 1e-6), rms_norm(x.contiguous(), torch.ones(64), 1e-6)
+    )
 
 
 @pytest.mark.parametrize("width", [4, 12])

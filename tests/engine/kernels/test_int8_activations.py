@@ -1,5 +1,6 @@
-"""Linears on blocks with inputs rounded to 8 bits: whole numbers are exact on every processor, and a row has the same
-bits in every batch. The reference is gguf's weights and numpy's sums. And which models are served so."""
+"""Linears on blocks with inputs rounded to 8 bits: whole numbers are exact on every processor, and
+a row has the same bits in every batch. The reference is gguf's weights and numpy's sums. And which
+models are served so."""
 
 import functools
 import platform
@@ -19,7 +20,12 @@ from saved_models import save_model
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.kernels.cpu.panel_linear import panel_linear
-from smartspec.engine.kernels.cpu.quantized_linear import INT8_TYPES, LIBRARY, describe_panels, to_block_panels
+from smartspec.engine.kernels.cpu.quantized_linear import (
+    INT8_TYPES,
+    LIBRARY,
+    describe_panels,
+    to_block_panels,
+)
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -41,7 +47,9 @@ def use_machine(patch: pytest.MonkeyPatch, machine: str) -> None:
         pytest.skip(f"this processor cannot run what is compiled for {machine}")
     patch.setenv("CC", f"{shlex.join(native.compiler_command())} -march={machine}")
     patch.setattr(quantized_linear, "load_kernels", native.load_kernels.__wrapped__)
-    patch.setattr(quantized_linear, "_kernels", functools.cache(quantized_linear._kernels.__wrapped__))
+    patch.setattr(
+        quantized_linear, "_kernels", functools.cache(quantized_linear._kernels.__wrapped__)
+    )
 
 
 @pytest.fixture(params=MACHINES)
@@ -52,7 +60,12 @@ def machine(request: pytest.FixtureRequest):
 
 
 def product(
-    blocks: torch.Tensor, block_type, x: np.ndarray, bias: np.ndarray | None = None, *, terms: int = 1
+    blocks: torch.Tensor,
+    block_type,
+    x: np.ndarray,
+    bias: np.ndarray | None = None,
+    *,
+    terms: int = 1,
 ) -> np.ndarray:
     panels = to_block_panels(blocks, block_type)
     of_bias = None if bias is None else torch.from_numpy(bias)
@@ -90,7 +103,8 @@ def weights_of(blocks: torch.Tensor, block_type) -> np.ndarray:
 @EACH_TYPE
 @pytest.mark.parametrize("extreme", [False, True], ids=["any", "extreme"])
 def test_whole_numbers_are_exact(machine: str, block_type, extreme: bool):
-    """Scales of one, so that every partial sum is a whole number; extreme: of the largest magnitudes, all in step."""
+    """Scales of one, so that every partial sum is a whole number; extreme: of the largest
+    magnitudes, all in step."""
     random = np.random.default_rng(0)
     blocks = whole_blocks(75, 256, block_type, seed=1)
     x = random.integers(-127, 128, (23, 256)).astype(np.float32)
@@ -98,9 +112,9 @@ def test_whole_numbers_are_exact(machine: str, block_type, extreme: bool):
     if extreme:
         ends = {"Q8_0": (-128, -127, 127)}.get(block_type.name)
         if ends is not None:
-            blocks.view(75, 8, 34)[:, :, 2:] = torch.tensor(ends, dtype=torch.int8).view(torch.uint8)[
-                torch.arange(75)[:, None, None] % 3
-            ]
+            blocks.view(75, 8, 34)[:, :, 2:] = torch.tensor(ends, dtype=torch.int8).view(
+                torch.uint8
+            )[torch.arange(75)[:, None, None] % 3]
         x = 127.0 * np.sign(x + 0.5).astype(np.float32)
         x[0], x[1] = 127.0, -127.0
     weights = weights_of(blocks, block_type)
@@ -117,14 +131,23 @@ def test_whole_numbers_are_exact(machine: str, block_type, extreme: bool):
 def test_products_are_those_of_rounded_inputs(machine: str, block_type, terms: int):
     random = np.random.default_rng(2)
     blocks = random_blocks(37, 512, block_type)
-    x = (random.standard_normal((19, 512)) * np.exp(random.standard_normal((19, 1)) * 8)).astype(np.float32)
+    x = (random.standard_normal((19, 512)) * np.exp(random.standard_normal((19, 1)) * 8)).astype(
+        np.float32
+    )
     x[3, 32:96] = 0.0
     bias = random.standard_normal(37).astype(np.float32)
     weights, exact = weights_of(blocks, block_type), rounded(x, terms)
-    assert (np.abs(exact - x) <= np.abs(x).max(axis=1, keepdims=True) * (1.01 / 254.0) ** terms).all()
+    assert (
+        np.abs(exact - x) <= np.abs(x).max(axis=1, keepdims=True) * (1.01 / 254.0) ** terms
+    ).all()
     # A block's sum is rounded when it is scaled and when it is added, and so is its minimum's.
-    bound = 4 * (512 // 32 * terms + 1) * 2.0**-24 * (np.abs(exact) @ np.abs(weights).T + np.abs(bias))
-    assert (np.abs(product(blocks, block_type, x, bias, terms=terms) - (exact @ weights.T + bias)) <= bound).all()
+    bound = (
+        4 * (512 // 32 * terms + 1) * 2.0**-24 * (np.abs(exact) @ np.abs(weights).T + np.abs(bias))
+    )
+    assert (
+        np.abs(product(blocks, block_type, x, bias, terms=terms) - (exact @ weights.T + bias))
+        <= bound
+    ).all()
 
 
 @EACH_TYPE
@@ -163,13 +186,17 @@ def test_a_row_that_is_not_finite_is_no_number_and_disturbs_no_other(machine: st
         bad[row, place] = value
         found = product(blocks, block_type, bad)
         assert np.isnan(found[row]).all()
-        np.testing.assert_array_equal(np.delete(found, row, axis=0), np.delete(expected, row, axis=0))
+        np.testing.assert_array_equal(
+            np.delete(found, row, axis=0), np.delete(expected, row, axis=0)
+        )
 
 
-@pytest.mark.parametrize("largest", [0.0, 1e-45, 5e-45, 3e-43, 1e-40, 1.2e-38, 1e-36, 1e-31, 1e-30, 1e30, 3e35])
+@pytest.mark.parametrize(
+    "largest", [0.0, 1e-45, 5e-45, 3e-43, 1e-40, 1.2e-38, 1e-36, 1e-31, 1e-30, 1e30, 3e35]
+)
 def test_blocks_of_zeros_and_of_tiny_and_huge_numbers(machine: str, largest: float):
-    """A quant is half a step from its number at most, of a step that is the scale; a scale has no more digits than
-    numbers so small have."""
+    """A quant is half a step from its number at most, of a step that is the scale; a scale has no
+    more digits than numbers so small have."""
     block_type = gguf.GGMLQuantizationType.Q8_0
     weights = np.eye(64, dtype=np.float32)
     blocks = torch.from_numpy(gguf.quantize(weights, block_type))
@@ -200,10 +227,15 @@ def test_a_model_on_blocks_is_served_in_8_bits_where_the_processor_has_instructi
     assert loaded.activations == ("int8" if quantized_linear.is_int8_fast() else "fp32")
     assert plain.activations == "fp32" and "inputs in fp32" in kernel_report(plain)["linear"]
     rounded = loaded_in(folder, activations="int8")
-    assert rounded.activations == "int8" and "inputs rounded to 8 bits (" in kernel_report(rounded)["linear"]
+    assert (
+        rounded.activations == "int8"
+        and "inputs rounded to 8 bits (" in kernel_report(rounded)["linear"]
+    )
     assert rounded.profile_key != plain.profile_key, "a profile of one must not serve the other"
     segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
-    logits = [ModelRunner(model, num_slots=1, max_len=16).forward(segment) for model in (rounded, plain)]
+    logits = [
+        ModelRunner(model, num_slots=1, max_len=16).forward(segment) for model in (rounded, plain)
+    ]
     assert not torch.equal(*logits)
     torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=0.05 * float(logits[1].std()))
 
@@ -219,13 +251,16 @@ def test_what_cannot_be_served_in_8_bits_is_refused(tmp_path: Path):
 
 
 def test_int8_needs_our_kernels(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(native, "load_kernels", lambda name: native.Kernels(None, "this machine has none"))
+    monkeypatch.setattr(
+        native, "load_kernels", lambda name: native.Kernels(None, "this machine has none")
+    )
     with pytest.raises(ValueError, match="but this machine has none: use auto or fp32"):
         load_model("anything", device="cpu", activations="int8")
 
 
 def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """One activation of the head's input is so large that the others of its block become zeros, and has no weight."""
+    """One activation of the head's input is so large that the others of its block become zeros, and
+    has no weight."""
     need_kernels(LIBRARY)
     if not quantized_linear.is_int8_fast():
         pytest.skip("this processor has no instructions for 8-bit inputs")
@@ -237,13 +272,18 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     loaded = loaded_in(folder)
     assert (
-        loaded.activations == "fp32" and "is served with activations in fp32: in 8 bits the perplexity" in caplog.text
+        loaded.activations == "fp32"
+        and "is served with activations in fp32: in 8 bits the perplexity" in caplog.text
     )
     segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
     kept = ModelRunner(loaded, num_slots=1, max_len=16).forward(segment)
-    plain = ModelRunner(loaded_in(folder, activations="fp32"), num_slots=1, max_len=16).forward(segment)
+    plain = ModelRunner(loaded_in(folder, activations="fp32"), num_slots=1, max_len=16).forward(
+        segment
+    )
     assert torch.equal(kept, plain)
-    assert loaded_in(folder, activations="int8").activations == "int8", "it is served where it is required"
+    assert loaded_in(folder, activations="int8").activations == "int8", (
+        "it is served where it is required"
+    )
     assert "with activations in 8 bits: the perplexity" in caplog.text
 
 
@@ -251,13 +291,22 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize("machine_name", ["native", "haswell", "x86-64"])
 def test_odd_sizes_are_clean_under_sanitizers(tmp_path: Path, machine_name: str):
     """Every type, 0 to 33 rows, outputs that fill no panel, in memory of exactly their size."""
-    if platform.machine() not in ("x86_64", "AMD64") or not _NEEDS.get(machine_name, set()) <= _KNOWN:
+    if (
+        platform.machine() not in ("x86_64", "AMD64")
+        or not _NEEDS.get(machine_name, set()) <= _KNOWN
+    ):
         pytest.skip(f"this processor cannot run what is compiled for {machine_name}")
     source, program = Path(__file__).with_name("int8_sizes.c"), tmp_path / "sizes"
     flags = [flag for flag in native.FLAGS if not flag.startswith(("-O", "-march"))]
     sanitizers = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     headers = Path(native.__file__).parent
-    command = [*native.compiler_command(), f"-march={machine_name}", *flags, *sanitizers, f"-I{headers}"]
+    command = [
+        *native.compiler_command(),
+        f"-march={machine_name}",
+        *flags,
+        *sanitizers,
+        f"-I{headers}",
+    ]
     subprocess.run([*command, str(source), "-o", str(program), "-lm"], check=True)
     done = subprocess.run([program], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-2000:]

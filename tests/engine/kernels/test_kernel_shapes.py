@@ -1,5 +1,5 @@
-"""What our kernels are given is checked before they get its address: each tensor, table and weight that does not fit is
-refused by name, and heads that lie at random end no process."""
+"""What our kernels are given is checked before they get its address: each tensor, table and weight
+that does not fit is refused by name, and heads that lie at random end no process."""
 
 import os
 import subprocess
@@ -20,7 +20,11 @@ from smartspec.engine.drafting.head.native_head import _Parts, _shape
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, PlacedLayer
 from smartspec.engine.kernels.cpu.head_pass import HeadPass
 from smartspec.engine.kernels.cpu.panel_linear import to_panels, weight_of_panels
-from smartspec.engine.kernels.cpu.quantized_linear import dequantize, describe_panels, to_block_panels
+from smartspec.engine.kernels.cpu.quantized_linear import (
+    dequantize,
+    describe_panels,
+    to_block_panels,
+)
 from smartspec.engine.kernels.cpu.shapes import LayerShape
 from smartspec.engine.models.decoder_layer import FusedDecoderLayer, fuse_layers
 from smartspec.engine.models.fusion import fuse
@@ -51,11 +55,17 @@ def linear(outputs: int, inputs: int) -> torch.nn.Module:
 
 
 LIES = {
-    "hidden_norm": (norm(SIZE - 1), r"attention norm must be .* of shape \(32,\) .* got torch.float32 of \(31,\)"),
+    "hidden_norm": (
+        norm(SIZE - 1),
+        r"attention norm must be .* of shape \(32,\) .* got torch.float32 of \(31,\)",
+    ),
     "mlp_norm": (norm(dtype=torch.float64), "MLP norm must be .* got torch.float64"),
     "embed_norm": (norm(8), "embed_norm must be"),
     "norm": (norm(SIZE + 1), "final_norm must be"),
-    "qkv": (linear(64, SIZE), r"query, key and value must be .* 64 outputs and 64 inputs, got \[\(64, 32\)\]"),
+    "qkv": (
+        linear(64, SIZE),
+        r"query, key and value must be .* 64 outputs and 64 inputs, got \[\(64, 32\)\]",
+    ),
     "out": (linear(SIZE, 16), "attention's output must be .* 32 outputs and 32 inputs"),
     "gate_up": (linear(95, SIZE), "gate and up must be .* 96 outputs and 32 inputs"),
     "down": (linear(SIZE, 47), "down must be .* 32 outputs and 48 inputs"),
@@ -64,7 +74,10 @@ LIES = {
     "embedding": (embedding(size=2048), r"embedding must be of shape \(61, 32\), got \(61, 2048\)"),
     "embedding of too few": (embedding(rows=3), "target_ids must lie in 0 to 2, got 0 to 60"),
     "target_ids": (torch.zeros(39, dtype=torch.int64), r"target_ids must be .* of shape \(40,\)"),
-    "target_ids of another dtype": (torch.zeros(40, dtype=torch.int32), "target_ids must be .* got torch.int32"),
+    "target_ids of another dtype": (
+        torch.zeros(40, dtype=torch.int32),
+        "target_ids must be .* got torch.int32",
+    ),
     "target_ids below 0": (torch.full((40,), -1), "target_ids must lie in 0 to 60, got -1 to -1"),
     "all_taps_norm": (torch.zeros(63), "all_taps_norm must be"),
     "tap_norms": (torch.zeros(128)[::2], "tap_norms must be .* not contiguous"),
@@ -142,7 +155,9 @@ def test_memory_of_a_head_that_does_not_fit_is_refused_by_name(name, tensor):
 def test_tokens_that_the_embedding_lacks_are_refused(token_id):
     tiles, rows = np.array([[0, 0, 0, 1, -1]], dtype=np.int64), np.array([0], dtype=np.int64)
     made = head_pass()
-    assert made.run(tiles, None, np.array([VOCABULARY - 1], dtype=np.int32), None, rows, 3)[0].shape == (1, 3)
+    assert made.run(tiles, None, np.array([VOCABULARY - 1], dtype=np.int32), None, rows, 3)[
+        0
+    ].shape == (1, 3)
     with pytest.raises(ValueError, match=rf"token ids must lie in 0 to 60, got \[{token_id}\]"):
         made.run(tiles, None, np.array([token_id], dtype=np.int32), None, rows, 3)
 
@@ -174,7 +189,9 @@ def test_panels_of_another_size_than_told_are_refused():
     with pytest.raises(ValueError, match="cannot be looked up"):
         dequantize(weight)
     kind = gguf.GGMLQuantizationType.Q8_0
-    blocks = to_block_panels(torch.from_numpy(gguf.quantize(np.zeros((70, 64), np.float32), kind)), kind)
+    blocks = to_block_panels(
+        torch.from_numpy(gguf.quantize(np.zeros((70, 64), np.float32), kind)), kind
+    )
     described = describe_panels(blocks, kind, 70)
     for row in (-1, 70):
         with pytest.raises(IndexError, match=f"rows must lie in 0 to 69, got {row} to {row}"):
@@ -198,4 +215,6 @@ def test_heads_that_lie_at_random_end_no_process():
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert len(lines) == count and all(line.startswith(("refused: ", "drafted ")) for line in lines)
-    assert any(line.startswith("drafted") for line in lines) and any(line.startswith("refused") for line in lines)
+    assert any(line.startswith("drafted") for line in lines) and any(
+        line.startswith("refused") for line in lines
+    )

@@ -1,4 +1,5 @@
-"""How our kernels are built, kept and reported; with compilers that only pretend, so that any machine can run this."""
+"""How our kernels are built, kept and reported; with compilers that only pretend, so that any
+machine can run this."""
 
 import hashlib
 import os
@@ -105,7 +106,9 @@ def test_what_is_compiled_is_used_where_there_is_no_compiler(machine, built_by, 
     if built_by == "gcc-12":
         machine.set_cc(str(compiler))
     library, calls = machine.library(), machine.calls
-    assert machine.library() == library and machine.calls == calls, "nor is a compiler called where there is one"
+    assert machine.library() == library and machine.calls == calls, (
+        "nor is a compiler called where there is one"
+    )
     compiler.unlink()
     machine.monkeypatch.delenv("CC", raising=False)
     if missing:
@@ -114,16 +117,23 @@ def test_what_is_compiled_is_used_where_there_is_no_compiler(machine, built_by, 
 
 
 X86 = "processor : 0\nmodel name : EPYC\ncpu MHz : 2000\nflags : sse2 avx2{}\n\nprocessor : 1\n"
-ARM = "processor : 0\nFeatures : fp asimd{}\nCPU implementer : 0x41\nCPU part : 0xd0c\n\nprocessor : 1\n"
+ARM = (
+    "processor : 0\nFeatures : fp asimd{}\nCPU implementer : 0x41\nCPU part : 0xd0c\n\nprocessor : "
+    "1\n"
+)
 
 
 @pytest.mark.parametrize(("cpu_info", "more"), [(X86, " avx512f"), (ARM, " sve")])
-def test_machines_that_share_a_cache_folder_load_only_what_was_made_for_their_processor(machine, cpu_info, more):
+def test_machines_that_share_a_cache_folder_load_only_what_was_made_for_their_processor(
+    machine, cpu_info, more
+):
     compiler, file = machine.install(), machine.folder / "cpuinfo"
     machine.monkeypatch.setattr(native, "_CPU_INFO", file)
     file.write_text(cpu_info.format(more))
     large = machine.library()
-    file.write_text(cpu_info.format(more).replace("2000", "2100").replace("processor : 1", "processor : 2"))
+    file.write_text(
+        cpu_info.format(more).replace("2000", "2100").replace("processor : 1", "processor : 2")
+    )
     assert machine.library() == large, "neither its clock nor its other cores make another machine"
     file.write_text(cpu_info.format(""))
     assert machine.library() != large
@@ -158,7 +168,9 @@ def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, m
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(native.subprocess, "run", run)
-    threads = [threading.Thread(target=lambda: libraries.append(machine.library())) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: libraries.append(machine.library())) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -178,7 +190,9 @@ def test_whether_a_start_has_to_compile(machine):
 
 
 def test_a_compilation_that_fails_leaves_nothing(machine):
-    machine.install(text="#!/bin/sh\necho 'one' >&2; echo 'error: what is AVX?' >&2; echo >&2; exit 1\n")
+    machine.install(
+        text="#!/bin/sh\necho 'one' >&2; echo 'error: what is AVX?' >&2; echo >&2; exit 1\n"
+    )
     assert machine.reason().endswith("gcc failed: error: what is AVX?")
     assert list((machine.cache / "kernels").iterdir()) == []
 
@@ -191,7 +205,9 @@ def test_the_reason_says_what_to_do(machine):
     assert "is not a command" in machine.reason()
     machine.install()
     machine.set_cc("gcc")
-    assert "cannot be built or loaded" in machine.reason(), "what this compiler writes is no library"
+    assert "cannot be built or loaded" in machine.reason(), (
+        "what this compiler writes is no library"
+    )
     machine.monkeypatch.setenv("SMARTSPEC_CACHE", str(machine.programs / "gcc"))
     assert "cannot be built or loaded" in machine.reason(), "there is no folder there"
 
@@ -199,7 +215,10 @@ def test_the_reason_says_what_to_do(machine):
 def test_spaces_in_the_path_of_torch(machine):
     maps, path = machine.folder / "maps", "/home/a b/torch/lib/libgomp-a34b.so.1"
     first = "7f00-7f10 r-xp 00000000 08:01 12                 /usr/lib/libc.so.6\n"
-    maps.write_text(first + f"7f10-7f20 r-xp 00000000 08:01 13                 {path}\n7f20-7f30 rw-p 0 00:00 0\n")
+    maps.write_text(
+        first
+        + f"7f10-7f20 r-xp 00000000 08:01 13                 {path}\n7f20-7f30 rw-p 0 00:00 0\n"
+    )
     machine.monkeypatch.setattr(native, "_MAPPINGS", maps)
     assert native._openmp_of_torch() == path
     maps.write_text(first)
@@ -222,7 +241,10 @@ def test_the_report_tells_what_runs():
     }
     need_kernels(*libraries.values())
     for part in ("elementwise", "linear", "layer"):
-        assert kernel_report(loaded)[part] == "torch's, because no layer of this model has a form for ours"
+        assert (
+            kernel_report(loaded)[part]
+            == "torch's, because no layer of this model has a form for ours"
+        )
     fuse(model)
     assert fuse_layers(model) == 2
     about = {name: load_kernels(library).about for name, library in libraries.items()}
@@ -236,7 +258,9 @@ def test_without_kernels_the_report_says_why_and_torch_computes_the_same(machine
     model, stock = tiny_llama(attention="sdpa"), tiny_llama(attention="sdpa")
     assert fuse(model)["attentions"] == 2
     report = kernel_report(as_loaded(model))
-    assert all(text.startswith("torch's, because no C compiler was found") for text in report.values())
+    assert all(
+        text.startswith("torch's, because no C compiler was found") for text in report.values()
+    )
     token_ids = torch.arange(20)[None]
     expected = stock.double()(token_ids).logits
     assert not any(getattr(module, "has_kernel", False) for module in model.modules())
@@ -287,7 +311,11 @@ def test_a_link_in_the_place_of_a_library_is_not_followed(machine, tmp_path):
     planted = plant(elsewhere)
     library.unlink()
     library.symlink_to(elsewhere)
-    assert machine.library() == library and not library.is_symlink() and library.read_bytes() != planted
+    assert (
+        machine.library() == library
+        and not library.is_symlink()
+        and library.read_bytes() != planted
+    )
     assert elsewhere.read_bytes() == planted
 
 

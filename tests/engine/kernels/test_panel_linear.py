@@ -26,7 +26,9 @@ def make(num_outputs: int, num_inputs: int, bias: bool = True) -> tuple[nn.Linea
 
 
 # Outputs around the width of a panel and of several, inputs around what is multiplied at once.
-@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(1, 1), (7, 513), (16, 40), (33, 577), (161, 1030)])
+@pytest.mark.parametrize(
+    ("num_outputs", "num_inputs"), [(1, 1), (7, 513), (16, 40), (33, 577), (161, 1030)]
+)
 @pytest.mark.parametrize("bias", [True, False])
 def test_it_computes_the_linear_layer(num_outputs: int, num_inputs: int, bias: bool):
     linear, packed = make(num_outputs, num_inputs, bias)
@@ -62,7 +64,9 @@ def test_what_is_not_contiguous_is_read_right_and_what_does_not_fit_is_refused()
     _, packed = make(8, 12)
     x = torch.randn(1, 12, 5).mT
     assert torch.equal(packed(x), packed(x.contiguous()))
-    with pytest.raises(ValueError, match=r"x must be fp32 of width 12, got torch\.float32 of shape"):
+    with pytest.raises(
+        ValueError, match=r"x must be fp32 of width 12, got torch\.float32 of shape"
+    ):
         packed(torch.randn(1, 3, 13))
     with pytest.raises(ValueError, match=r"x must be fp32 of width 12, got torch\.float64"):
         packed(torch.randn(1, 3, 12).double())

@@ -1,4 +1,5 @@
-"""Our kernels for weights in GGUF's blocks: the weights are those of the gguf package, the products those of fp64."""
+"""Our kernels for weights in GGUF's blocks: the weights are those of the gguf package, the products
+those of fp64."""
 
 import functools
 import platform
@@ -24,7 +25,12 @@ from smartspec.engine.kernels.cpu.quantized_linear import (
 )
 
 TYPES = sorted(BLOCK_TYPES)
-BOTH_WAYS = [(kind, way) for way in ("rows", "panels") for kind in TYPES if way == "rows" or kind in BY_PANELS]
+BOTH_WAYS = [
+    (kind, way)
+    for way in ("rows", "panels")
+    for kind in TYPES
+    if way == "rows" or kind in BY_PANELS
+]
 NAMES = [f"{kind.name}-{way}" for kind, way in BOTH_WAYS]
 
 
@@ -40,13 +46,17 @@ def kernels(request: pytest.FixtureRequest):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", f"{shlex.join(native.compiler_command())} -march=x86-64")
         patch.setattr(quantized_linear, "load_kernels", native.load_kernels.__wrapped__)
-        patch.setattr(quantized_linear, "_kernels", functools.cache(quantized_linear._kernels.__wrapped__))
+        patch.setattr(
+            quantized_linear, "_kernels", functools.cache(quantized_linear._kernels.__wrapped__)
+        )
         yield
 
 
 def num_inputs(block_type: gguf.GGMLQuantizationType, way: str, of_blocks: int) -> int:
     """Plain numbers need no whole groups where they are rows; of_blocks: for blocks of 32."""
-    return {1: 37 if way == "rows" else of_blocks, 32: of_blocks, 256: 1280}[gguf.GGML_QUANT_SIZES[block_type][0]]
+    return {1: 37 if way == "rows" else of_blocks, 32: of_blocks, 256: 1280}[
+        gguf.GGML_QUANT_SIZES[block_type][0]
+    ]
 
 
 @pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
@@ -55,8 +65,14 @@ def test_weights_are_exactly_those_of_gguf(block_type, way: str):
     expected = reference(blocks, block_type)
     assert np.isfinite(expected).all()
     weight, memory = laid_out(blocks, block_type, way)
-    apart = 4 * len(blocks) * 1280 // 256 if way == "panels" and block_type.name in ("Q4_K", "Q5_K") else 0
-    assert memory.nbytes == (blocks.nbytes if way == "rows" else (blocks.nbytes + apart) // 39 * memory_rows(39))
+    apart = (
+        4 * len(blocks) * 1280 // 256
+        if way == "panels" and block_type.name in ("Q4_K", "Q5_K")
+        else 0
+    )
+    assert memory.nbytes == (
+        blocks.nbytes if way == "rows" else (blocks.nbytes + apart) // 39 * memory_rows(39)
+    )
     np.testing.assert_array_equal(dequantize(weight).numpy(), expected)
     some = torch.tensor([38, 0, 17, 17])
     np.testing.assert_array_equal(dequantize(weight, some).numpy(), expected[some])
@@ -67,7 +83,9 @@ def memory_rows(outputs: int) -> int:
 
 
 @pytest.mark.parametrize("block_type", sorted(BY_PANELS), ids=lambda t: t.name)
-def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(request: pytest.FixtureRequest, block_type):
+def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(
+    request: pytest.FixtureRequest, block_type
+):
     if "generic" in request.node.name:
         pytest.skip("without multiply-add instructions the compiler may reorder sums")
     inputs = num_inputs(block_type, "panels", 640)
@@ -76,12 +94,15 @@ def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(request: p
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((300, inputs)).astype(np.float32))
     expected = panel_linear(x, weight_of_panels(panels, None, 70))
     for num_rows in (1, 2, 7, 12, 13, 29, 60, 300):
-        torch.testing.assert_close(panel_linear(x[-num_rows:], weight), expected[-num_rows:], rtol=0, atol=0)
+        torch.testing.assert_close(
+            panel_linear(x[-num_rows:], weight), expected[-num_rows:], rtol=0, atol=0
+        )
 
 
 @pytest.mark.parametrize("inputs", [32, 608, 4128])
 def test_inputs_rounded_to_bfloat16(inputs: int):
-    """Products of the rounded inputs but for fp32 sums, and a row's bits whatever else is in the batch."""
+    """Products of the rounded inputs but for fp32 sums, and a row's bits whatever else is in the
+    batch."""
     if not quantized_linear.can_round(gguf.GGMLQuantizationType.BF16, inputs):
         pytest.skip("this processor does not multiply bfloat16")
     blocks = random_blocks(70, inputs, gguf.GGMLQuantizationType.BF16)
@@ -94,7 +115,9 @@ def test_inputs_rounded_to_bfloat16(inputs: int):
     bound = 2 * (inputs + 1) * 2.0**-24 * (rounded.abs() @ weights.abs().T + bias.abs())
     assert ((output.double() - (rounded @ weights.T + bias)).abs() <= bound).all()
     for num_rows in (1, 2, 7, 12, 13, 31, 59):
-        torch.testing.assert_close(panel_linear(x[-num_rows:], weight), output[-num_rows:], rtol=0, atol=0)
+        torch.testing.assert_close(
+            panel_linear(x[-num_rows:], weight), output[-num_rows:], rtol=0, atol=0
+        )
 
 
 def laid_out(blocks: torch.Tensor, block_type, way: str, bias: torch.Tensor | None = None):
@@ -113,7 +136,8 @@ def reference(blocks: torch.Tensor, block_type: gguf.GGMLQuantizationType) -> np
 @pytest.mark.parametrize("num_rows", [1, 3, 5, 13, 64])
 @pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
 def test_products_are_those_of_fp64_but_for_rounding(block_type, way: str, num_rows: int):
-    outputs, inputs = 37, num_inputs(block_type, way, 1056 + 32)  # more than a chunk and a panel, odd tiles
+    # more than a chunk and a panel, odd tiles
+    outputs, inputs = 37, num_inputs(block_type, way, 1056 + 32)
     blocks, random = random_blocks(outputs, inputs, block_type), np.random.default_rng(1)
     x = random.standard_normal((num_rows, inputs)).astype(np.float32)
     bias = random.standard_normal(outputs).astype(np.float32)
@@ -124,7 +148,9 @@ def test_products_are_those_of_fp64_but_for_rounding(block_type, way: str, num_r
     # n products and as many sums, each rounded once: n * 2^-24 of the sum of magnitudes, twice.
     bound = 2 * (inputs + 1) * 2.0**-24 * (np.abs(x) @ np.abs(weights).T + np.abs(bias))
     assert (np.abs(output.numpy()[:, 2:-1] - (x @ weights.T + bias)) <= bound).all()
-    assert (output[:, :2] == 7).all() and (output[:, -1] == 7).all(), "columns of others are not touched"
+    assert (output[:, :2] == 7).all() and (output[:, -1] == 7).all(), (
+        "columns of others are not touched"
+    )
 
 
 def test_wrong_shapes_are_named():

@@ -58,7 +58,8 @@ def test_slow_templates_beside_others_are_ended_sooner(monkeypatch):
     ],
 )
 def test_whatever_a_template_raises_is_said(template, message, monkeypatch):
-    monkeypatch.setattr(chat_templates, "MAX_SECONDS", 60)  # an error of a thousand nested calls takes a while
+    # an error of a thousand nested calls takes a while
+    monkeypatch.setattr(chat_templates, "MAX_SECONDS", 60)
     with pytest.raises(ChatTemplateError, match=message):
         ChatTemplate(tokenizer_with(template)).render(USER)
 
@@ -133,7 +134,9 @@ def test_answers_end_where_the_chosen_template_ends_them(tmp_path, monkeypatch):
     loaded = load_once("smollm2-135m-instruct")
     monkeypatch.setattr(loaded.tokenizer, "chat_template", loaded.tokenizer.chat_template)
     path = tmp_path / "chat.jinja"
-    path.write_text("{% for m in messages %}{{ m.content }}<file_sep>{% endfor %}", encoding="utf-8")
+    path.write_text(
+        "{% for m in messages %}{{ m.content }}<file_sep>{% endfor %}", encoding="utf-8"
+    )
     end = loaded.tokenizer.convert_tokens_to_ids("<file_sep>")
     assert end not in loaded.eos_token_ids
     assert with_chat_template(loaded, str(path)).eos_token_ids == loaded.eos_token_ids | {end}

@@ -1,4 +1,5 @@
-"""Where an answer ends: by the generation config, by name, and by what the chat template writes after an answer."""
+"""Where an answer ends: by the generation config, by name, and by what the chat template writes
+after an answer."""
 
 from pathlib import Path
 
@@ -9,7 +10,16 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 
 from smartspec.engine.models.end_of_turn import end_token_ids, template_end
 
-SPECIAL = ("[bos]", "[end]", "<|user|>", "<|assistant|>", "<|sep|>", "<|stop|>", "<|stop|>2", "<|start|>")
+SPECIAL = (
+    "[bos]",
+    "[end]",
+    "<|user|>",
+    "<|assistant|>",
+    "<|sep|>",
+    "<|stop|>",
+    "<|stop|>2",
+    "<|start|>",
+)
 CHATML = (
     "{% for m in messages %}<|start|>{{ m.role }}<|sep|>{{ m.content }}<|stop|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant<|sep|>{% endif %}"
@@ -33,7 +43,9 @@ RAISES = "{{ raise_exception('not like this') }}"
 def tokenizer_with(template: str | None) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="[bos]", eos_token="[end]")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="[bos]", eos_token="[end]"
+    )
     tokenizer.chat_template = template
     return tokenizer
 
@@ -55,14 +67,27 @@ def tokenizer_with(template: str | None) -> PreTrainedTokenizerFast:
 )
 def test_what_a_template_writes_after_an_answer(template: str | None, expected: str | None):
     tokenizer = tokenizer_with(template)
-    assert template_end(tokenizer) == (None if expected is None else tokenizer.convert_tokens_to_ids(expected))
+    assert template_end(tokenizer) == (
+        None if expected is None else tokenizer.convert_tokens_to_ids(expected)
+    )
 
 
 def test_all_that_the_generation_config_the_names_and_the_template_say(tmp_path: Path):
     model = AutoModelForCausalLM.from_pretrained(save_model(tmp_path))
-    model.generation_config, model.config.eos_token_id = GenerationConfig(eos_token_id=[7, 9]), [9, 11]
+    model.generation_config, model.config.eos_token_id = (
+        GenerationConfig(eos_token_id=[7, 9]),
+        [9, 11],
+    )
     tokenizer = tokenizer_with(CHATML)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|eom_id|>", "<|end|>", "<|call|>", "<|return|>"]})
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<|eom_id|>", "<|end|>", "<|call|>", "<|return|>"]}
+    )
     tokenizer.add_tokens(["<|im_end|>"])  # a token of texts: no end
-    names = ("[end]", "<|stop|>", "<|eom_id|>", "<|call|>", "<|return|>")  # a message's <|end|> is not the turn's
-    assert end_token_ids(model, tokenizer) == {7, 9, 11, *tokenizer.convert_tokens_to_ids(list(names))}
+    # a message's <|end|> is not the turn's
+    names = ("[end]", "<|stop|>", "<|eom_id|>", "<|call|>", "<|return|>")
+    assert end_token_ids(model, tokenizer) == {
+        7,
+        9,
+        11,
+        *tokenizer.convert_tokens_to_ids(list(names)),
+    }

@@ -20,10 +20,15 @@ TEXT = np.arange(3, 30, dtype=np.int32)
 
 
 class Loads:
-    """Of models in a folder, with a cache of their own. num_examined counts the stock models that were examined."""
+    """Of models in a folder, with a cache of their own. num_examined counts the stock models that
+    were examined."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path):
-        self.model, self.cache, self.num_examined = save_model(folder / "model"), folder / "cache", 0
+        self.model, self.cache, self.num_examined = (
+            save_model(folder / "model"),
+            folder / "cache",
+            0,
+        )
         monkeypatch.setenv("SMARTSPEC_CACHE", str(self.cache))
         monkeypatch.setattr(load, "examine", self._examine)
 
@@ -48,12 +53,14 @@ def logits(loaded: LoadedModel) -> torch.Tensor:
     return ModelRunner(loaded, num_slots=1, max_len=48).forward([Segment(0, 0, TEXT, len(TEXT))])
 
 
-@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}, {"quantization": "int8", "activations": "fp32"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"quantization": "int8"}, {"quantization": "int8", "activations": "fp32"}]
+)
 def test_a_second_load_is_like_the_first_and_examines_nothing(loads: Loads, options: dict):
     first, second = loads(**options), loads(**options)
     assert loads.num_examined == 1 and len(loads.files) == 1
-    for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "windows", "vocab_size", "max_model_len",
-                 "max_model_len_reason", "eos_token_ids", "min_rows", "activations", "weight_bytes"):  # fmt: skip
+    for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "windows", "vocab_size", "max_model_len",  # noqa: E501
+                 "max_model_len_reason", "eos_token_ids", "min_rows", "activations", "weight_bytes"):  # fmt: skip  # noqa: E501
         assert getattr(second, name) == getattr(first, name), name
     assert (second.fused_pass is None) == (first.fused_pass is None)
     assert torch.equal(logits(first), logits(second))
@@ -70,15 +77,21 @@ def test_another_model_in_its_place_is_examined(loads: Loads):
     assert loads.num_examined == 2
 
 
-def test_other_options_and_another_engine_are_examined(loads: Loads, monkeypatch: pytest.MonkeyPatch):
+def test_other_options_and_another_engine_are_examined(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+):
     loads()
     loads(activations="fp32")
-    monkeypatch.setattr("smartspec.engine.models.findings._engine_digest", lambda: "of another source")
+    monkeypatch.setattr(
+        "smartspec.engine.models.findings._engine_digest", lambda: "of another source"
+    )
     loads()
     assert loads.num_examined == 3
 
 
-@pytest.mark.parametrize("spoil", [lambda text: "", lambda text: text[:-9], lambda text: text.replace("4", "8")])
+@pytest.mark.parametrize(
+    "spoil", [lambda text: "", lambda text: text[:-9], lambda text: text.replace("4", "8")]
+)
 def test_damaged_findings_are_made_anew(loads: Loads, caplog, spoil):
     loads()
     (file,) = loads.files

@@ -1,4 +1,5 @@
-"""A pass without transformers' code around the layers against one with it, on tiny random models."""
+"""A pass without transformers' code around the layers against one with it, on tiny random
+models."""
 
 import numpy as np
 import pytest

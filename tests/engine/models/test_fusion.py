@@ -1,4 +1,5 @@
-"""Fused modules and packed linears against the stock modules of transformers, on tiny random models."""
+"""Fused modules and packed linears against the stock modules of transformers, on tiny random
+models."""
 
 import copy
 
@@ -23,9 +24,9 @@ SIZES = {
     "max_position_embeddings": 64,
     "pad_token_id": None,
 }
-# What fuses in each architecture: Qwen2 has biases, Qwen3 norms on query and key, Gemma norms of (1 + weight) and
-# GELU, Phi-3 joined linears and OLMo 2 norms over all heads at once. Phi has other linears and LayerNorm, Cohere turns
-# neighbours in a head.
+# What fuses in each architecture: Qwen2 has biases, Qwen3 norms on query and key, Gemma norms of (1
+# + weight) and GELU, Phi-3 joined linears and OLMo 2 norms over all heads at once. Phi has other
+# linears and LayerNorm, Cohere turns neighbours in a head.
 EXPECTED = {
     "llama": {"attentions": 2, "mlps": 2, "norms": 5},
     "mistral": {"attentions": 2, "mlps": 2, "norms": 5},
@@ -72,7 +73,9 @@ def test_fused_model_decodes_with_a_cache_as_the_stock_one_does():
     fuse(fused)
     token_ids = torch.randint(0, 64, (1, 5))
     expected = model.generate(token_ids, max_new_tokens=20, do_sample=False, eos_token_id=None)
-    assert torch.equal(fused.generate(token_ids, max_new_tokens=20, do_sample=False, eos_token_id=None), expected)
+    assert torch.equal(
+        fused.generate(token_ids, max_new_tokens=20, do_sample=False, eos_token_id=None), expected
+    )
 
 
 def test_coarse_dtypes_fuse_within_their_rounding():
@@ -130,7 +133,8 @@ def test_packed_linear_is_linear(num_rows: int, bias: bool):
     linear = nn.Linear(40, 24, bias=bias).requires_grad_(False)
     packed = PackedLinear(linear.weight, linear.bias)
     x = torch.randn(2, num_rows, 40)
-    torch.testing.assert_close(packed(x), linear(x), rtol=0, atol=4e-5)  # 40 x 2^-23 x sum |products|, below 8
+    # 40 x 2^-23 x sum |products|, below 8
+    torch.testing.assert_close(packed(x), linear(x), rtol=0, atol=4e-5)
 
 
 def test_make_linear_keeps_what_cannot_be_packed():

@@ -1,4 +1,5 @@
-"""Reading GGUF headers: what the gguf package reads, and a clear line for every file that cannot be."""
+"""Reading GGUF headers: what the gguf package reads, and a clear line for every file that cannot
+be."""
 
 import struct
 import tracemalloc
@@ -32,7 +33,9 @@ def test_tensors_are_those_the_gguf_package_reads(path: Path):
             tensor.data_offset,
         )
         assert stored.shape == tuple(reversed(tensor.shape.tolist()))
-        np.testing.assert_array_equal(file.read(tensor.name).reshape(-1), tensor.data.view(np.uint8).reshape(-1))
+        np.testing.assert_array_equal(
+            file.read(tensor.name).reshape(-1), tensor.data.view(np.uint8).reshape(-1)
+        )
 
 
 def changed(path: Path, tmp_path: Path, at: int, content: bytes) -> Path:
@@ -45,14 +48,21 @@ def changed(path: Path, tmp_path: Path, at: int, content: bytes) -> Path:
 def tensor_fields(path: Path, name: str) -> dict[str, int]:
     """Where in the file the numbers of a tensor's description stand."""
     begin = path.read_bytes().index(name.encode()) + len(name)
-    return {"dimensions": begin, "inputs": begin + 4, "outputs": begin + 12, "type": begin + 20, "offset": begin + 24}
+    return {
+        "dimensions": begin,
+        "inputs": begin + 4,
+        "outputs": begin + 12,
+        "type": begin + 20,
+        "offset": begin + 24,
+    }
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
         ("type", struct.pack("<I", 99), "'blk.0.attn_k.weight' is of unknown type 99"),
-        ("type", struct.pack("<I", 4), "'blk.0.attn_k.weight' is of unknown type 4"),  # Q4_2, which is gone
+        # Q4_2, which is gone
+        ("type", struct.pack("<I", 4), "'blk.0.attn_k.weight' is of unknown type 4"),
         ("dimensions", struct.pack("<I", 0), "has 0 dimensions"),
         ("dimensions", struct.pack("<I", 1 << 30), f"has {1 << 30} dimensions"),
         ("inputs", struct.pack("<Q", 250), "does not consist of Q4_1 blocks of 32"),
@@ -63,9 +73,13 @@ def tensor_fields(path: Path, name: str) -> dict[str, int]:
         ("offset", struct.pack("<Q", 1 << 62), "cut short"),
     ],
 )
-def test_a_wrong_description_of_a_tensor(path: Path, tmp_path: Path, field: str, value: bytes, message: str):
+def test_a_wrong_description_of_a_tensor(
+    path: Path, tmp_path: Path, field: str, value: bytes, message: str
+):
     damaged = changed(path, tmp_path, tensor_fields(path, "blk.0.attn_k.weight")[field], value)
-    with pytest.raises(OSError, match=rf"damaged\.gguf is damaged or no GGUF file .*{message}.*download or convert"):
+    with pytest.raises(
+        OSError, match=rf"damaged\.gguf is damaged or no GGUF file .*{message}.*download or convert"
+    ):
         open_gguf(damaged)
 
 
@@ -73,8 +87,14 @@ def test_a_wrong_description_of_a_tensor(path: Path, tmp_path: Path, field: str,
     ("key", "message"),
     [
         ("llama.block_count", "is of 1073741826 layers and holds 20 tensors"),
-        ("llama.embedding_length", "embedding_length is 1073742080, its tensors have no dimension above 512"),
-        ("llama.attention.head_count", "head_count is 1073741832, its tensors have no dimension above 512"),
+        (
+            "llama.embedding_length",
+            "embedding_length is 1073742080, its tensors have no dimension above 512",
+        ),
+        (
+            "llama.attention.head_count",
+            "head_count is 1073741832, its tensors have no dimension above 512",
+        ),
     ],
 )
 def test_a_size_that_no_tensor_has(path: Path, tmp_path: Path, key: str, message: str):
@@ -93,7 +113,10 @@ def test_a_size_that_no_tensor_has(path: Path, tmp_path: Path, key: str, message
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "its version is 1, known are 2 and 3"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "cut short"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 62), "cut short"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 77), "'k' is of unknown type 77"),
+        (
+            b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 77),
+            "'k' is of unknown type 77",
+        ),
     ],
 )
 def test_a_header_that_is_none(tmp_path: Path, content: bytes, message: str):
@@ -115,7 +138,9 @@ def test_a_file_that_was_cut_short(path: Path, tmp_path: Path):
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_damage_to_a_header_is_an_error_of_one_line_or_none(path: Path, tmp_path: Path, data: st.DataObject):
+def test_any_damage_to_a_header_is_an_error_of_one_line_or_none(
+    path: Path, tmp_path: Path, data: st.DataObject
+):
     """Never another exception, never a tensor that is not in the file."""
     size = len(open_gguf(path).header)
     at, content = data.draw(st.integers(0, size - 1)), data.draw(st.binary(min_size=1, max_size=16))
@@ -129,8 +154,11 @@ def test_any_damage_to_a_header_is_an_error_of_one_line_or_none(path: Path, tmp_
         assert file.read(name).nbytes == tensor.num_bytes
 
 
-def test_flipped_bits_in_a_header_give_an_error_of_one_line_or_the_bytes_of_the_file(path: Path, tmp_path: Path):
-    """Half of the flips are in what is said of tensors. Nothing larger than the file is ever in memory beside it."""
+def test_flipped_bits_in_a_header_give_an_error_of_one_line_or_the_bytes_of_the_file(
+    path: Path, tmp_path: Path
+):
+    """Half of the flips are in what is said of tensors. Nothing larger than the file is ever in
+    memory beside it."""
     intact, content = open_gguf(path), path.read_bytes()
     size, first_tensor = len(intact.header), content.index(b"token_embd.weight") - 8
     damaged, random = tmp_path / "damaged.gguf", np.random.default_rng(0)
@@ -140,7 +168,9 @@ def test_flipped_bits_in_a_header_give_an_error_of_one_line_or_the_bytes_of_the_
     for number in range(2000):
         header = bytearray(intact.header)
         for _ in range(random.integers(1, 4)):
-            header[random.integers(first_tensor if number % 2 else 0, size)] ^= 1 << random.integers(8)
+            header[random.integers(first_tensor if number % 2 else 0, size)] ^= (
+                1 << random.integers(8)
+            )
         with damaged.open("r+b") as file:
             file.write(header)
         try:
@@ -151,7 +181,10 @@ def test_flipped_bits_in_a_header_give_an_error_of_one_line_or_the_bytes_of_the_
             continue
         num_intact += opened.tensors == intact.tensors
         for name, tensor in opened.tensors.items():
-            assert opened.read(name).tobytes() == content[tensor.offset : tensor.offset + tensor.num_bytes]
+            assert (
+                opened.read(name).tobytes()
+                == content[tensor.offset : tensor.offset + tensor.num_bytes]
+            )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * len(content)

@@ -1,4 +1,5 @@
-"""What a GGUF file says of its model is applied, or the file is refused by the name of the key or tensor.
+"""What a GGUF file says of its model is applied, or the file is refused by the name of the key or
+tensor.
 
 Against llama.cpp itself: test_gguf_llama_cpp.py, in `make test-files`.
 """
@@ -38,7 +39,12 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 777.0, "factor": 4.0}
-YARN = {"rope_type": "yarn", "rope_theta": 777.0, "factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 777.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 777.0,
@@ -51,12 +57,16 @@ LONGROPE = {
 
 def rotary(parameters: dict) -> LlamaRotaryEmbedding:
     """transformers' own module."""
-    return LlamaRotaryEmbedding(LlamaConfig(head_dim=HEAD, max_position_embeddings=CONTEXT, rope_parameters=parameters))
+    return LlamaRotaryEmbedding(
+        LlamaConfig(head_dim=HEAD, max_position_embeddings=CONTEXT, rope_parameters=parameters)
+    )
 
 
 def frequency_factors(parameters: dict) -> np.ndarray:
     """What llama.cpp's converter writes as rope_freqs.weight."""
-    return (rotary({"rope_type": "default", "rope_theta": 777.0}).inv_freq / rotary(parameters).inv_freq).numpy()
+    return (
+        rotary({"rope_type": "default", "rope_theta": 777.0}).inv_freq / rotary(parameters).inv_freq
+    ).numpy()
 
 
 def spec_of(parameters: dict) -> GGUFSpec:
@@ -72,22 +82,33 @@ def spec_of(parameters: dict) -> GGUFSpec:
     else:
         keys["rope.scaling.factor"] = parameters["factor"]
     if "original_max_position_embeddings" in parameters:
-        keys["rope.scaling.original_context_length"] = parameters["original_max_position_embeddings"]
+        keys["rope.scaling.original_context_length"] = parameters[
+            "original_max_position_embeddings"
+        ]
     return spec.with_keys(keys)
 
 
 @pytest.mark.parametrize("length", [60, 200], ids=["short", "long"])
-@pytest.mark.parametrize("parameters", [LLAMA3, LINEAR, YARN, LONGROPE], ids=lambda parameters: parameters["rope_type"])
-def test_positions_are_those_of_transformers_own_module(parameters: dict, length: int, tmp_path: Path):
+@pytest.mark.parametrize(
+    "parameters", [LLAMA3, LINEAR, YARN, LONGROPE], ids=lambda parameters: parameters["rope_type"]
+)
+def test_positions_are_those_of_transformers_own_module(
+    parameters: dict, length: int, tmp_path: Path
+):
     file = open_gguf(write_gguf(tmp_path / "model.gguf", spec_of(parameters)))
     ours = LlamaRotaryEmbedding(make_config(config_values(file)[0]))
     hidden, positions = torch.zeros(1, 1, 1), torch.arange(length)[None]
-    for found, expected in zip(ours(hidden, positions), rotary(parameters)(hidden, positions), strict=True):
+    for found, expected in zip(
+        ours(hidden, positions), rotary(parameters)(hidden, positions), strict=True
+    ):
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
 
 
-def test_a_served_model_computes_by_the_factors_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Through the fused pass and its table of positions; expected is transformers' llama3 on the same weights."""
+def test_a_served_model_computes_by_the_factors_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Through the fused pass and its table of positions; expected is transformers' llama3 on the
+    same weights."""
     need_kernels(LIBRARY)
     parameters = LLAMA3 | {"rope_theta": 10000.0, "original_max_position_embeddings": 16}
     config = LlamaConfig(**CONFIG.to_dict() | {"rope_parameters": parameters})
@@ -95,7 +116,9 @@ def test_a_served_model_computes_by_the_factors_of_its_file(tmp_path: Path, monk
     plain = LlamaRotaryEmbedding(CONFIG).inv_freq
     factors = (plain / expected.model.rotary_emb.inv_freq).numpy()
     path = write_llama(tmp_path / "model.gguf", {}, tensors={"rope_freqs.weight": factors})
-    weights = load_gguf_checkpoint(path, return_tensors=True, model_to_load=expected, torch_dtype=torch.float32)
+    weights = load_gguf_checkpoint(
+        path, return_tensors=True, model_to_load=expected, torch_dtype=torch.float32
+    )
     expected.load_state_dict(weights["tensors"], strict=False)
     expected.tie_weights()
 
@@ -141,7 +164,8 @@ UNAPPLIED: dict[str, Value] = {
 def test_what_cannot_be_applied_is_refused_by_its_name(key: str, tmp_path: Path):
     path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]().with_keys({key: UNAPPLIED[key]}))
     with pytest.raises(
-        UnsupportedModelError, match=rf"model\.gguf is not served: its key llama\.{key} = .*use another"
+        UnsupportedModelError,
+        match=rf"model\.gguf is not served: its key llama\.{key} = .*use another",
     ):
         config_values(open_gguf(path))
     with pytest.raises(UnsupportedModelError, match=key):
@@ -153,13 +177,19 @@ def test_a_key_of_another_kind(value: Value, tmp_path: Path):
     path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]())
     file = open_gguf(path)
     file.scalars["llama.attention.head_count"] = value
-    with pytest.raises(UnsupportedModelError, match=r"llama\.attention\.head_count = .* cannot be applied"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"llama\.attention\.head_count = .* cannot be applied"
+    ):
         config_values(file)
 
 
 def test_a_key_that_is_missing_is_named(tmp_path: Path):
-    path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]().having(attention__layer_norm_rms_epsilon=None))
-    with pytest.raises(UnsupportedModelError, match=r"no key llama\.attention\.layer_norm_rms_epsilon"):
+    path = write_gguf(
+        tmp_path / "model.gguf", SPECS["llama"]().having(attention__layer_norm_rms_epsilon=None)
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=r"no key llama\.attention\.layer_norm_rms_epsilon"
+    ):
         config_values(open_gguf(path))
 
 
@@ -179,18 +209,30 @@ def test_keys_that_change_nothing(tmp_path: Path):
     }
     spec = SPECS["llama"]()
     plain, _ = config_values(open_gguf(write_gguf(tmp_path / "plain.gguf", spec)))
-    found, _ = config_values(open_gguf(write_gguf(tmp_path / "model.gguf", spec.with_keys(harmless))))
+    found, _ = config_values(
+        open_gguf(write_gguf(tmp_path / "model.gguf", spec.with_keys(harmless)))
+    )
     assert found == plain
 
 
 def test_an_adapter_is_no_model(tmp_path: Path):
-    path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]().with_keys({"general.type": "adapter"}))
-    with pytest.raises(UnsupportedModelError, match=r"its key general\.type is 'adapter', known is 'model'"):
+    path = write_gguf(
+        tmp_path / "model.gguf", SPECS["llama"]().with_keys({"general.type": "adapter"})
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=r"its key general\.type is 'adapter', known is 'model'"
+    ):
         config_values(open_gguf(path))
 
 
 @pytest.mark.parametrize(
-    "name", ["blk.0.attn_q.scale", "blk.1.attn_qkv.weight", "rope_factors_long.weight", "blk.2.attn_q.weight"]
+    "name",
+    [
+        "blk.0.attn_q.scale",
+        "blk.1.attn_qkv.weight",
+        "rope_factors_long.weight",
+        "blk.2.attn_q.weight",
+    ],
 )
 def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, tmp_path: Path):
     path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]().plus({name: (12,)}))
@@ -223,12 +265,17 @@ def test_every_architecture_reads_with_every_key_applied(architecture: str, tmp_
 
 def test_architectures_that_transformers_reads_and_we_do_not_are_refused_by_name(tmp_path: Path):
     assert set(SPECS) == set(ARCHITECTURES)
-    for architecture in {name.replace("_", "-") for name in GGUF_CONFIG_MAPPING} - {"general", "tokenizer"}:
+    for architecture in {name.replace("_", "-") for name in GGUF_CONFIG_MAPPING} - {
+        "general",
+        "tokenizer",
+    }:
         if architecture.replace("-", "") in {name.replace("-", "") for name in SPECS}:
             continue
         spec = SPECS["llama"]()
         path = write_gguf(tmp_path / "model.gguf", GGUFSpec(architecture, spec.shapes, spec.keys))
-        with pytest.raises(UnsupportedModelError, match=f"architecture is '{architecture}'.*gemma3, gpt2, llama"):
+        with pytest.raises(
+            UnsupportedModelError, match=f"architecture is '{architecture}'.*gemma3, gpt2, llama"
+        ):
             load_model(str(path), device="cpu")
 
 
@@ -243,7 +290,9 @@ def test_a_configuration_made_by_other_code_or_of_other_factors_is_not_taken(
 ):
     """The header of a file says nothing of the numbers in its tensors."""
     monkeypatch.setenv("SMARTSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(gguf_text, "_write", lambda path, values, folder: (folder / "config.json").write_text("{}"))
+    monkeypatch.setattr(
+        gguf_text, "_write", lambda path, values, folder: (folder / "config.json").write_text("{}")
+    )
     folders = []
     for number in (1.0, 2.0):
         spec = SPECS["llama"]().with_tensors(rope_freqs=np.full(HEAD // 2, number))
@@ -253,7 +302,8 @@ def test_a_configuration_made_by_other_code_or_of_other_factors_is_not_taken(
     assert len(open_gguf(tmp_path / "model.gguf").header) == len(file.header)
     code = gguf_text._code()
     assert all(
-        (Path(gguf_text.__file__).parent / name).read_bytes() in code for name in ("gguf_keys.py", "gguf_rope.py")
+        (Path(gguf_text.__file__).parent / name).read_bytes() in code
+        for name in ("gguf_keys.py", "gguf_rope.py")
     )
     monkeypatch.setattr(gguf_text, "_code", lambda: code + b"\n")
     folders.append(configuration_folder(file, config_values(file)[0]))

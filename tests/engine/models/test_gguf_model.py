@@ -1,4 +1,5 @@
-"""Models on a GGUF file's blocks compute exactly what transformers computes on the dequantised weights."""
+"""Models on a GGUF file's blocks compute exactly what transformers computes on the dequantised
+weights."""
 
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from smartspec.engine.models.fusion import fuse
 from smartspec.engine.models.gguf_file import open_gguf
 from smartspec.engine.models.gguf_model import read_gguf_model
 from smartspec.engine.models.load import load_model
-from smartspec.engine.models.quantized import PanelWeight, block_types, lay_out_by_panels, unpacked, weight_bytes
+from smartspec.engine.models.quantized import (
+    PanelWeight,
+    block_types,
+    lay_out_by_panels,
+    unpacked,
+    weight_bytes,
+)
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
 MIXED = {
@@ -37,7 +44,9 @@ def kernels():
 
 def dequantized(path: Path) -> LlamaForCausalLM:
     model = LlamaForCausalLM(CONFIG)
-    weights = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=torch.float32)["tensors"]
+    weights = load_gguf_checkpoint(
+        path, return_tensors=True, model_to_load=model, torch_dtype=torch.float32
+    )["tensors"]
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}
     model.tie_weights()
@@ -53,11 +62,17 @@ def test_logits_are_those_of_the_dequantised_model(tmp_path: Path, types: dict[s
         model = read_gguf_model(open_gguf(path), CONFIG, "sdpa")
         with unpacked(model):
             torch.testing.assert_close(model(token_ids).logits, expected, rtol=0, atol=0)
-        assert fuse(model)["mlps"] == CONFIG.num_hidden_layers, "layers whose blocks differ in type are joined too"
+        assert fuse(model)["mlps"] == CONFIG.num_hidden_layers, (
+            "layers whose blocks differ in type are joined too"
+        )
         spread = expected.std()
-        torch.testing.assert_close(model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4
+        )
         lay_out_by_panels(model)
-        torch.testing.assert_close(model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4
+        )
 
 
 def test_the_memory_is_that_of_the_file(tmp_path: Path):
@@ -78,13 +93,18 @@ def test_weights_in_fp32_are_linears_as_ever(tmp_path: Path):
             torch.testing.assert_close(model(token_ids).logits, expected, rtol=0, atol=0)
         fuse(model)
         spread = expected.std()
-        torch.testing.assert_close(model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            model(token_ids).logits / spread, expected / spread, rtol=0, atol=1e-4
+        )
 
 
 def test_a_file_without_all_weights(tmp_path: Path):
     file = open_gguf(write_llama(tmp_path / "model.gguf", {}))
     del file.tensors["blk.1.ffn_up.weight"]
-    with pytest.raises(UnsupportedModelError, match=r"it lacks 1 weights, 'model.layers.1.mlp.up_proj.weight' among"):
+    with pytest.raises(
+        UnsupportedModelError,
+        match=r"it lacks 1 weights, 'model.layers.1.mlp.up_proj.weight' among",
+    ):
         read_gguf_model(file, CONFIG, "sdpa")
 
 
@@ -106,7 +126,9 @@ def test_laid_out_by_panels_a_shared_weight_stays_one_and_the_memory_the_same(tm
     assert head.parts[0] is embedding.quantized and weight_bytes(model) == before
 
 
-def test_a_file_is_served_in_blocks_or_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+def test_a_file_is_served_in_blocks_or_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+):
     path = write_llama(tmp_path / "model.gguf", MIXED)
     CONFIG.save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
@@ -122,8 +144,13 @@ def test_a_file_is_served_in_blocks_or_unpacked(tmp_path: Path, monkeypatch: pyt
         expected, in_blocks = logits()
         assert in_blocks and not caplog.text
         monkeypatch.setattr(gguf_model, "ROWWISE", ())
-        for options, reason in ({"quantization": "none"}, ""), ({}, "transformers rearranges those of 'llama' models"):
+        for options, reason in (
+            ({"quantization": "none"}, ""),
+            ({}, "transformers rearranges those of 'llama' models"),
+        ):
             unpacked_logits, in_blocks = logits(**options)
             assert not in_blocks and reason in caplog.text
             spread = expected.std()
-            torch.testing.assert_close(unpacked_logits / spread, expected / spread, rtol=0, atol=1e-4)
+            torch.testing.assert_close(
+                unpacked_logits / spread, expected / spread, rtol=0, atol=1e-4
+            )

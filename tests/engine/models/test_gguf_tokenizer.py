@@ -1,4 +1,5 @@
-"""Tokenizers of GGUF files: the tokens are those that llama.cpp was seen to give, and what a file says of them holds.
+"""Tokenizers of GGUF files: the tokens are those that llama.cpp was seen to give, and what a file
+says of them holds.
 
 The comparison itself, for more lines and kinds: `test_gguf_tokenizer_llama_cpp.py`.
 """
@@ -23,11 +24,30 @@ from smartspec.engine.models.gguf_vocabulary import Vocabulary, read_vocabulary,
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
-TINY = Described("gpt2", (*BYTES, "ab"), (int(TokenType.NORMAL),) * 257, ("a b",)).having(pre="smollm")
-PIECES = ("<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b", "ab", "\u2581a")
-KINDS = (TokenType.UNKNOWN, *[TokenType.CONTROL] * 2, *[TokenType.BYTE] * 256, *[TokenType.NORMAL] * 5)
+TINY = Described("gpt2", (*BYTES, "ab"), (int(TokenType.NORMAL),) * 257, ("a b",)).having(
+    pre="smollm"
+)
+PIECES = (
+    "<unk>",
+    "<s>",
+    "</s>",
+    *(f"<0x{byte:02X}>" for byte in range(256)),
+    "\u2581",
+    "a",
+    "b",
+    "ab",
+    "\u2581a",
+)
+KINDS = (
+    TokenType.UNKNOWN,
+    *[TokenType.CONTROL] * 2,
+    *[TokenType.BYTE] * 256,
+    *[TokenType.NORMAL] * 5,
+)
 SPM = Described("llama", PIECES, tuple(map(int, KINDS)), scores=(*[0.0] * 262, -2.0, -1.0))
-TEMPLATE = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+)
 
 
 def read(path: Path, described: Described, **options: str) -> PreTrainedTokenizerFast:
@@ -51,7 +71,9 @@ def test_every_split_gives_llama_cpps_tokens(tmp_path: Path):
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     expected = record["digests"]
     assert expected.keys() == {name for name, split in SPLITS.items() if split.is_byte_level}
-    vocabulary = read_vocabulary(write(tmp_path / "tiny.gguf", recorded_vocabulary(record).having(pre="gpt-2")))
+    vocabulary = read_vocabulary(
+        write(tmp_path / "tiny.gguf", recorded_vocabulary(record).having(pre="gpt-2"))
+    )
     found: dict = {}
     for name in expected:
         split = SPLITS[name]
@@ -60,7 +82,9 @@ def test_every_split_gives_llama_cpps_tokens(tmp_path: Path):
             encodings = backend.encode_batch(list(LINES), add_special_tokens=False)
             found[split] = digest(encoding.ids for encoding in encodings)
         assert found[split] == expected[name], name
-    assert len(set(expected.values())) == len({split.patterns for split in found}), "lines that show every split"
+    assert len(set(expected.values())) == len({split.patterns for split in found}), (
+        "lines that show every split"
+    )
 
 
 @pytest.mark.parametrize("pre", ["starcoder2", "nobody's", "whitespace"])
@@ -74,7 +98,9 @@ def test_a_split_that_is_not_known_is_refused_by_its_name(tmp_path: Path, pre: s
 
 @pytest.mark.parametrize("model", ["bert", "t5", "rwkv", "plamo2", "hybriddna", "no_vocab"])
 def test_a_kind_of_tokenizer_that_we_do_not_have_is_refused_by_its_name(tmp_path: Path, model: str):
-    with pytest.raises(UnsupportedModelError, match=f"tokenizer.ggml.model is '{model}'.*use another file"):
+    with pytest.raises(
+        UnsupportedModelError, match=f"tokenizer.ggml.model is '{model}'.*use another file"
+    ):
         read(tmp_path, replace(TINY, model=model))
 
 
@@ -117,7 +143,9 @@ def test_a_file_without_a_split_says_so(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_special_tokens_keep_their_ids_and_their_text(tmp_path: Path):
     """DeepSeek's have letters that are in no byte's alphabet."""
-    described = TINY.plus(["<｜User｜>"], TokenType.CONTROL).plus(["<think>", "  "], TokenType.USER_DEFINED)
+    described = TINY.plus(["<｜User｜>"], TokenType.CONTROL).plus(
+        ["<think>", "  "], TokenType.USER_DEFINED
+    )
     tokenizer = read(tmp_path, described)
     text = "<｜User｜>ab  <think>"
     ids = tokenizer(text)["input_ids"]
@@ -132,7 +160,9 @@ def test_a_letter_named_as_padding_stays_a_letter(tmp_path: Path):
 
 
 def test_ids_that_are_none_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    path = write(tmp_path / "tiny.gguf", TINY.having(padding_token_id=999, eot_token_id=998, eos_token_id=5))
+    path = write(
+        tmp_path / "tiny.gguf", TINY.having(padding_token_id=999, eot_token_id=998, eos_token_id=5)
+    )
     vocabulary = read_vocabulary(path)
     assert (vocabulary.padding, vocabulary.ends) == (None, {5})
     assert "padding_token_id 999" in caplog.text and "eot_token_id 998" in caplog.text
@@ -146,16 +176,22 @@ def test_sentencepiece_merges_by_scores_and_falls_back_to_bytes(tmp_path: Path):
     assert tokens("ab a") == ["<s>", "\u2581a", "b", "\u2581a"], "the better score merges first"
     assert tokens("é", add_bos_token=False) == ["\u2581", "<0xC3>", "<0xA9>"]
     assert tokens("ab", add_space_prefix=False, add_eos_token=True) == ["<s>", "ab", "</s>"]
-    assert tokens("a</s>a") == ["<s>", "\u2581a", "</s>", "\u2581a"], "after a special token a text begins anew"
+    assert tokens("a</s>a") == ["<s>", "\u2581a", "</s>", "\u2581a"], (
+        "after a special token a text begins anew"
+    )
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, "{{ bos_token }}" + TEMPLATE])
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_a_conversation_has_one_bos(tmp_path: Path, template: str, adds_bos: bool):
-    described = TINY.plus(["[bos]", "<|end|>"], TokenType.CONTROL).having(bos_token_id=257, add_bos_token=adds_bos)
+    described = TINY.plus(["[bos]", "<|end|>"], TokenType.CONTROL).having(
+        bos_token_id=257, add_bos_token=adds_bos
+    )
     tokenizer = read(tmp_path, described, template=template)
     talk = tokenizer.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False)
-    assert talk.count("[bos]") == int(adds_bos or template != TEMPLATE) and talk.endswith("<|user|>ab<|end|>")
+    assert talk.count("[bos]") == int(adds_bos or template != TEMPLATE) and talk.endswith(
+        "<|user|>ab<|end|>"
+    )
     assert tokenizer("ab")["input_ids"] == ([257, 256] if adds_bos else [256])
 
 
@@ -179,9 +215,14 @@ def test_what_is_kept_in_a_folder_is_the_same_tokenizer(tmp_path: Path):
     made = read(tmp_path, described, template=TEMPLATE, name="Phi-3")
     made.save_pretrained(tmp_path / "kept")
     kept = PreTrainedTokenizerFast.from_pretrained(tmp_path / "kept")
-    assert json.loads(kept.backend_tokenizer.to_str()) == json.loads(made.backend_tokenizer.to_str())
+    assert json.loads(kept.backend_tokenizer.to_str()) == json.loads(
+        made.backend_tokenizer.to_str()
+    )
     text = "<s> ab<|end|>  a"
-    assert kept(text)["input_ids"] == made(text)["input_ids"] and kept.chat_template == made.chat_template
+    assert (
+        kept(text)["input_ids"] == made(text)["input_ids"]
+        and kept.chat_template == made.chat_template
+    )
 
 
 def test_what_other_code_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

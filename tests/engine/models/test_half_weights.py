@@ -1,4 +1,5 @@
-"""Checkpoints in bfloat16 and float16: their weights stay 16 bits wide, and outputs are those of fp32 on them."""
+"""Checkpoints in bfloat16 and float16: their weights stay 16 bits wide, and outputs are those of
+fp32 on them."""
 
 from pathlib import Path
 
@@ -35,15 +36,24 @@ def save_in(folder: Path, dtype: torch.dtype, model_type: str = "llama", **chang
 
 def logits_of_transformers(folder: Path) -> torch.Tensor:
     """In fp32, on the weights as they are stored: [len(TEXT), vocabulary]."""
-    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    stock = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     with torch.inference_mode():
         return stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0]
 
 
 def logits_of_ours(folder: Path, **options: str) -> torch.Tensor:
-    runner = ModelRunner(load_model(str(folder), device="cpu", **options), num_slots=1, max_len=len(TEXT))
+    runner = ModelRunner(
+        load_model(str(folder), device="cpu", **options), num_slots=1, max_len=len(TEXT)
+    )
     first, last = TEXT[:41], TEXT[41:]
-    return torch.cat([runner.forward([Segment(0, 0, first, 41)]), runner.forward([Segment(0, 41, last, len(last))])])
+    return torch.cat(
+        [
+            runner.forward([Segment(0, 0, first, 41)]),
+            runner.forward([Segment(0, 41, last, len(last))]),
+        ]
+    )
 
 
 # gemma3_text: its embedding multiplies with a buffer made in the model's dtype.
@@ -61,20 +71,26 @@ def test_weights_stay_as_they_are_and_everything_else_is_fp32(
     head, embedding = loaded.model.lm_head.parts[0], loaded.model.model.embed_tokens.quantized
     assert (head.blocks.data_ptr() == embedding.blocks.data_ptr()) == tied
     expected = logits_of_transformers(folder)
-    torch.testing.assert_close(logits_of_ours(folder), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(
+        logits_of_ours(folder), expected, rtol=0, atol=1e-5 * float(expected.abs().max())
+    )
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "gpt2", "mixtral"])
 def test_what_is_no_plain_module_computes_in_fp32(tmp_path: Path, model_type: str):
     folder = save_in(tmp_path, torch.bfloat16, model_type, num_local_experts=4)
     expected = logits_of_transformers(folder)
-    torch.testing.assert_close(logits_of_ours(folder), expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+    torch.testing.assert_close(
+        logits_of_ours(folder), expected, rtol=0, atol=1e-4 * float(expected.abs().max())
+    )
 
 
 def test_odd_widths_stay_in_rows(tmp_path: Path):
     folder = save_in(tmp_path, torch.bfloat16, intermediate_size=51)
     expected = logits_of_transformers(folder)
-    torch.testing.assert_close(logits_of_ours(folder), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(
+        logits_of_ours(folder), expected, rtol=0, atol=1e-5 * float(expected.abs().max())
+    )
 
 
 def test_a_dtype_by_name_rounds_weights_or_widens_them(tmp_path: Path):
@@ -89,18 +105,28 @@ def test_a_dtype_by_name_rounds_weights_or_widens_them(tmp_path: Path):
 def test_bfloat16_by_name_rounds_inputs_where_the_processor_multiplies_it(tmp_path: Path):
     folder = save_in(tmp_path, torch.bfloat16)
     loaded = load_model(str(folder), device="cpu", dtype="bfloat16")
-    assert (loaded.activations == "bfloat16") == quantized_linear.can_round(GGMLQuantizationType.BF16, 64)
+    assert (loaded.activations == "bfloat16") == quantized_linear.can_round(
+        GGMLQuantizationType.BF16, 64
+    )
     assert all(isinstance(layer, FusedDecoderLayer) for layer in loaded.model.model.layers)
     expected, ours = logits_of_transformers(folder), logits_of_ours(folder, dtype="bfloat16")
-    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.bfloat16).eval()
+    stock = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.bfloat16
+    ).eval()
     with torch.inference_mode():
         coarse = stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0].float()
-    assert (ours - expected).norm() < (coarse - expected).norm(), "nearer to fp32 than transformers in bfloat16"
+    assert (ours - expected).norm() < (coarse - expected).norm(), (
+        "nearer to fp32 than transformers in bfloat16"
+    )
 
 
-def test_without_kernels_everything_is_of_the_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_kernels_everything_is_of_the_dtype(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder = save_in(tmp_path, torch.bfloat16)
-    monkeypatch.setattr(native, "load_kernels", lambda name: native.Kernels(None, "this machine has none"))
+    monkeypatch.setattr(
+        native, "load_kernels", lambda name: native.Kernels(None, "this machine has none")
+    )
     loaded = load_model(str(folder), dtype="bfloat16", device="cpu")
     assert loaded.dtype is torch.bfloat16
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}

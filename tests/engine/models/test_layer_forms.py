@@ -1,4 +1,5 @@
-"""Layers of every form that has a kernel, as whole passes against transformers' own modules, on tiny random models."""
+"""Layers of every form that has a kernel, as whole passes against transformers' own modules, on
+tiny random models."""
 
 import copy
 
@@ -37,8 +38,12 @@ def test_a_whole_pass_is_transformers_own(form: str):
     runner = runner_of(*fused(stock))
     stock.set_attn_implementation("eager")
     with torch.inference_mode():
-        expected = stock(input_ids=torch.from_numpy(TEXT.astype(np.int64))[None], use_cache=False).logits[0]
-    torch.testing.assert_close(runner.forward([Segment(1, 0, TEXT, len(TEXT))]), expected, rtol=1e-4, atol=1e-4)
+        expected = stock(
+            input_ids=torch.from_numpy(TEXT.astype(np.int64))[None], use_cache=False
+        ).logits[0]
+    torch.testing.assert_close(
+        runner.forward([Segment(1, 0, TEXT, len(TEXT))]), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -48,6 +53,8 @@ def test_chunks_drafts_and_trees_are_what_its_modules_compute(form: str):
     model, whole = fused(stock)
     actual, expected = runner_of(model, whole, taps=(1, 2)), runner_of(prepare(stock), taps=(1, 2))
     for segments in random_passes():
-        torch.testing.assert_close(actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-4
+        )
         for found, wanted in zip(actual.features, expected.features, strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

@@ -24,7 +24,8 @@ from smartspec.engine.runtime.config import EngineConfig
 
 TEXT = np.random.default_rng(0).integers(3, 32, 40).astype(np.int32)
 FULL, SLIDING = "full_attention", "sliding_attention"
-# Weights as large as a trained model's: with transformers' own, attention hardly shows in the logits.
+# Weights as large as a trained model's: with transformers' own, attention hardly shows in the
+# logits.
 LARGE = {"initializer_range": 0.3}
 EXPERTS = {
     "num_experts": 4,
@@ -53,14 +54,19 @@ def quick_start(monkeypatch: pytest.MonkeyPatch):
 
 
 def largest_error(folder: Path, loaded: LoadedModel) -> float:
-    """Of the logits of TEXT, in chunks beside another request and with wrong drafts rolled back, over the largest."""
-    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    """Of the logits of TEXT, in chunks beside another request and with wrong drafts rolled back,
+    over the largest."""
+    stock = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     with torch.inference_mode():
         expected = stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0]
     runner = ModelRunner(loaded, num_slots=2, max_len=48)
     other = TEXT[::-1].copy()
     first = runner.forward([Segment(1, 0, TEXT[:23], 23)])
-    wrong = runner.forward([Segment(1, 23, np.concatenate([TEXT[23:24], other[:4]]), 5), Segment(0, 0, other, 1)])
+    wrong = runner.forward(
+        [Segment(1, 23, np.concatenate([TEXT[23:24], other[:4]]), 5), Segment(0, 0, other, 1)]
+    )
     last = runner.forward([Segment(0, 40, TEXT[:1], 1), Segment(1, 24, TEXT[24:], 16)])
     logits = torch.cat([first, wrong[:1], last[1:]])
     return float((logits - expected).abs().max() / expected.abs().max())
@@ -85,7 +91,9 @@ def test_partial_rotary_embeddings_are_fused_as_such(tmp_path: Path):
     save_model(tmp_path, "glm4_moe", **EXPERTS, **LARGE, first_k_dense_replace=1)
     loaded = load_model(str(tmp_path), device="cpu")
     attentions = [module for module in loaded.model.modules() if isinstance(module, FusedAttention)]
-    assert [attention.rotary_width for attention in attentions] == [4, 4, 4] and kinds(loaded)[1] > 0
+    assert [attention.rotary_width for attention in attentions] == [4, 4, 4] and kinds(loaded)[
+        1
+    ] > 0
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
@@ -94,23 +102,34 @@ def test_partial_rotary_embeddings_are_fused_as_such(tmp_path: Path):
     [
         ("mistral", {}, (9, 9, 9)),
         ("phimoe", {}, (9, 9, 9)),
-        ("qwen2_moe", {"use_sliding_window": True, "layer_types": [FULL, SLIDING, SLIDING]}, (None, 9, 9)),
-        ("olmoe", {}, (None, None, None)),  # hands its attention an option sliding_window that its mask has not
+        (
+            "qwen2_moe",
+            {"use_sliding_window": True, "layer_types": [FULL, SLIDING, SLIDING]},
+            (None, 9, 9),
+        ),
+        # hands its attention an option sliding_window that its mask has not
+        ("olmoe", {}, (None, None, None)),
         ("gemma3_text", {"layer_types": [SLIDING, FULL, SLIDING]}, (9, None, 9)),
     ],
 )
-def test_windows_are_those_of_the_masks(tmp_path: Path, model_type: str, changes: dict, windows: tuple):
+def test_windows_are_those_of_the_masks(
+    tmp_path: Path, model_type: str, changes: dict, windows: tuple
+):
     save_model(tmp_path, model_type, **EXPERTS, **LARGE, sliding_window=9, **changes)
     loaded = load_model(str(tmp_path), device="cpu")
     assert loaded.windows == windows
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
-def test_the_check_is_longer_than_the_window_and_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_check_is_longer_than_the_window_and_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     save_model(tmp_path, "mistral", **LARGE, sliding_window=64)
     references = []
     original = load_check._ragged_error
-    monkeypatch.setattr(load_check, "_ragged_error", lambda *args: references.append(args[1]) or original(*args))
+    monkeypatch.setattr(
+        load_check, "_ragged_error", lambda *args: references.append(args[1]) or original(*args)
+    )
     loaded = load_model(str(tmp_path), device="cpu")
     assert references[0].windows == (load_check.SMALL_WINDOW,) * 3
     assert len(references[0].texts[0]) > 2 * load_check.SMALL_WINDOW
@@ -123,19 +142,27 @@ def longrope(tmp_path: Path) -> Path:
     return save_model(tmp_path, "phi3", **LARGE, **changes, rope_parameters=LONGROPE)
 
 
-def test_rotary_factors_that_switch_limit_the_length(longrope: Path, caplog: pytest.LogCaptureFixture):
+def test_rotary_factors_that_switch_limit_the_length(
+    longrope: Path, caplog: pytest.LogCaptureFixture
+):
     with caplog.at_level(logging.WARNING):
         loaded = load_model(str(longrope), device="cpu")
     assert loaded.max_model_len == 48
-    assert "served up to 48 tokens, the positions beyond which one request would change" in caplog.text
+    assert (
+        "served up to 48 tokens, the positions beyond which one request would change" in caplog.text
+    )
     assert largest_error(longrope, loaded) < 1e-4
-    with pytest.raises(ValueError, match=r"max_len 49 exceeds 48, the positions beyond .* rotary factors .*lower"):
+    with pytest.raises(
+        ValueError, match=r"max_len 49 exceeds 48, the positions beyond .* rotary factors .*lower"
+    ):
         ModelRunner(loaded, num_slots=1, max_len=49)
 
 
 def test_a_longer_max_model_len_is_refused_with_the_reason(longrope: Path):
     config = EngineConfig(model=str(longrope), drafters=(), device="cpu", max_model_len=64)
-    with pytest.raises(ValueError, match=r"max_model_len 64 exceeds 48, .* rotary factors .* lower it"):
+    with pytest.raises(
+        ValueError, match=r"max_model_len 64 exceeds 48, .* rotary factors .* lower it"
+    ):
         load_models(config)
 
 
@@ -162,7 +189,9 @@ def test_other_rotary_embeddings_keep_their_length(tmp_path: Path, rope_type: st
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
-def test_fused_modules_that_differ_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+def test_fused_modules_that_differ_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+):
     forward = FusedMLP.forward
     monkeypatch.setattr(FusedMLP, "forward", lambda self, x: forward(self, x) * 1.01)
     monkeypatch.setattr(fusion, "close", lambda a, b: True)
@@ -182,10 +211,15 @@ def test_fusing_that_fails_is_not_used(tmp_path: Path, monkeypatch: pytest.Monke
     with caplog.at_level(logging.WARNING):
         loaded = load_model(str(save_model(tmp_path, **LARGE)), device="cpu")
     assert kinds(loaded) == [0, 0, 0, 22]
-    assert "not served with fused modules: preparing them fails with AttributeError: no head_dim" in caplog.text
+    assert (
+        "not served with fused modules: preparing them fails with AttributeError: no head_dim"
+        in caplog.text
+    )
 
 
-def test_packed_linears_that_fail_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+def test_packed_linears_that_fail_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+):
     def fail(*args):
         raise RuntimeError("no such kernel")
 
@@ -196,13 +230,18 @@ def test_packed_linears_that_fail_are_not_used(tmp_path: Path, monkeypatch: pyte
     with caplog.at_level(logging.WARNING):
         loaded = load_model(str(tmp_path), device="cpu")
     assert kinds(loaded) == [0, 0, 0, 0]
-    assert "not served with packed modules: its pass over several requests fails with RuntimeError" in caplog.text
+    assert (
+        "not served with packed modules: its pass over several requests fails with RuntimeError"
+        in caplog.text
+    )
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("part", ["window", "scale"])
-def test_a_model_that_differs_with_stock_modules_is_refused(tmp_path: Path, monkeypatch, dtype: str, part: str):
+def test_a_model_that_differs_with_stock_modules_is_refused(
+    tmp_path: Path, monkeypatch, dtype: str, part: str
+):
     if part == "window":
         monkeypatch.setattr(load_check, "layer_windows", lambda calls: (None,) * len(calls))
     else:
@@ -216,7 +255,9 @@ def test_a_model_that_differs_with_stock_modules_is_refused(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("model_type", ["mistral", "mixtral", "qwen3_moe"])
-def test_rounding_is_not_taken_for_a_difference(tmp_path: Path, model_type: str, caplog: pytest.LogCaptureFixture):
+def test_rounding_is_not_taken_for_a_difference(
+    tmp_path: Path, model_type: str, caplog: pytest.LogCaptureFixture
+):
     save_model(tmp_path, model_type, **EXPERTS, **LARGE)
     with caplog.at_level(logging.WARNING):
         load_model(str(tmp_path), dtype="bfloat16", device="cpu")

@@ -18,7 +18,11 @@ from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import QuantizedLinear
-from smartspec.engine.models.sampling_defaults import check_defaults, keep_gguf_defaults, sampling_defaults
+from smartspec.engine.models.sampling_defaults import (
+    check_defaults,
+    keep_gguf_defaults,
+    sampling_defaults,
+)
 from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
 
@@ -51,23 +55,31 @@ def test_logits_are_those_of_the_stock_model(tmp_path: Path, tied: bool):
     folder = save_model(tmp_path, "qwen3", tie_word_embeddings=tied)
     token_ids = torch.randint(0, 32, (1, 9))
     with torch.inference_mode():
-        expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(token_ids).logits
+        expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(
+            token_ids
+        ).logits
         model = load_model(str(folder), device="cpu").model
         model.set_attn_implementation("sdpa")
         torch.testing.assert_close(model(token_ids).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs the kernel's list of mappings")
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="needs the kernel's list of mappings"
+)
 def test_a_tied_embedding_is_mapped_from_its_file_and_not_copied(tmp_path: Path):
     model = load_model(str(save_model(tmp_path, tie_word_embeddings=True)), device="cpu").model
     assert not isinstance(model.lm_head, nn.Linear)
     address = model.get_input_embeddings().weight.data_ptr()
     maps = Path("/proc/self/maps").read_text().splitlines()
-    spans = [line.split()[0].split("-") for line in maps if line.endswith(str(weights_file(tmp_path)))]
+    spans = [
+        line.split()[0].split("-") for line in maps if line.endswith(str(weights_file(tmp_path)))
+    ]
     assert any(int(begin, 16) <= address < int(end, 16) for begin, end in spans)
 
 
-@pytest.mark.parametrize(("option", "value"), [("dtype", "int3"), ("device", "tpuu"), ("device", "meta")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("dtype", "int3"), ("device", "tpuu"), ("device", "meta")]
+)
 def test_unknown_dtype_or_device(option: str, value: str):
     with pytest.raises(ValueError, match=value):
         load_model("anything/at-all", **{option: value})
@@ -111,11 +123,14 @@ def test_sampling_options_are_those_of_the_generation_config(tmp_path: Path):
     defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "max_tokens": 99}
     assert load_model(str(folder), device="cpu").sampling_defaults == defaults
     config = GenerationConfig()
-    keep_gguf_defaults(config, {"general.sampling.temp": 0.2, "general.sampling.top_k": 40, "general.name": "x"})
+    keep_gguf_defaults(
+        config, {"general.sampling.temp": 0.2, "general.sampling.top_k": 40, "general.name": "x"}
+    )
     assert sampling_defaults(config) == {"temperature": 0.2, "top_k": 40}
     for wrong in ({"top_p": 7.0}, {"temperature": "warm"}):
         with pytest.raises(
-            ValueError, match=f"generation config of 'a': .*{next(iter(wrong))}.*--generation-config none"
+            ValueError,
+            match=f"generation config of 'a': .*{next(iter(wrong))}.*--generation-config none",
         ):
             check_defaults(wrong, "a")
 
@@ -209,11 +224,17 @@ def test_a_damaged_folder(tmp_path: Path, damage, message: str):
         ("xmod", {"eos_token_id": 1, "is_decoder": True}, "Input language unknown"),
         ("bloom", {}, "attention interface"),
         ("mamba", {"eos_token_id": 1}, "state other than keys and values"),
-        ("lfm2", {"layer_types": ["conv", "full_attention", "conv"]}, "state other than keys and values"),
+        (
+            "lfm2",
+            {"layer_types": ["conv", "full_attention", "conv"]},
+            "state other than keys and values",
+        ),
         ("bert", {"eos_token_id": 1, "is_decoder": False}, "not causal"),
     ],
 )
-def test_unsupported_architectures_are_refused(tmp_path: Path, model_type: str, changes: dict, message: str):
+def test_unsupported_architectures_are_refused(
+    tmp_path: Path, model_type: str, changes: dict, message: str
+):
     save_model(tmp_path, model_type, **changes)
     with pytest.raises(ValueError, match=message):
         load_model(str(tmp_path), device="cpu")
@@ -251,19 +272,27 @@ def test_the_default_model_answers():
         pytest.skip("the default model's wheel is not installed")
     loaded = load_model(DEFAULT_MODEL, device="cpu")
     assert (loaded.num_layers, loaded.num_kv_heads, loaded.head_dim) == (30, 3, 64)
-    assert (loaded.vocab_size, loaded.max_model_len, loaded.eos_token_ids) == (49152, 8192, {0, 2, 4}), (
-        "as in llama.cpp"
-    )
+    assert (loaded.vocab_size, loaded.max_model_len, loaded.eos_token_ids) == (
+        49152,
+        8192,
+        {0, 2, 4},
+    ), "as in llama.cpp"
     assert isinstance(loaded.model.lm_head, QuantizedLinear)
     embedding = loaded.model.get_input_embeddings().quantized
-    assert loaded.model.lm_head.parts[0].blocks.data_ptr() == embedding.blocks.data_ptr(), "the head exists once"
+    assert loaded.model.lm_head.parts[0].blocks.data_ptr() == embedding.blocks.data_ptr(), (
+        "the head exists once"
+    )
     assert not any(isinstance(module, nn.Linear | PanelLinear) for module in loaded.model.modules())
     loaded.model.set_attn_implementation("sdpa")
     messages = [{"role": "user", "content": "Who wrote Hamlet?"}]
     inputs = loaded.tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    assert loaded.tokenizer.decode(inputs["input_ids"][0]).endswith("Hamlet?<|im_end|>\n<|im_start|>assistant\n")
+    assert loaded.tokenizer.decode(inputs["input_ids"][0]).endswith(
+        "Hamlet?<|im_end|>\n<|im_start|>assistant\n"
+    )
     with torch.inference_mode():
         output = loaded.model.generate(**inputs, max_new_tokens=12, do_sample=False)
-    assert "William Shakespeare" in loaded.tokenizer.decode(output[0, inputs["input_ids"].shape[1] :])
+    assert "William Shakespeare" in loaded.tokenizer.decode(
+        output[0, inputs["input_ids"].shape[1] :]
+    )

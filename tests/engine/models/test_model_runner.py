@@ -1,4 +1,5 @@
-"""Ragged cached passes give the logits of a plain forward pass, however the text is cut, copied and rolled back."""
+"""Ragged cached passes give the logits of a plain forward pass, however the text is cut, copied and
+rolled back."""
 
 import platform
 import re
@@ -20,7 +21,8 @@ from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.passes import Interrupted, TargetPasses, measure_passes
 
-CAN_POPULATE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (5, 14)  # before, it is only a hint
+# before, it is only a hint
+CAN_POPULATE = tuple(map(int, re.findall(r"\d+", platform.release())[:2])) >= (5, 14)
 
 
 def texts(*lengths: int, seed: int = 0) -> list[np.ndarray]:
@@ -52,7 +54,9 @@ def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
             end = cuts[i][step] if step < len(cuts[i]) else len(prompt)
             if end > positions[i]:
                 chunk = prompt[positions[i] : end]
-                segments.append(Segment(slots[i], positions[i], chunk, num_logits=min(2, len(chunk))))
+                segments.append(
+                    Segment(slots[i], positions[i], chunk, num_logits=min(2, len(chunk)))
+                )
                 owners.append((i, end))
                 positions[i] = end
         if not segments:
@@ -67,7 +71,8 @@ def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
 
 
 def test_padding_changes_no_logits_and_writes_nowhere():
-    """Rows beyond the tokens, as linears like them, are tokens of no request; slot 0 would be the first to suffer."""
+    """Rows beyond the tokens, as linears like them, are tokens of no request; slot 0 would be the
+    first to suffer."""
     need_kernels(LIBRARY)  # without them a pass is not padded
     loaded = replace(as_loaded(tiny_llama()), min_rows=32)
     runner, reference = ModelRunner(loaded, num_slots=2, max_len=64), tiny_llama(attention="eager")
@@ -85,7 +90,9 @@ def test_padding_changes_no_logits_and_writes_nowhere():
 def passes_of(model) -> Iterator[list[int]]:
     """Numbers of rows the first layer is given."""
     sizes: list[int] = []
-    handle = model.model.layers[0].register_forward_pre_hook(lambda layer, args: sizes.append(args[0].shape[1]))
+    handle = model.model.layers[0].register_forward_pre_hook(
+        lambda layer, args: sizes.append(args[0].shape[1])
+    )
     yield sizes
     handle.remove()
 
@@ -96,7 +103,9 @@ def test_rejected_tokens_are_overwritten():
     runner.forward([Segment(1, 0, text[:10], 0)])
     runner.forward([Segment(1, 10, (text[10:16] + 1) % VOCABULARY, 6)])
     logits = runner.forward([Segment(1, 10, text[10:], 10)])
-    torch.testing.assert_close(logits, plain_logits(tiny_llama(attention="eager"), text)[10:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        logits, plain_logits(tiny_llama(attention="eager"), text)[10:], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_copied_prefix_continues_as_the_original():
@@ -105,7 +114,9 @@ def test_copied_prefix_continues_as_the_original():
     runner.forward([Segment(0, 0, text, 0)])
     runner.apply((PrefixCopy(0, 3, 20), Trim(0, 0)))
     logits = runner.forward([Segment(3, 20, text[20:], 5)])
-    torch.testing.assert_close(logits, plain_logits(tiny_llama(attention="eager"), text)[20:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        logits, plain_logits(tiny_llama(attention="eager"), text)[20:], rtol=1e-4, atol=1e-4
+    )
 
 
 def large_cache() -> KVCache:
@@ -125,7 +136,9 @@ def test_trim_gives_pages_back_and_keeps_the_prefix():
     freed = before - resident_bytes()
     slot_bytes = 2 * 2 * 2 * 4096 * 64 * 4
     assert freed > 0.7 * slot_bytes
-    assert all((t[1, :, :1000] == 1.0).all() and (t[2] == 2.0).all() for t in (*cache.keys, *cache.values))
+    assert all(
+        (t[1, :, :1000] == 1.0).all() and (t[2] == 2.0).all() for t in (*cache.keys, *cache.values)
+    )
 
 
 def test_memory_is_there_after_populate_or_write_ones_and_nothing_else_has_changed():
@@ -143,28 +156,40 @@ def test_memory_is_there_after_populate_or_write_ones_and_nothing_else_has_chang
 def resident_bytes() -> int:
     """Counted page by page: the totals of statm may lag by hundreds of pages for every core."""
     rollup = Path("/proc/self/smaps_rollup").read_text()
-    return 1024 * sum(int(size) for size in re.findall(r"^(?:Rss|Swap): +(\d+) kB$", rollup, re.MULTILINE))
+    return 1024 * sum(
+        int(size) for size in re.findall(r"^(?:Rss|Swap): +(\d+) kB$", rollup, re.MULTILINE)
+    )
 
 
 def test_a_profile_reads_context_that_was_written_and_leaves_no_memory(monkeypatch):
     """Memory that never was is one page of zeros to a CPU: reading it costs next to nothing."""
-    runner = ModelRunner(replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=4, max_len=1024)
+    runner = ModelRunner(
+        replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=4, max_len=1024
+    )
     forward, num_unwritten = runner.forward, []
 
     def checked_forward(segments: list[Segment]) -> torch.Tensor:
-        contexts = [t[s.slot, :, : s.start] for s in segments for t in (*runner.cache.keys, *runner.cache.values)]
+        contexts = [
+            t[s.slot, :, : s.start]
+            for s in segments
+            for t in (*runner.cache.keys, *runner.cache.values)
+        ]
         num_unwritten.append(sum(int((context == 0.0).sum()) for context in contexts))
         return forward(segments)
 
     monkeypatch.setattr(runner, "forward", checked_forward)
-    samples = measure_passes(TargetPasses(runner), max_len=1024, max_batch=4, kv_tokens=4096, max_seconds=float("inf"))
+    samples = measure_passes(
+        TargetPasses(runner), max_len=1024, max_batch=4, kv_tokens=4096, max_seconds=float("inf")
+    )
     assert max(sample.context_tokens for sample in samples) > 2000
     assert len(num_unwritten) >= 2 * len(samples) and not any(num_unwritten)
     assert all((t == 0.0).all() for t in (*runner.cache.keys, *runner.cache.values))
 
 
 def test_measuring_ends_when_somebody_waits_and_leaves_nothing():
-    runner = ModelRunner(replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=2, max_len=1024)
+    runner = ModelRunner(
+        replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=2, max_len=1024
+    )
     answers = iter([False, False, True])
     with pytest.raises(Interrupted):
         measure_passes(
@@ -182,7 +207,9 @@ def test_measuring_ends_when_somebody_waits_and_leaves_nothing():
 def test_neighbours_share_a_call_unless_padding_costs_more_than_it_saves():
     def runs(*shapes: tuple[int, int, int], device: str = "cpu") -> list[tuple[int, int]]:
         """shapes: (slot, context, new tokens)."""
-        segments = [Segment(slot, context, np.zeros(n, dtype=np.int32), 1) for slot, context, n in shapes]
+        segments = [
+            Segment(slot, context, np.zeros(n, dtype=np.int32), 1) for slot, context, n in shapes
+        ]
         return [(a, b) for a, b, _ in _partition(segments, CALL_OVERHEAD[device])]
 
     assert runs(*((slot, 200, 1) for slot in range(5))) == [(0, 5)]

@@ -13,13 +13,21 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from saved_models import save_model
 from transformers import AutoModelForCausalLM
-from transformers.models.bart.modeling_bart import BartLearnedPositionalEmbedding, BartScaledWordEmbedding
+from transformers.models.bart.modeling_bart import (
+    BartLearnedPositionalEmbedding,
+    BartScaledWordEmbedding,
+)
 
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, to_block_panels
 from smartspec.engine.models import quantize
 from smartspec.engine.models.load import load_model
-from smartspec.engine.models.quantized import QuantizedEmbedding, QuantizedLinear, block_types, scale_of_embedding
+from smartspec.engine.models.quantized import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    block_types,
+    scale_of_embedding,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,20 +41,26 @@ def rounded(folder: Path, kind: gguf.GGMLQuantizationType) -> torch.nn.Module:
     with torch.no_grad():
         for parameter in {id(p): p for p in model.parameters()}.values():
             if parameter.dim() == 2 and parameter.shape[1] % 32 == 0:
-                parameter.copy_(torch.from_numpy(gguf.dequantize(gguf.quantize(parameter.numpy(), kind), kind)))
+                parameter.copy_(
+                    torch.from_numpy(gguf.dequantize(gguf.quantize(parameter.numpy(), kind), kind))
+                )
     return model
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_logits_are_those_of_the_rounded_weights(tmp_path: Path, quantization: str, tied: bool, model_type: str):
+def test_logits_are_those_of_the_rounded_weights(
+    tmp_path: Path, quantization: str, tied: bool, model_type: str
+):
     sizes = {"intermediate_size": 80}  # down_proj keeps its floats: 80 wide
     folder = save_model(tmp_path, model_type, tie_word_embeddings=tied, **sizes)
     token_ids = torch.randint(0, 32, (1, 9), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = rounded(folder, quantize.TYPES[quantization])(token_ids).logits
-        model = load_model(str(folder), device="cpu", quantization=quantization, activations="fp32").model
+        model = load_model(
+            str(folder), device="cpu", quantization=quantization, activations="fp32"
+        ).model
         assert block_types(model) == {quantize.TYPES[quantization]}
         model.set_attn_implementation("sdpa")
         torch.testing.assert_close(model(token_ids).logits, expected, rtol=1e-4, atol=1e-5)
@@ -58,7 +72,9 @@ def test_logits_are_those_of_the_rounded_weights(tmp_path: Path, quantization: s
 def test_the_scale_of_an_embedding_in_bfloat16_is_not_rounded(tmp_path: Path):
     folder = save_model(tmp_path, "gemma")
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
-    embedding = load_model(str(folder), device="cpu", quantization="int8").model.get_input_embeddings()
+    embedding = load_model(
+        str(folder), device="cpu", quantization="int8"
+    ).model.get_input_embeddings()
     assert isinstance(embedding, QuantizedEmbedding) and embedding.scale == np.float32(32**0.5)
 
 
@@ -80,21 +96,29 @@ def test_weights_are_rounded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder = save_model(tmp_path)
     first = load_model(str(folder), device="cpu", quantization="int8").model.lm_head.parts[0].blocks
     monkeypatch.setattr(quantize.gguf, "quantize", lambda *a: pytest.fail("rounded twice"))
-    assert torch.equal(load_model(str(folder), device="cpu", quantization="int8").model.lm_head.parts[0].blocks, first)
+    assert torch.equal(
+        load_model(str(folder), device="cpu", quantization="int8").model.lm_head.parts[0].blocks,
+        first,
+    )
 
 
 def test_a_changed_checkpoint_is_rounded_anew(tmp_path: Path):
     folder = save_model(tmp_path)
     load_model(str(folder), device="cpu", quantization="int8")
     save_model(tmp_path, hidden_size=64)
-    assert load_model(str(folder), device="cpu", quantization="int8").model.lm_head.in_features == 64
+    assert (
+        load_model(str(folder), device="cpu", quantization="int8").model.lm_head.in_features == 64
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"quantization": "int3"}, "unknown quantization 'int3': use auto, none, int8, int4"),
-        ({"quantization": "int8", "dtype": "bfloat16"}, "either of dtype torch.bfloat16 or in blocks of 'int8'"),
+        (
+            {"quantization": "int8", "dtype": "bfloat16"},
+            "either of dtype torch.bfloat16 or in blocks of 'int8'",
+        ),
     ],
 )
 def test_options_that_cannot_be(tmp_path: Path, options: dict, message: str):
@@ -103,7 +127,9 @@ def test_options_that_cannot_be(tmp_path: Path, options: dict, message: str):
 
 
 def test_a_machine_without_kernels_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(native, "load_kernels", lambda name: native.Kernels(None, "this machine has none"))
+    monkeypatch.setattr(
+        native, "load_kernels", lambda name: native.Kernels(None, "this machine has none")
+    )
     with pytest.raises(ValueError, match="this machine has none"):
         load_model(str(tmp_path), device="cpu", quantization="int4")
 
@@ -126,7 +152,9 @@ def test_blocks_of_other_code_or_other_weights_are_made_anew(
     if what == "the weights":  # of the same size and time, as rsync leaves them
         file = folder / "model.safetensors"
         facts, weights = file.stat(), load_file(file)
-        save_file({name: -tensor for name, tensor in weights.items()}, file, metadata={"format": "pt"})
+        save_file(
+            {name: -tensor for name, tensor in weights.items()}, file, metadata={"format": "pt"}
+        )
         os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         assert file.stat().st_size == facts.st_size and file.stat().st_mtime_ns == facts.st_mtime_ns
     else:
@@ -141,7 +169,11 @@ def test_blocks_of_other_code_or_other_weights_are_made_anew(
 
 
 def lm_head_of(folder: Path) -> np.ndarray:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).lm_head.weight.detach().numpy()
+    return (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        .lm_head.weight.detach()
+        .numpy()
+    )
 
 
 def damaged(file: Path) -> None:
@@ -149,7 +181,11 @@ def damaged(file: Path) -> None:
 
 
 def of_something_else(file: Path) -> None:
-    save_file({name: torch.zeros_like(t) for name, t in load_file(file).items()}, file, metadata={"made_of": "other"})
+    save_file(
+        {name: torch.zeros_like(t) for name, t in load_file(file).items()},
+        file,
+        metadata={"made_of": "other"},
+    )
 
 
 def of_other_shapes(file: Path) -> None:
@@ -165,7 +201,9 @@ def rewrite(file: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """By another program, which copies what the file says of itself."""
     with safe_open(file, framework="pt") as opened:
         metadata = opened.metadata()
-    save_file({name: change(tensor) for name, tensor in load_file(file).items()}, file, metadata=metadata)
+    save_file(
+        {name: change(tensor) for name, tensor in load_file(file).items()}, file, metadata=metadata
+    )
 
 
 @pytest.mark.parametrize("harm", [damaged, of_something_else, of_other_shapes, written_by_others])
@@ -173,7 +211,10 @@ def test_blocks_that_are_damaged_or_foreign_are_made_anew(tmp_path: Path, harm):
     folder = save_model(tmp_path / "model")
     expected = load_int8(folder)
     (path,) = quantized_cache(tmp_path)
-    assert path.stat().st_mode & 0o022 == 0 and (path / "blocks.safetensors").stat().st_mode & 0o022 == 0
+    assert (
+        path.stat().st_mode & 0o022 == 0
+        and (path / "blocks.safetensors").stat().st_mode & 0o022 == 0
+    )
     harm(path / "blocks.safetensors")
     assert torch.equal(load_int8(folder), expected)
     assert quantized_cache(tmp_path) == {path}

@@ -15,9 +15,14 @@ def rotary_of(**changes: object):
     return stock_model("llama", **changes).model.rotary_emb
 
 
-@pytest.mark.parametrize("parameters", [None, {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}])
+@pytest.mark.parametrize(
+    "parameters", [None, {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}]
+)
 def test_it_holds_what_the_module_computes(parameters: dict | None):
-    rotary, hidden = rotary_of(**({"rope_parameters": parameters} if parameters else {})), torch.empty(1, 6, 36)
+    rotary, hidden = (
+        rotary_of(**({"rope_parameters": parameters} if parameters else {})),
+        torch.empty(1, 6, 36),
+    )
     table = rotary_table(rotary, 128)
     assert table is not None
     assert all(map(torch.equal, table(hidden, POSITIONS), rotary(hidden, POSITIONS)))

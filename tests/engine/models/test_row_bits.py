@@ -1,8 +1,9 @@
-"""A row's logits have the same bits in every pass: what makes a sampled text independent of drafts and neighbours.
+"""A row's logits have the same bits in every pass: what makes a sampled text independent of drafts
+and neighbours.
 
-One text, its logits as one pass gives them, and the same text in chunks, token by token, after drafts that were rolled
-back, beside neighbours, and as the path of draft trees. Kernels for other processors are built from the same source
-where the compiler can.
+One text, its logits as one pass gives them, and the same text in chunks, token by token, after
+drafts that were rolled back, beside neighbours, and as the path of draft trees. Kernels for other
+processors are built from the same source where the compiler can.
 """
 
 import os
@@ -45,11 +46,16 @@ def in_chunks(runner: ModelRunner, text: np.ndarray, random: np.random.Generator
     while start < len(text):
         end = min(len(text), start + int(random.integers(1, 60)))
         neighbour = chunk(text[::-1].copy(), 3, 0, int(random.integers(1, 90)))
-        yield list(range(start, end)), runner.forward([chunk(text, 1, start, end), neighbour])[: end - start]
+        yield (
+            list(range(start, end)),
+            runner.forward([chunk(text, 1, start, end), neighbour])[: end - start],
+        )
         start = end
 
 
-def token_by_token(runner: ModelRunner, text: np.ndarray, random: np.random.Generator) -> Iterator[Rows]:
+def token_by_token(
+    runner: ModelRunner, text: np.ndarray, random: np.random.Generator
+) -> Iterator[Rows]:
     first = len(text) - 14
     runner.forward([chunk(text, 1, 0, first)])
     for row in range(first, len(text)):
@@ -85,7 +91,9 @@ def as_trees(runner: ModelRunner, text: np.ndarray, random: np.random.Generator)
             text[start + 1 :][: len(right)],
         )
         mask = tree_mask(np.concatenate([[-1], parents + 1]), start)
-        segment = Segment(2, start, np.concatenate([text[start : start + 1], tokens]), 1 + num_nodes, mask)
+        segment = Segment(
+            2, start, np.concatenate([text[start : start + 1], tokens]), 1 + num_nodes, mask
+        )
         logits = runner.forward([segment])
         yield list(range(start, start + 1 + len(right))), logits[[0, *(right + 1).tolist()]]
         runner.keep_path(2, start + 1, tuple(right.tolist()))
@@ -111,7 +119,9 @@ def rows_that_differ(runner: ModelRunner, text: np.ndarray) -> dict[str, list[in
     return found
 
 
-def tiny_runner(name: str, head_dim: int, window: int | None, changes: dict, in_layers: bool) -> ModelRunner:
+def tiny_runner(
+    name: str, head_dim: int, window: int | None, changes: dict, in_layers: bool
+) -> ModelRunner:
     """Of a model whose layers run in one call each, or part by part."""
     sizes = {"head_dim": head_dim, "sliding_window": window, "max_position_embeddings": 512}
     model = fused_model(name, **sizes | changes)
@@ -123,8 +133,8 @@ def tiny_runner(name: str, head_dim: int, window: int | None, changes: dict, in_
 
 
 def check_tiny_models() -> None:
-    """Heads of whole vectors and of none, norms of heads, windows, every form of a layer, texts over several spans of
-    keys."""
+    """Heads of whole vectors and of none, norms of heads, windows, every form of a layer, texts
+    over several spans of keys."""
     text = np.random.default_rng(1).integers(0, VOCABULARY, 290, dtype=np.int32)
     models = [("llama", 64, None, {}), ("qwen3", 40, None, {}), ("mistral", 64, 50, {})]
     cases = [(*model, in_layers, text) for model in models for in_layers in (True, False)]
@@ -138,13 +148,17 @@ def test_a_row_has_the_same_bits_in_every_pass_of_the_real_model():
     need_kernels(LIBRARY)
     loaded = load_once(DEFAULT_MODEL, dtype="auto", device="cpu")
     runner = ModelRunner(loaded, num_slots=4, max_len=256)
-    text = np.random.default_rng(0).integers(0, loaded.vocab_size, 140, dtype=np.int32)  # longer than a span of keys
+    # longer than a span of keys
+    text = np.random.default_rng(0).integers(0, loaded.vocab_size, 140, dtype=np.int32)
     assert rows_that_differ(runner, text) == {grouping.__name__: [] for grouping in GROUPINGS}
 
 
-@pytest.mark.parametrize("machine", [None, "haswell", pytest.param("x86-64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "machine", [None, "haswell", pytest.param("x86-64", marks=pytest.mark.slow)]
+)
 def test_a_row_has_the_same_bits_in_every_pass_of_tiny_models(machine):
-    """Built for this processor, and in a process of its own for AVX2 and for no instructions that we name."""
+    """Built for this processor, and in a process of its own for AVX2 and for no instructions that
+    we name."""
     need_kernels(LIBRARY)
     if machine is None:
         check_tiny_models()
@@ -153,8 +167,14 @@ def test_a_row_has_the_same_bits_in_every_pass_of_tiny_models(machine):
         pytest.skip("only x86 has other processors' kernels to run here")
     code = "import test_row_bits; test_row_bits.check_tiny_models()"
     paths = os.pathsep.join([*sys.path, os.path.dirname(__file__)])
-    environment = os.environ | {"CC": f"gcc -march={machine}", "PYTHONPATH": paths, "OMP_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    environment = os.environ | {
+        "CC": f"gcc -march={machine}",
+        "PYTHONPATH": paths,
+        "OMP_NUM_THREADS": "2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -181,14 +201,19 @@ def test_a_sampled_row_is_the_same_alone_and_in_a_batch(scale):
 
 
 def test_the_mass_of_a_row_is_the_same_alone_and_in_a_batch():
-    """Of peaked rows, whose sums are rounded; by several threads torch itself adds up a row that is alone in parts."""
-    probs = (6 * torch.randn(20, 60_000, generator=torch.Generator().manual_seed(0))).softmax(dim=-1)
+    """Of peaked rows, whose sums are rounded; by several threads torch itself adds up a row that is
+    alone in parts."""
+    probs = (6 * torch.randn(20, 60_000, generator=torch.Generator().manual_seed(0))).softmax(
+        dim=-1
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         together, alone = mass_of(probs), torch.cat([mass_of(row[None]) for row in probs])
         assert torch.equal(alone, together)
-        by_torch = torch.cat([row[None].sum(dim=-1, keepdim=True, dtype=torch.float64) for row in probs])
+        by_torch = torch.cat(
+            [row[None].sum(dim=-1, keepdim=True, dtype=torch.float64) for row in probs]
+        )
         torch.testing.assert_close(together, by_torch, rtol=1e-14, atol=0)
     finally:
         torch.set_num_threads(threads)

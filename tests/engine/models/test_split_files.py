@@ -1,4 +1,5 @@
-"""Models in several files: all parts are found beside any one of them, and a part that is missing is named."""
+"""Models in several files: all parts are found beside any one of them, and a part that is missing
+is named."""
 
 import json
 import shutil
@@ -39,7 +40,9 @@ def test_any_part_gives_the_whole_model(first_empty: bool, tmp_path: Path):
     for part in parts:
         file = open_gguf(part)
         assert file.path == parts[0]
-        assert {key: value for key, value in file.scalars.items() if "split." not in key} == whole.scalars
+        assert {
+            key: value for key, value in file.scalars.items() if "split." not in key
+        } == whole.scalars
         assert file.tensors.keys() == whole.tensors.keys()
         for name in whole.tensors:
             np.testing.assert_array_equal(file.read(name), whole.read(name))
@@ -51,7 +54,8 @@ def test_a_missing_part_is_named(parts: list[Path], missing: int):
     parts[missing].unlink()
     given = parts[(missing + 1) % NUM_PARTS]
     with pytest.raises(
-        OSError, match=rf"one of 3 parts.*{parts[missing].name} is missing beside it: download all parts"
+        OSError,
+        match=rf"one of 3 parts.*{parts[missing].name} is missing beside it: download all parts",
     ):
         open_gguf(given)
 
@@ -65,7 +69,9 @@ def test_several_missing_parts_are_counted(parts: list[Path]):
 
 def test_a_part_under_another_name(parts: list[Path], tmp_path: Path):
     renamed = parts[0].rename(tmp_path / "renamed.gguf")
-    with pytest.raises(OSError, match=r"renamed\.gguf is one of 3 parts.*does not end in -0000N-of-00003\.gguf"):
+    with pytest.raises(
+        OSError, match=r"renamed\.gguf is one of 3 parts.*does not end in -0000N-of-00003\.gguf"
+    ):
         open_gguf(renamed)
 
 
@@ -73,7 +79,9 @@ def test_parts_in_each_others_place(parts: list[Path]):
     aside = parts[1].rename(parts[1].with_suffix(".aside"))
     parts[2].rename(parts[1])
     aside.rename(parts[2])
-    with pytest.raises(OSError, match=r"00002-of-00003\.gguf is not the part.*split\.no is 2, not 1"):
+    with pytest.raises(
+        OSError, match=r"00002-of-00003\.gguf is not the part.*split\.no is 2, not 1"
+    ):
         open_gguf(parts[0])
 
 
@@ -82,7 +90,9 @@ def test_a_part_of_another_model(parts: list[Path], tmp_path: Path):
     spec = SPECS["llama"]().without("blk.1.ffn_up.bias")
     write_gguf(tmp_path / "other" / "model.gguf", spec, split_max_tensors=12)
     shutil.copy(tmp_path / "other" / parts[1].name, parts[1])
-    with pytest.raises(OSError, match=r"00002-of-00003\.gguf is not the part.*split\.tensors\.count is"):
+    with pytest.raises(
+        OSError, match=r"00002-of-00003\.gguf is not the part.*split\.tensors\.count is"
+    ):
         open_gguf(parts[0])
 
 
@@ -114,7 +124,7 @@ def test_a_checkpoint_in_several_files_is_whole(folder: Path):
 def test_a_missing_file_of_a_checkpoint_is_named(folder: Path):
     missing = sorted(folder.glob("model-*-of-*.safetensors"))[1]
     missing.unlink()
-    problem = rf"is not whole.*model\.safetensors\.index\.json names, {missing.name} is missing.*: download the missing"
+    problem = rf"is not whole.*model\.safetensors\.index\.json names, {missing.name} is missing.*: download the missing"  # noqa: E501
     with pytest.raises(OSError, match=problem):
         locate(str(folder))
 
@@ -126,5 +136,8 @@ def test_a_missing_or_damaged_index_is_named(folder: Path):
         with pytest.raises(OSError, match=r"model\.safetensors\.index\.json is damaged"):
             locate(str(folder))
     index.unlink()
-    with pytest.raises(OSError, match=r"holds model-00001-of-\d+\.safetensors, but no model\.safetensors\.index\.json"):
+    with pytest.raises(
+        OSError,
+        match=r"holds model-00001-of-\d+\.safetensors, but no model\.safetensors\.index\.json",
+    ):
         locate(str(folder))

@@ -19,11 +19,14 @@ def test_policies_this_engine_cannot_run_are_refused_with_the_reason(policy, nam
 
 
 def test_off_is_off():
-    """No drafter proposes or remembers, and no draft model is loaded, where the policy never drafts."""
+    """No drafter proposes or remembers, and no draft model is loaded, where the policy never
+    drafts."""
     off = EngineConfig(policy="off", drafters=("prompt-lookup", "some/model"))
     assert off.active_drafters == ()
 
 
-@pytest.mark.parametrize("policy", ["goodput", "off", "fixed:10", "uniform:1,3,5", "hf", "specdec++:0.7", "adaserve"])
+@pytest.mark.parametrize(
+    "policy", ["goodput", "off", "fixed:10", "uniform:1,3,5", "hf", "specdec++:0.7", "adaserve"]
+)
 def test_policies_it_can_run(policy):
     assert EngineConfig(policy=policy).policy == policy

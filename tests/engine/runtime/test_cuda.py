@@ -1,8 +1,8 @@
-"""The engine on a CUDA device, `make test-gpu`: models load, texts are those without drafts and those of the CPU, and
-a pass does not wait for the device.
+"""The engine on a CUDA device, `make test-gpu`: models load, texts are those without drafts and
+those of the CPU, and a pass does not wait for the device.
 
-Models are tiny and random, so it takes no file and no network. Greedy texts of random models soon go in circles, which
-drafters find.
+Models are tiny and random, so it takes no file and no network. Greedy texts of random models soon
+go in circles, which drafters find.
 """
 
 from dataclasses import replace
@@ -26,7 +26,8 @@ from smartspec.llm import GenerationOutput
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
 FULL, SLIDING = "full_attention", "sliding_attention"
-LARGE = {"initializer_range": 0.3, "max_position_embeddings": 512}  # else attention hardly shows in the logits
+# else attention hardly shows in the logits
+LARGE = {"initializer_range": 0.3, "max_position_embeddings": 512}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -34,7 +35,11 @@ LONGROPE = {
     "long_factor": [2.0, 2.0, 3.0, 3.0],
     "original_max_position_embeddings": 48,
 }
-OF_LONGROPE = {"rope_parameters": LONGROPE, "sliding_window": None, "original_max_position_embeddings": 48}
+OF_LONGROPE = {
+    "rope_parameters": LONGROPE,
+    "sliding_window": None,
+    "original_max_position_embeddings": 48,
+}
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0, ignore_eos=True)
 SAMPLED = SamplingParams(max_tokens=64, temperature=0.4, seed=5, ignore_eos=True)
 
@@ -44,7 +49,12 @@ SAMPLED = SamplingParams(max_tokens=64, temperature=0.4, seed=5, ignore_eos=True
     [
         ("llama", {}, (None, None, None), 512),
         ("mistral", {"sliding_window": 9}, (9, 9, 9), 512),
-        ("gemma3_text", {"sliding_window": 9, "layer_types": [SLIDING, FULL, SLIDING]}, (9, None, 9), 512),
+        (
+            "gemma3_text",
+            {"sliding_window": 9, "layer_types": [SLIDING, FULL, SLIDING]},
+            (9, None, 9),
+            512,
+        ),
         ("phi3", OF_LONGROPE, (None, None, None), 48),
     ],
 )
@@ -64,7 +74,9 @@ def prompts() -> list[list[int]]:
     return [shared[: 20 * (i % 2)] + random.integers(3, 32, 5 + 3 * i).tolist() for i in range(12)]
 
 
-def answers(folder: Path, params: SamplingParams, device: torch.device, **options) -> list[GenerationOutput]:
+def answers(
+    folder: Path, params: SamplingParams, device: torch.device, **options
+) -> list[GenerationOutput]:
     limits = {"max_batch": 8, "max_model_len": 256, "datastore": "none"}
     with LLM(str(folder), device=str(device), dtype="float32", **limits, **options) as llm:
         return llm.generate(prompts(), params)
@@ -74,14 +86,20 @@ def answers(folder: Path, params: SamplingParams, device: torch.device, **option
 def plain(request, tmp_path_factory) -> tuple[Path, dict[SamplingParams, list[list[int]]]]:
     """A model and its texts without drafts."""
     folder = save_model(tmp_path_factory.mktemp("model"), request.param, **LARGE, sliding_window=40)
-    outputs = {params: answers(folder, params, DEVICE, policy="off") for params in (GREEDY, SAMPLED)}
-    return folder, {params: [output.token_ids for output in found] for params, found in outputs.items()}
+    outputs = {
+        params: answers(folder, params, DEVICE, policy="off") for params in (GREEDY, SAMPLED)
+    }
+    return folder, {
+        params: [output.token_ids for output in found] for params, found in outputs.items()
+    }
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
 def test_texts_are_those_of_the_cpu(plain, params):
     folder, texts = plain
-    assert [each.token_ids for each in answers(folder, params, torch.device("cpu"), policy="off")] == texts[params]
+    assert [
+        each.token_ids for each in answers(folder, params, torch.device("cpu"), policy="off")
+    ] == texts[params]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +125,9 @@ def test_texts_are_those_without_drafts(plain, drafter, policy, params):
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 def test_a_pass_does_not_wait_for_the_device(make_model):
     """From its first operation on to its logits: of prompts, trees, chains and sparse windows."""
-    runner = ModelRunner(replace(as_loaded(make_model().to(DEVICE)), device=DEVICE), num_slots=4, max_len=64)
+    runner = ModelRunner(
+        replace(as_loaded(make_model().to(DEVICE)), device=DEVICE), num_slots=4, max_len=64
+    )
     tokens = np.arange(9, dtype=np.int32)
     segments = [
         Segment(0, 0, tokens, 0),
@@ -120,7 +140,11 @@ def test_a_pass_does_not_wait_for_the_device(make_model):
     token_ids, plan = runner._plan(ordered)
     wanted = runner._wanted(ordered, order, len(token_ids))
     # What one layer needs of the batch is copied when it first attends; all others find it there.
-    plan.masks(runner.loaded.windows[0], torch.float32, runner.loaded.num_heads // runner.loaded.num_kv_heads)
+    plan.masks(
+        runner.loaded.windows[0],
+        torch.float32,
+        runner.loaded.num_heads // runner.loaded.num_kv_heads,
+    )
     with torch.inference_mode():
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -131,7 +155,13 @@ def test_a_pass_does_not_wait_for_the_device(make_model):
 
 
 def test_kv_that_does_not_fit_is_said_with_the_remedy():
-    sizes = {"num_layers": 128, "num_slots": 256, "num_kv_heads": 8, "max_len": 131072, "head_dim": 128}
+    sizes = {
+        "num_layers": 128,
+        "num_slots": 256,
+        "num_kv_heads": 8,
+        "max_len": 131072,
+        "head_dim": 128,
+    }
     with pytest.raises(ValueError, match="lower max_model_len or max_batch"):
         KVCache(**sizes, dtype=torch.float32, device=DEVICE)
     torch.cuda.synchronize()

@@ -1,4 +1,5 @@
-"""The datastore in the engine: the one that comes with the model, others by name, and answers that are kept."""
+"""The datastore in the engine: the one that comes with the model, others by name, and answers that
+are kept."""
 
 import shutil
 import time
@@ -25,7 +26,13 @@ MAX_TOKENS = 40
 
 
 def engine_of(**options) -> Engine:
-    given = {"drafters": ("datastore",), "policy": "fixed:9", "max_batch": 2, "max_model_len": 512, "datastore": "none"}
+    given = {
+        "drafters": ("datastore",),
+        "policy": "fixed:9",
+        "max_batch": 2,
+        "max_model_len": 512,
+        "datastore": "none",
+    }
     return build_engine(EngineConfig(**given | options, strict=True, device="cpu"))
 
 
@@ -81,7 +88,9 @@ def test_the_default_uses_the_store_that_comes_with_the_model():
 def test_the_shipped_store_is_small_and_of_todays_tokens():
     folder = shipped_folder("datastores", DEFAULT_MODEL)
     files = {path.name: path.stat().st_size for path in folder.iterdir()}
-    assert files.keys() == {"ngrams.bin", "datastore.json", "README.md"} and sum(files.values()) < 4e6
+    assert (
+        files.keys() == {"ngrams.bin", "datastore.json", "README.md"} and sum(files.values()) < 4e6
+    )
     loaded = load_once(DEFAULT_MODEL, dtype="auto", device="cpu")
     Datastore(folder).check_for(quick_digest(loaded.tokenizer), loaded.vocab_size, DEFAULT_MODEL)
 
@@ -106,7 +115,9 @@ def test_what_is_wrong_with_a_store_is_said_before_a_model_is_loaded(tmp_path, m
 
 @pytest.mark.parametrize("options", [{"datastore": "folder"}, {"datastore_memory": "folder"}])
 def test_a_store_that_no_drafter_reads_is_refused(options):
-    with pytest.raises(ValueError, match=r"'folder' is read by no drafter of recycling: add datastore"):
+    with pytest.raises(
+        ValueError, match=r"'folder' is read by no drafter of recycling: add datastore"
+    ):
         EngineConfig(drafters=("recycling",), **options)
 
 

@@ -5,7 +5,14 @@ import re
 import pytest
 from default_model import load_once
 
-from smartspec.cli.doctor import MODEL_FREE, DoctorOptions, advice_on, advice_on_threads, doctor, load_of
+from smartspec.cli.doctor import (
+    MODEL_FREE,
+    DoctorOptions,
+    advice_on,
+    advice_on_threads,
+    doctor,
+    load_of,
+)
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import DrafterSpec
@@ -48,9 +55,12 @@ def test_kernels_of_torch_and_wrong_threads_are_named():
 
 def test_the_screen_shows_kernels_and_prices(monkeypatch, capsys):
     monkeypatch.setattr(build, "load_model", load_once)
-    monkeypatch.setattr(build, "profiled_latency", lambda *_, **__: LatencyModel(CostCurve.linear(0.01, 0.001)))
+    monkeypatch.setattr(
+        build, "profiled_latency", lambda *_, **__: LatencyModel(CostCurve.linear(0.01, 0.001))
+    )
     doctor(**vars(DoctorOptions(device="cpu", max_batch=4)))
     text = capsys.readouterr().out
     assert "linear: " in text and "attention: " in text and "prediction" in text
-    assert "90.9" in text and "1.00" in text and "0.09" in text  # steps/s, price in ms, acceptance of one request
+    # steps/s, price in ms, acceptance of one request
+    assert "90.9" in text and "1.00" in text and "0.09" in text
     assert "hange" in text

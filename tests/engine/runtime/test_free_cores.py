@@ -44,7 +44,9 @@ class Machine:
         return self.free.num_threads
 
 
-@pytest.mark.parametrize(("others", "threads"), [(0.0, 4), (0.4, 4), (0.67, 3), (1.0, 3), (2.0, 2), (4.0, 1), (9.0, 1)])
+@pytest.mark.parametrize(
+    ("others", "threads"), [(0.0, 4), (0.4, 4), (0.67, 3), (1.0, 3), (2.0, 2), (4.0, 1), (9.0, 1)]
+)
 def test_threads_are_what_others_leave(four_threads, others: float, threads: int):
     assert Machine().steps(others) == threads
 
@@ -76,9 +78,13 @@ def test_all_threads_are_used_for_a_profile(four_threads):
     assert machine.free.num_threads == torch.get_num_threads() == 4
 
 
-def test_what_this_process_uses_and_a_hypervisor_takes_is_not_of_others(monkeypatch: pytest.MonkeyPatch):
+def test_what_this_process_uses_and_a_hypervisor_takes_is_not_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
     def look(now: float, own: float, *unused: tuple[float, float, float]) -> Usage:
-        times = [SimpleNamespace(idle=idle, iowait=iowait, steal=steal) for idle, iowait, steal in unused]
+        times = [
+            SimpleNamespace(idle=idle, iowait=iowait, steal=steal) for idle, iowait, steal in unused
+        ]
         monkeypatch.setattr(free_cores.psutil, "cpu_times", lambda percpu: times)
         monkeypatch.setattr(free_cores.time, "monotonic", lambda: now)
         monkeypatch.setattr(free_cores.time, "process_time", lambda: own)

@@ -1,4 +1,5 @@
-"""Moving memory into huge pages: what it holds stays, and where the system allows it the pages become huge."""
+"""Moving memory into huge pages: what it holds stays, and where the system allows it the pages
+become huge."""
 
 import mmap
 import platform
@@ -62,7 +63,8 @@ def test_memory_becomes_huge_pages_keeps_its_contents_and_does_not_grow():
 
 @pytest.mark.skipif(not CAN_COLLAPSE, reason="this system cannot collapse pages on request")
 def test_kv_memory_stays_in_small_pages_which_are_taken_and_given_back_one_by_one():
-    sizes = {"num_layers": 2, "num_slots": 3, "num_kv_heads": 2, "max_len": 8192, "head_dim": 64}  # 2 MiB per head
+    # 2 MiB per head
+    sizes = {"num_layers": 2, "num_slots": 3, "num_kv_heads": 2, "max_len": 8192, "head_dim": 64}
     cache = KVCache(**sizes, dtype=torch.float32, device=torch.device("cpu"))
     for slot in range(3):
         cache.write_ones(slot, 0, 7000)

@@ -1,5 +1,5 @@
-"""What runs on a device waits for it only where an answer is read: passes on torch's meta device, which raises where a
-tensor's values are asked for, and a count of what is copied."""
+"""What runs on a device waits for it only where an answer is read: passes on torch's meta device,
+which raises where a tensor's values are asked for, and a count of what is copied."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,7 +82,8 @@ def test_a_pass_reads_nothing_back(model):
 
 
 def test_a_pass_that_is_timed_is_over_when_it_returns():
-    """Its result is read, as in a step; a device that is still computing would make every pass look short."""
+    """Its result is read, as in a step; a device that is still computing would make every pass look
+    short."""
     run = TargetPasses(runner_on_meta()).profile_pass(2, 1, 20)
     with pytest.raises(NotImplementedError, match="out of meta tensor"):
         run()
@@ -92,9 +93,13 @@ def test_a_chain_reads_as_often_for_many_requests_as_for_one():
     logits = torch.randn(8, 61, generator=torch.Generator().manual_seed(0))
     reads = []
     for num in (1, 8):
-        requests = [Request(i, tokens(4), SamplingParams(temperature=1.0), seed=i) for i in range(num)]
+        requests = [
+            Request(i, tokens(4), SamplingParams(temperature=1.0), seed=i) for i in range(num)
+        ]
         with counted() as operations:
-            made = draft_chains(requests, np.full(num, 2), None, lambda rows, newest, depth: logits[rows])
+            made = draft_chains(
+                requests, np.full(num, 2), None, lambda rows, newest, depth: logits[rows]
+            )
         reads.append(operations.names.count("_local_scalar_dense"))
         for draft in made:
             assert draft.confidence == pytest.approx(draft.probs.amax(dim=-1).numpy())
@@ -116,6 +121,14 @@ def test_kv_that_does_not_fit_into_a_device_is_said_with_the_remedy(monkeypatch)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "zeros", full)
-    sizes = {"num_layers": 32, "num_slots": 64, "num_kv_heads": 8, "max_len": 131072, "head_dim": 128}
-    with pytest.raises(ValueError, match=r"64 requests of 131072 tokens in 32 layers takes 1099\.5 GB, which meta"):
+    sizes = {
+        "num_layers": 32,
+        "num_slots": 64,
+        "num_kv_heads": 8,
+        "max_len": 131072,
+        "head_dim": 128,
+    }
+    with pytest.raises(
+        ValueError, match=r"64 requests of 131072 tokens in 32 layers takes 1099\.5 GB, which meta"
+    ):
         KVCache(**sizes, dtype=torch.bfloat16, device=META)

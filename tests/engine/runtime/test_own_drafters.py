@@ -1,4 +1,5 @@
-"""Drafters of a user's own, by module:Class, in the engine on tiny models; and what the simulator says they do."""
+"""Drafters of a user's own, by module:Class, in the engine on tiny models; and what the simulator
+says they do."""
 
 import json
 import sys
@@ -92,7 +93,7 @@ class Tree(LastSeen):
         from smartspec.core import Draft
 
         return Draft(np.zeros(2, dtype=np.int32), np.array([-1, -1], dtype=np.int32), confidence=np.full(2, 0.5))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +101,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     (tmp_path / "drafts_of_mine.py").write_text(MODULE)
-    monkeypatch.setattr(profile, "cache_folder", lambda: tmp_path / "cache")  # of profiles alone, not of kernels
+    # of profiles alone, not of kernels
+    monkeypatch.setattr(profile, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(passes, "MAX_PROFILE_SECONDS", 0.02)
     monkeypatch.setattr(build, "load_model", lambda *args, **options: as_loaded(tiny_llama(0)))
     sim_simulation._read_texts.cache_clear()
@@ -110,7 +112,12 @@ def folder(tmp_path, monkeypatch):
 
 def make_engine(drafter: str, policy: str) -> Engine:
     config = EngineConfig(
-        drafters=(drafter,), policy=policy, max_batch=1, max_draft_tokens=K, kv_tokens=256, strict=True
+        drafters=(drafter,),
+        policy=policy,
+        max_batch=1,
+        max_draft_tokens=K,
+        kv_tokens=256,
+        strict=True,
     )
     return build.build_engine(config)
 
@@ -120,7 +127,9 @@ def serve(engine: Engine, num_requests: int = 5) -> tuple[list[Request], int, in
     requests, num_steps, num_accepted = [], 0, 0
     for number in range(num_requests):
         prompt = np.random.default_rng(number).integers(0, VOCABULARY, 12)
-        requests.append(Request(number, prompt, SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0), seed=0))
+        requests.append(
+            Request(number, prompt, SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0), seed=0)
+        )
         engine.core.add_request(requests[-1])
         while engine.core.has_work:
             step = engine.core.step(time.monotonic())
@@ -140,28 +149,42 @@ def texts_of(requests: list[Request]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-@pytest.mark.parametrize("name", ["drafts_of_mine:LastSeen", "drafts_of_mine:Learner", "recycling", "prompt-lookup"])
+@pytest.mark.parametrize(
+    "name", ["drafts_of_mine:LastSeen", "drafts_of_mine:Learner", "recycling", "prompt-lookup"]
+)
 def test_the_simulator_takes_as_many_steps_as_the_engine(name, folder):
-    """The engine is the ground truth: greedy texts, one request at a time, drafts as long as they come."""
+    """The engine is the ground truth: greedy texts, one request at a time, drafts as long as they
+    come."""
     requests, num_steps, num_accepted = serve(make_engine(name, f"fixed:{K}"))
     (folder / "texts.jsonl").write_text(texts_of(requests))
-    scenario = Scenario(policy=f"fixed:{K}", drafter=name, texts="texts.jsonl", batch=1, max_draft_tokens=K)
+    scenario = Scenario(
+        policy=f"fixed:{K}", drafter=name, texts="texts.jsonl", batch=1, max_draft_tokens=K
+    )
     totals = simulate(scenario).run.totals
     assert totals.num_row_steps == num_steps
-    assert num_accepted > 5 and abs(totals.num_accepted_tokens - num_accepted) <= len(requests)  # at an answer's end
+    # at an answer's end
+    assert num_accepted > 5 and abs(totals.num_accepted_tokens - num_accepted) <= len(requests)
     plain, *_ = serve(make_engine(name, "off"))
-    assert [r.output_token_ids.tolist() for r in plain] == [r.output_token_ids.tolist() for r in requests]
+    assert [r.output_token_ids.tolist() for r in plain] == [
+        r.output_token_ids.tolist() for r in requests
+    ]
 
 
 def test_a_drafter_with_passes_is_made_beside_the_target_timed_and_called(folder):
     engine = make_engine("drafts_of_mine:Again:3", f"fixed:{K}")
     (drafter,) = engine.core.executor.drafters
-    assert drafter.repeats == 3 and drafter.target is engine.core.executor.runner and drafter.target.taps == (1,)
+    assert (
+        drafter.repeats == 3
+        and drafter.target is engine.core.executor.runner
+        and drafter.target.taps == (1,)
+    )
     assert drafter.profiled and drafter.num_trimmed == 1, "its slot is trimmed after the profile"
     assert engine.core.controller.latency.drafts[0] is not None
     requests, *_ = serve(engine)
     plain, *_ = serve(make_engine("drafts_of_mine:Again:3", "off"))
-    assert [r.output_token_ids.tolist() for r in plain] == [r.output_token_ids.tolist() for r in requests]
+    assert [r.output_token_ids.tolist() for r in plain] == [
+        r.output_token_ids.tolist() for r in requests
+    ]
     assert max(step["verified"][0] for step in engine.core.controller.state()["decisions"]) == 3
     (again,) = make_engine("drafts_of_mine:Again:3", f"fixed:{K}").core.executor.drafters
     assert not again.profiled, "its times have been kept"
@@ -174,7 +197,10 @@ def test_a_drafter_with_passes_is_made_beside_the_target_timed_and_called(folder
     [
         ("drafts_of_mine:NoSuch", "has no class 'NoSuch'"),
         ("no_such_module:LastSeen", "no module 'no_such_module'"),
-        ("drafts_of_mine:Unspecified", "its spec is None, it must be a smartspec.control.DrafterSpec"),
+        (
+            "drafts_of_mine:Unspecified",
+            "its spec is None, it must be a smartspec.control.DrafterSpec",
+        ),
         ("drafts_of_mine:Untimed", "lacks profile_pass, which its spec promises"),
         ("drafts_of_mine:Again:3:4", "Again cannot be made, TypeError"),
         ("fractions:Fraction", "it lacks begin_step, view, draft, observe"),
@@ -190,7 +216,10 @@ def test_what_is_wrong_with_a_drafter_is_said(name, told):
     ("options", "told"),
     [
         ({"drafter": "drafts_of_mine:LastSeen"}, "drafts from texts: give a file of texts"),
-        ({"drafter": "drafts_of_mine:Again", "texts": "texts.jsonl"}, "needs a model, and the simulator runs none"),
+        (
+            {"drafter": "drafts_of_mine:Again", "texts": "texts.jsonl"},
+            "needs a model, and the simulator runs none",
+        ),
         ({"drafter": "lookup", "texts": "texts.jsonl"}, "not for drafter lookup"),
         ({"drafter": "nothing", "texts": "texts.jsonl"}, "unknown drafter 'nothing'"),
         ({"drafter": "drafts_of_mine:Tree", "texts": "texts.jsonl"}, "drafts trees"),
@@ -202,7 +231,9 @@ def test_what_is_wrong_with_a_drafter_is_said(name, told):
 def test_what_a_simulation_cannot_do_is_said(options, told, folder):
     line = '{"prompt_token_ids": [1, 2], "output_token_ids": [3, 4, 5, 6]}\n'
     (folder / "texts.jsonl").write_text(line)
-    (folder / "odd.jsonl").write_text(line + '{"prompt_token_ids": [1, 2], "output_token_ids": [3, -4]}\n')
+    (folder / "odd.jsonl").write_text(
+        line + '{"prompt_token_ids": [1, 2], "output_token_ids": [3, -4]}\n'
+    )
     (folder / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match=told):
         simulate(Scenario(policy="fixed:2", batch=1, **options))
@@ -212,7 +243,12 @@ def test_texts_give_requests_their_lengths_and_start_over(folder):
     lines = [{"prompt_token_ids": [7] * n, "output_token_ids": [8] * (2 * n)} for n in (3, 5)]
     (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     scenario = Scenario(policy="fixed:2", drafter="prompt-lookup", texts="texts.jsonl", rate=1.0)
-    for change, lengths in (({}, [(3, 6), (5, 10)]), ({"num_requests": 3}, [(3, 6), (5, 10), (3, 6)])):
+    for change, lengths in (
+        ({}, [(3, 6), (5, 10)]),
+        ({"num_requests": 3}, [(3, 6), (5, 10), (3, 6)]),
+    ):
         records = simulate(Scenario(**(vars(scenario) | change))).run.records
         by_request = sorted(records, key=lambda record: int(record.prompt_id))
-        assert [(record.num_prompt_tokens, record.num_output_tokens) for record in by_request] == lengths
+        assert [
+            (record.num_prompt_tokens, record.num_output_tokens) for record in by_request
+        ] == lengths

@@ -1,4 +1,5 @@
-"""The cached profile is used where it fits; one that is corrupt or of another machine is refused, with its reason."""
+"""The cached profile is used where it fits; one that is corrupt or of another machine is refused,
+with its reason."""
 
 import json
 import threading
@@ -18,11 +19,15 @@ from smartspec.engine.runtime.profile import profile_key, profiled_latency
 SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4, 8, 16))
 
 
-def make_runner(name: str = "some-model", dtype: torch.dtype = torch.float32, num_layers: int = 30) -> SimpleNamespace:
+def make_runner(
+    name: str = "some-model", dtype: torch.dtype = torch.float32, num_layers: int = 30
+) -> SimpleNamespace:
     """Stands for a target and for a drafter with passes."""
     key = [name, 10**8, str(dtype), num_layers, 3, 64, 49152]
     loaded = SimpleNamespace(name=name, profile_key=key)
-    return SimpleNamespace(loaded=loaded, profile_key=key, device=torch.device("cpu"), max_tile_tokens=8, max_len=1024)
+    return SimpleNamespace(
+        loaded=loaded, profile_key=key, device=torch.device("cpu"), max_tile_tokens=8, max_len=1024
+    )
 
 
 class Machine:
@@ -47,7 +52,9 @@ class Machine:
         self.reports.clear()
         report = self.reports.append
         drafts = () if draft is None else (draft,)
-        return profiled_latency(target or make_runner(), drafts, max_batch=max_batch, kv_tokens=4096, report=report)
+        return profiled_latency(
+            target or make_runner(), drafts, max_batch=max_batch, kv_tokens=4096, report=report
+        )
 
     @property
     def file(self) -> Path:
@@ -86,10 +93,16 @@ def with_negative_slope(data: dict) -> dict:
         (lambda text: "", "unusable"),
         (lambda text: "[" * 100_000, "unusable"),
         (lambda text: "[1, 2]", "does not say what it was measured on"),
-        (lambda text: json.dumps(json.loads(text)["cost_model"]), "does not say what it was measured on"),
+        (
+            lambda text: json.dumps(json.loads(text)["cost_model"]),
+            "does not say what it was measured on",
+        ),
         (lambda text: json.dumps(with_nan(json.loads(text))), "'constant' is nan"),
         (lambda text: json.dumps(with_negative_slope(json.loads(text))), "'slopes'"),
-        (lambda text: json.dumps(json.loads(text) | {"cost_model": {"format": 0}}), "not of format"),
+        (
+            lambda text: json.dumps(json.loads(text) | {"cost_model": {"format": 0}}),
+            "not of format",
+        ),
         (lambda text: json.dumps(json.loads(text) | {"cost_model": None}), "not of format"),
         (lambda text: "\udcff\udcfe", "unusable"),
     ],
@@ -111,13 +124,19 @@ def test_a_file_copied_from_another_machine_is_refused_by_what_it_says(machine):
     machine.file.write_text(json.dumps(data))
     machine.start()
     assert machine.num_measured == 2
-    assert "unusable" in machine.reports[0] and "device is 'Other CPU x64' there and" in machine.reports[0]
+    assert (
+        "unusable" in machine.reports[0]
+        and "device is 'Other CPU x64' there and" in machine.reports[0]
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("_device_name", "Other CPU x64"), ("transformers", SimpleNamespace(__version__="0.1"))]
+    ("name", "value"),
+    [("_device_name", "Other CPU x64"), ("transformers", SimpleNamespace(__version__="0.1"))],
 )
-def test_a_cache_folder_of_another_machine_is_not_used_and_the_difference_is_said(machine, monkeypatch, name, value):
+def test_a_cache_folder_of_another_machine_is_not_used_and_the_difference_is_said(
+    machine, monkeypatch, name, value
+):
     machine.start()
     monkeypatch.setattr(profile, name, (lambda device: value) if isinstance(value, str) else value)
     machine.start()
@@ -176,13 +195,19 @@ def test_a_profile_of_a_busy_machine_is_measured_again_when_it_is_idle(machine, 
 
 
 @pytest.mark.parametrize(("seconds_of_thread", "waiting"), [(9.5, 0.05), (1.0, 0.9)])
-def test_a_process_that_was_suspended_while_it_measured_has_waited(monkeypatch, seconds_of_thread, waiting):
+def test_a_process_that_was_suspended_while_it_measured_has_waited(
+    monkeypatch, seconds_of_thread, waiting
+):
     clocks = {"perf_counter": iter([0.0, 10.0]), "thread_time": iter([0.0, seconds_of_thread])}
-    monkeypatch.setattr(passes, "time", SimpleNamespace(**{name: clock.__next__ for name, clock in clocks.items()}))
+    monkeypatch.setattr(
+        passes, "time", SimpleNamespace(**{name: clock.__next__ for name, clock in clocks.items()})
+    )
     monkeypatch.setattr(passes, "measure_passes", lambda *_, **limits: SAMPLES)
     monkeypatch.setattr(passes, "_seconds_waited", lambda: 0.0)
     monkeypatch.setattr(passes, "collapse_pages", lambda: ())
-    assert measure_profile(make_runner(), (), max_batch=4, kv_tokens=4096).waiting == pytest.approx(waiting)
+    assert measure_profile(make_runner(), (), max_batch=4, kv_tokens=4096).waiting == pytest.approx(
+        waiting
+    )
 
 
 def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypatch):
@@ -212,7 +237,9 @@ def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypat
     assert list(machine.folder.iterdir()) == [machine.folder / "name.json"]
 
 
-def test_first_steps_that_are_faster_than_the_profile_have_it_measured_again_when_idle(machine, monkeypatch):
+def test_first_steps_that_are_faster_than_the_profile_have_it_measured_again_when_idle(
+    machine, monkeypatch
+):
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: 5.0)
     machine.start()
     profile.note_drift(machine.file, 1.2, machine.reports.append)
@@ -235,7 +262,9 @@ def test_a_running_engine_measures_again_when_the_machine_is_idle(machine, monke
 
     def again(is_busy=False):
         limits = {"max_batch": 4, "kv_tokens": 4096}
-        return profile.measured_again(*models, **limits, interrupted=lambda: is_busy, report=machine.reports.append)
+        return profile.measured_again(
+            *models, **limits, interrupted=lambda: is_busy, report=machine.reports.append
+        )
 
     assert not profile.could_be_better(*models, 4), "there is none"
     machine.waiting = 0.3

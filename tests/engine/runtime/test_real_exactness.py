@@ -1,7 +1,9 @@
-"""The real model with every drafter and policy: greedy output is that of plain decoding, token for token.
+"""The real model with every drafter and policy: greedy output is that of plain decoding, token for
+token.
 
-One loaded model serves all cases and none measures a profile, so that they take seconds. The draft models are the model
-itself, whose drafts are all accepted, and its own first layers, whose drafts mostly are not.
+One loaded model serves all cases and none measures a profile, so that they take seconds. The draft
+models are the model itself, whose drafts are all accepted, and its own first layers, whose drafts
+mostly are not.
 """
 
 import copy
@@ -69,14 +71,21 @@ def generate(
     **options,
 ) -> tuple[list[list[int]], list[StepOutput]]:
     """Tokens of the answers to some prompts, three at a time, and what each step did."""
-    config = EngineConfig(policy=policy, drafters=drafters, max_batch=3, max_model_len=512, strict=True, device="cpu")
+    config = EngineConfig(
+        policy=policy, drafters=drafters, max_batch=3, max_model_len=512, strict=True, device="cpu"
+    )
     engine = build.build_engine(config)
     params = SamplingParams(**{"max_tokens": MAX_TOKENS, "temperature": 0.0} | options)
     requests = []
     for index, prompt in enumerate(PROMPTS[1::2]):
         chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-        ends = {"stop_token_ids": frozenset(stop_token_ids), "grammar": None if grammar is None else grammar.copy()}
+        token_ids = engine.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_dict=False
+        )
+        ends = {
+            "stop_token_ids": frozenset(stop_token_ids),
+            "grammar": None if grammar is None else grammar.copy(),
+        }
         requests.append(Request(index, token_ids, params, seed=index, **ends))
         engine.core.add_request(requests[-1])
     steps: list[StepOutput] = []
@@ -109,7 +118,9 @@ def plain(loaded_once) -> list[list[int]]:
     ids="+".join,
 )
 def test_greedy_output_is_that_of_plain_decoding(plain, shallow, policy, drafters):
-    outputs, steps = generate(policy, tuple(shallow if name == SHALLOW else name for name in drafters))
+    outputs, steps = generate(
+        policy, tuple(shallow if name == SHALLOW else name for name in drafters)
+    )
     assert outputs == plain
     assert max(len(tokens) for tokens in outputs) == MAX_TOKENS
     num_verified = sum(step.num_verified_tokens for step in steps)
@@ -127,15 +138,17 @@ def test_sampled_output_with_a_head_is_that_of_plain_decoding(loaded_once):
 
 
 def any_shape(max_width: int, pause: float = 0.0) -> Callable[..., Plan]:
-    """In place of Fixed.plan: trees, or chains of a width of 1, of another shape in every step, and steps without
-    drafts."""
+    """In place of Fixed.plan: trees, or chains of a width of 1, of another shape in every step, and
+    steps without drafts."""
     random = np.random.default_rng(0)
 
     def plan(self, view, estimates) -> Plan:
         is_planned = random.random() >= pause
         plan = plan_of_lengths(view, estimates, random.integers(0, 11, view.num_rows) * is_planned)
         depths = random.integers(1, 5, view.num_rows)
-        return replace(plan, depths=depths, width=int(random.integers(min(2, max_width), max_width + 1)))
+        return replace(
+            plan, depths=depths, width=int(random.integers(min(2, max_width), max_width + 1))
+        )
 
     return plan
 
@@ -145,7 +158,9 @@ def test_output_with_trees_of_a_head_is_that_of_plain_decoding(monkeypatch, temp
     expected = plainly(temperature=temperature)
     monkeypatch.setattr(Fixed, "plan", any_shape(max_width=5))
     trees = []
-    monkeypatch.setattr(Fixed, "learn", lambda self, plan, outcome: trees.append(outcome.parents is not None))
+    monkeypatch.setattr(
+        Fixed, "learn", lambda self, plan, outcome: trees.append(outcome.parents is not None)
+    )
     outputs, steps = generate("fixed:10", (HEAD,), temperature=temperature)
     assert outputs == expected
     assert sum(trees) > len(trees) // 2 > 5
@@ -153,17 +168,29 @@ def test_output_with_trees_of_a_head_is_that_of_plain_decoding(monkeypatch, temp
 
 
 @pytest.mark.parametrize("max_width", [1, 5])
-def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(plain, monkeypatch, max_width):
+def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
+    plain, monkeypatch, max_width
+):
     monkeypatch.setattr(Fixed, "plan", any_shape(max_width, pause=0.4))
-    monkeypatch.setattr("smartspec.control.policy.model_free_first", lambda view, *rest: np.zeros(view.num_rows, int))
+    monkeypatch.setattr(
+        "smartspec.control.policy.model_free_first",
+        lambda view, *rest: np.zeros(view.num_rows, int),
+    )
     config = EngineConfig(
-        policy="fixed:10", drafters=(HEAD,), max_batch=3, max_model_len=512, kv_tokens=512, strict=True
+        policy="fixed:10",
+        drafters=(HEAD,),
+        max_batch=3,
+        max_model_len=512,
+        kv_tokens=512,
+        strict=True,
     )
     engine = build.build_engine(config)
     requests = []
     for index, prompt in enumerate([*PROMPTS[1::2]] * 2):
         chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        token_ids = engine.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_dict=False
+        )
         params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
         requests.append(Request(index, token_ids, params, seed=index))
         engine.core.add_request(requests[-1])
@@ -173,12 +200,17 @@ def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
             engine.core.scheduler.start_over()  # all that run are preempted, and no prefix is left
         steps.append(engine.core.step(time.monotonic()))
     assert [request.output_token_ids.tolist() for request in requests] == plain * 2
-    assert any(request.num_preemptions for request in requests) and any(r.num_cached_tokens for r in requests)
+    assert any(request.num_preemptions for request in requests) and any(
+        r.num_cached_tokens for r in requests
+    )
     assert sum(step.num_verified_tokens for step in steps) > 40
 
 
 def common_tokens(outputs: list[list[int]], num: int) -> list[int]:
-    return [token for token, _ in Counter(token for tokens in outputs for token in tokens).most_common(num)]
+    return [
+        token
+        for token, _ in Counter(token for tokens in outputs for token in tokens).most_common(num)
+    ]
 
 
 @pytest.mark.parametrize("drafters", [(LOOKUP, RECYCLING), (DEFAULT_MODEL,)], ids="+".join)
@@ -188,7 +220,10 @@ def test_rules_on_single_tokens_hold_at_every_draft_position(plain, drafters, te
     common = common_tokens(plain, 12)
     rules = {
         "logit_bias": ((common[0], -100.0), (common[1], 4.0)),
-        "bad_words_token_ids": ((common[2],), *((a, b) for a, b in zip(plain[0], plain[0][1:], strict=False))),
+        "bad_words_token_ids": (
+            (common[2],),
+            *((a, b) for a, b in zip(plain[0], plain[0][1:], strict=False)),
+        ),
         "min_tokens": 10,
         "stop_token_ids": (common[1],),
         "temperature": temperature,
@@ -196,7 +231,8 @@ def test_rules_on_single_tokens_hold_at_every_draft_position(plain, drafters, te
     expected = plainly(**rules)
     outputs, steps = generate("fixed:4", drafters, **rules)
     assert sum(step.num_verified_tokens for step in steps) > 0
-    if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
+    # a draft model that samples keeps the distribution only
+    if temperature == 0.0 or drafters != (DEFAULT_MODEL,):
         assert outputs == expected != plain
     for tokens in outputs:
         assert len(tokens) >= 10 and common[1] not in tokens[:9]
@@ -221,12 +257,19 @@ SCHEMA = {
     "type": "object",
     "properties": {
         "answer": {"type": "string", "maxLength": 40},
-        "items": {"type": "array", "maxItems": 4, "items": {"type": "integer", "minimum": 0, "maximum": 999}},
+        "items": {
+            "type": "array",
+            "maxItems": 4,
+            "items": {"type": "integer", "minimum": 0, "maximum": 999},
+        },
     },
     "required": ["answer", "items"],
     "additionalProperties": False,
 }
-FORCING = r"According to the atlas, the capital of that country is [A-Z][a-z]{2,5}, on the river [A-Z][a-z]{2,5}\."
+FORCING = (
+    r"According to the atlas, the capital of that country is [A-Z][a-z]{2,5}, on the river "
+    r"[A-Z][a-z]{2,5}\."
+)
 LINES = r"(- [a-z]{2,12} is [0-9]{1,3}\n){2,3}"
 
 
@@ -255,16 +298,28 @@ def follows(wanted: dict, text: str, is_whole: bool) -> bool:
     ],
     ids=lambda value: min(value) if isinstance(value, dict) else None,
 )
-def test_structured_output_is_that_of_plain_decoding(compiler, shallow, wanted, drafters, temperature):
+def test_structured_output_is_that_of_plain_decoding(
+    compiler, shallow, wanted, drafters, temperature
+):
     grammar = compiler.compile(StructuredOutputs(**wanted).definition())
     tokenizer = load_once(DEFAULT_MODEL, dtype="auto", device="cpu").tokenizer
-    options = {"temperature": temperature, "grammar": grammar, "max_tokens": 72, "stop_token_ids": (2,)}
+    options = {
+        "temperature": temperature,
+        "grammar": grammar,
+        "max_tokens": 72,
+        "stop_token_ids": (2,),
+    }
     expected, _ = generate("off", (), **options)
-    outputs, steps = generate("fixed:4", tuple(shallow if n == SHALLOW else n for n in drafters), **options)
-    if temperature == 0.0 or drafters != (DEFAULT_MODEL,):  # a draft model that samples keeps the distribution only
+    outputs, steps = generate(
+        "fixed:4", tuple(shallow if n == SHALLOW else n for n in drafters), **options
+    )
+    # a draft model that samples keeps the distribution only
+    if temperature == 0.0 or drafters != (DEFAULT_MODEL,):
         assert outputs == expected
     for tokens in outputs:
-        assert follows(wanted, tokenizer.decode(tokens, skip_special_tokens=True), is_whole=tokens[-1] == 2)
+        assert follows(
+            wanted, tokenizer.decode(tokens, skip_special_tokens=True), is_whole=tokens[-1] == 2
+        )
     assert any(tokens[-1] == 2 for tokens in outputs)
     num_verified = sum(step.num_verified_tokens for step in steps)
     num_accepted = sum(step.num_accepted_tokens for step in steps)
@@ -276,13 +331,18 @@ def test_structured_output_is_that_of_plain_decoding(compiler, shallow, wanted, 
 
 
 def test_prompts_are_scored_in_chunks_beside_others_and_nothing_else_changes(plain):
-    """Each as one pass over the whole prompt has it, also where it was preempted, and where its beginning is cached."""
-    config = EngineConfig(policy="fixed:4", max_batch=3, max_model_len=512, kv_tokens=640, strict=True, device="cpu")
+    """Each as one pass over the whole prompt has it, also where it was preempted, and where its
+    beginning is cached."""
+    config = EngineConfig(
+        policy="fixed:4", max_batch=3, max_model_len=512, kv_tokens=640, strict=True, device="cpu"
+    )
     engine = build.build_engine(config)
     requests = []
     for index, prompt in enumerate([*PROMPTS[1::2], PROMPTS[1]]):
         chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        token_ids = engine.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_dict=False
+        )
         num_top = 3 if index % 2 == 0 else None
         params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, prompt_logprobs=num_top)
         requests.append(Request(index, token_ids, params, seed=index))
@@ -306,11 +366,15 @@ def test_prompts_are_scored_in_chunks_beside_others_and_nothing_else_changes(pla
         found = request.prompt_logprobs
         chosen = logprobs.gather(1, prompt[1:, None])
         np.testing.assert_allclose([entry.logprob for entry in found], chosen[:, 0], atol=1e-4)
-        np.testing.assert_allclose([entry.top_logprobs for entry in found], logprobs.topk(3).values, atol=1e-4)
+        np.testing.assert_allclose(
+            [entry.top_logprobs for entry in found], logprobs.topk(3).values, atol=1e-4
+        )
         ranks = (logprobs > chosen).sum(dim=1) + 1
         is_top = np.array([entry.rank == 1 for entry in found])
         assert (is_top == (ranks == 1).numpy()).mean() > 0.98
         assert all(
-            entry.rank == 1 for entry, token in zip(found, prompt[1:], strict=True) if entry.top_token_ids[0] == token
+            entry.rank == 1
+            for entry, token in zip(found, prompt[1:], strict=True)
+            if entry.top_token_ids[0] == token
         )
     assert max(request.num_prompt_tokens for request in requests) > SCORED_CHUNK

@@ -1,7 +1,8 @@
 """Greedy output of the real model: the tokens that transformers gives.
 
-Every policy and drafter is compared with plain decoding in test_real_exactness.py, and here plain decoding and what is
-most unlike it with transformers. No profile is measured: what is decided follows from the test alone.
+Every policy and drafter is compared with plain decoding in test_real_exactness.py, and here plain
+decoding and what is most unlike it with transformers. No profile is measured: what is decided
+follows from the test alone.
 """
 
 import time
@@ -35,7 +36,8 @@ TIE_LOGITS = 1e-3
 
 
 class RandomLengths:
-    """Another length for every request in every step, pauses included; whatever drafter there is."""
+    """Another length for every request in every step, pauses included; whatever drafter there
+    is."""
 
     predicted_seconds = 0.0
 
@@ -74,25 +76,41 @@ def generate(engine: Engine, prompts: list[list[int]], max_tokens: int) -> list[
 
 
 def tokenized(prompts: list[str]) -> list[list[int]]:
-    chats, tokenizer = [[{"role": "user", "content": prompt}] for prompt in prompts], default_tokenizer()
-    return [tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False) for c in chats]
+    chats, tokenizer = (
+        [[{"role": "user", "content": prompt}] for prompt in prompts],
+        default_tokenizer(),
+    )
+    return [
+        tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False)
+        for c in chats
+    ]
 
 
 def reference_outputs(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """transformers.generate on the stock model, one prompt at a time."""
     model = stock_model()
-    options = {"max_new_tokens": max_tokens, "min_new_tokens": max_tokens, "do_sample": False, "eos_token_id": None}
+    options = {
+        "max_new_tokens": max_tokens,
+        "min_new_tokens": max_tokens,
+        "do_sample": False,
+        "eos_token_id": None,
+    }
     outputs = []
     for prompt in prompts:
         token_ids = torch.tensor([prompt])
         # Without a mask transformers would take <|im_end|> inside the prompt for padding.
-        text = model.generate(token_ids, attention_mask=torch.ones_like(token_ids), pad_token_id=2, **options)
+        text = model.generate(
+            token_ids, attention_mask=torch.ones_like(token_ids), pad_token_id=2, **options
+        )
         outputs.append(text[0, len(prompt) :].tolist())
     return outputs
 
 
-def assert_same_but_for_ties(prompts: list[list[int]], outputs: list[list[int]], expected: list[list[int]]) -> int:
-    """Equal token for token; at a difference the stock model must see a tie. Returns the number of such ties."""
+def assert_same_but_for_ties(
+    prompts: list[list[int]], outputs: list[list[int]], expected: list[list[int]]
+) -> int:
+    """Equal token for token; at a difference the stock model must see a tie. Returns the number of
+    such ties."""
     num_ties, model = 0, stock_model()
     for prompt, output, wanted in zip(prompts, outputs, expected, strict=True):
         if output == wanted:
@@ -101,15 +119,18 @@ def assert_same_but_for_ties(prompts: list[list[int]], outputs: list[list[int]],
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + wanted[:first]])).logits[0, -1]
         gap = abs(float(logits[output[first]] - logits[wanted[first]]))
-        assert gap < TIE_LOGITS, f"token {first}: {output[first]} instead of {wanted[first]}, {gap:.4f} apart"
+        assert gap < TIE_LOGITS, (
+            f"token {first}: {output[first]} instead of {wanted[first]}, {gap:.4f} apart"
+        )
         num_ties += 1
     return num_ties
 
 
 @pytest.fixture(scope="module")
 def cases():
-    """Prompts and what transformers.generate answers: the two best candidates are never closer than 0.008, 200 times
-    what fp32 passes of different sizes differ by, so that no machine's kernels turn one of these tokens."""
+    """Prompts and what transformers.generate answers: the two best candidates are never closer than
+    0.008, 200 times what fp32 passes of different sizes differ by, so that no machine's kernels
+    turn one of these tokens."""
     prompts = tokenized(PROMPTS)
     return prompts, reference_outputs(prompts, 24)
 
@@ -124,17 +145,26 @@ def cases():
 def test_policies_give_the_tokens_of_transformers(cases, policy, drafters):
     prompts, expected = cases
     engine = build_engine(
-        EngineConfig(policy=policy, drafters=drafters, max_batch=4, kv_tokens=2048, strict=True, **IN_FP32)
+        EngineConfig(
+            policy=policy, drafters=drafters, max_batch=4, kv_tokens=2048, strict=True, **IN_FP32
+        )
     )
     outputs = [r.output_token_ids.tolist() for r in generate(engine, prompts, 24)]
     assert outputs == expected
 
 
 def test_a_machine_without_our_kernels_gives_the_same_tokens(cases, monkeypatch):
-    monkeypatch.setattr(native, "load_kernels", lambda name: native.Kernels(None, "this machine has none"))
+    monkeypatch.setattr(
+        native, "load_kernels", lambda name: native.Kernels(None, "this machine has none")
+    )
     monkeypatch.setattr(build, "load_model", load_model)  # which fuses what it finds kernels for
     prompts, expected = cases
-    options = {"policy": "fixed:4", "drafters": ("prompt-lookup", "recycling"), "max_batch": 4, "strict": True}
+    options = {
+        "policy": "fixed:4",
+        "drafters": ("prompt-lookup", "recycling"),
+        "max_batch": 4,
+        "strict": True,
+    }
     engine = build_engine(EngineConfig(**options))
     assert set(engine.kernels.values()) == {"torch's, because this machine has none"}
     outputs = [request.output_token_ids.tolist() for request in generate(engine, prompts, 24)]
@@ -145,7 +175,9 @@ def test_a_machine_without_our_kernels_gives_the_same_tokens(cases, monkeypatch)
 def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
     prompts, expected = cases
     drafters = SELF_DRAFT if use_model else ("prompt-lookup",)
-    engine = build_engine(EngineConfig(drafters=drafters, max_batch=4, kv_tokens=224, strict=True, **IN_FP32))
+    engine = build_engine(
+        EngineConfig(drafters=drafters, max_batch=4, kv_tokens=224, strict=True, **IN_FP32)
+    )
     engine.core.controller = RandomLengths(use_model)
     requests = generate(engine, prompts, 24)
     assert [r.output_token_ids.tolist() for r in requests] == expected
@@ -172,7 +204,10 @@ def test_perplexity_is_that_of_the_dequantised_model_and_in_8_bits_hardly_higher
         total += [float(F.cross_entropy(each, following, reduction="sum")) for each in logits]
         num_tokens += len(following)
     ours, rounded, theirs = np.exp(total / num_tokens)
-    print(f"perplexity {ours:.6f}, in 8 bits {rounded:.6f}, transformers {theirs:.6f}, {num_tokens} tokens")
+    print(
+        f"perplexity {ours:.6f}, in 8 bits {rounded:.6f}, transformers {theirs:.6f}, {num_tokens} "
+        "tokens"
+    )
     assert abs(ours / theirs - 1) < 5e-5
     assert rounded / ours - 1 < 5e-3
 
@@ -194,12 +229,19 @@ def test_perplexity_is_that_of_the_dequantised_model_and_in_8_bits_hardly_higher
 def test_hundred_real_prompts(hundred, policy, drafters):
     prompts, expected = hundred
     engine = build_engine(
-        EngineConfig(policy="fixed:1" if policy == "random" else policy, drafters=drafters, strict=True, **IN_FP32)
+        EngineConfig(
+            policy="fixed:1" if policy == "random" else policy,
+            drafters=drafters,
+            strict=True,
+            **IN_FP32,
+        )
     )
     if policy == "random":
         engine.core.controller = RandomLengths(drafters == SELF_DRAFT)
     requests = generate(engine, prompts, 32)
-    num_ties = assert_same_but_for_ties(prompts, [r.output_token_ids.tolist() for r in requests], expected)
+    num_ties = assert_same_but_for_ties(
+        prompts, [r.output_token_ids.tolist() for r in requests], expected
+    )
     print(f"{policy} {drafters}: {len(prompts)} prompts, {num_ties} differ at a tie")
     assert num_ties <= 2
     if policy == "random" and drafters == SELF_DRAFT:

@@ -1,4 +1,5 @@
-"""A drafter that is new to the engine needs a class and a name in one dict: this one exists in the test alone."""
+"""A drafter that is new to the engine needs a class and a name in one dict: this one exists in the
+test alone."""
 
 import time
 
@@ -28,7 +29,10 @@ class SayAgain(ModelFreeDrafter):
         self.written: list[int] = []
 
     def propose(self, token_ids: np.ndarray) -> Draft:
-        return chain(np.array(self.written[-self.max_draft_tokens :], dtype=np.int32), match_length=len(self.written))
+        return chain(
+            np.array(self.written[-self.max_draft_tokens :], dtype=np.int32),
+            match_length=len(self.written),
+        )
 
     def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
         self.written += emitted_token_ids
@@ -38,14 +42,23 @@ class SayAgain(ModelFreeDrafter):
 def engine(monkeypatch) -> build.Engine:
     monkeypatch.setitem(MODEL_FREE_DRAFTERS, "say-again", SayAgain)
     monkeypatch.setattr(build, "load_model", lambda *args, **options: as_loaded(tiny_llama(0)))
-    monkeypatch.setattr(build, "profiled_latency", lambda *a, **options: LatencyModel(CostCurve.linear(0.01, 1e-6)))
-    config = EngineConfig(drafters=("prompt-lookup", "say-again"), policy="goodput", max_batch=2, strict=True)
+    monkeypatch.setattr(
+        build, "profiled_latency", lambda *a, **options: LatencyModel(CostCurve.linear(0.01, 1e-6))
+    )
+    config = EngineConfig(
+        drafters=("prompt-lookup", "say-again"), policy="goodput", max_batch=2, strict=True
+    )
     return build.build_engine(config)
 
 
 def generate(engine: build.Engine) -> list[list[int]]:
-    prompts = [np.random.default_rng(seed).integers(0, VOCABULARY, 12).tolist() for seed in range(4)]
-    requests = [Request(i, p, SamplingParams(max_tokens=16, temperature=0.0), seed=i) for i, p in enumerate(prompts)]
+    prompts = [
+        np.random.default_rng(seed).integers(0, VOCABULARY, 12).tolist() for seed in range(4)
+    ]
+    requests = [
+        Request(i, p, SamplingParams(max_tokens=16, temperature=0.0), seed=i)
+        for i, p in enumerate(prompts)
+    ]
     for request in requests:
         engine.core.add_request(request)
     while engine.core.has_work:
@@ -61,6 +74,10 @@ def test_a_third_drafter_needs_a_class_and_a_line(engine):
     assert engine.core.controller.state()["drafters"] == ["prompt-lookup", "say-again"]
     assert "say-again, match 2+" in engine.core.controller.state()["acceptance"]
     assert any((step.plan.lengths_of(1) > 0).any() for step in outcome), "it drafts"
-    assert any(step.free_tests[1].tested.any() for step in outcome), "and is compared where it does not"
-    engine.core.controller.policy = build.Controller("off", 4, LatencyModel(CostCurve.linear(1, 1)), drafters=()).policy
+    assert any(step.free_tests[1].tested.any() for step in outcome), (
+        "and is compared where it does not"
+    )
+    engine.core.controller.policy = build.Controller(
+        "off", 4, LatencyModel(CostCurve.linear(1, 1)), drafters=()
+    ).policy
     assert generate(engine) == with_drafts

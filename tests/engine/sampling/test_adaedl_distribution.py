@@ -1,8 +1,10 @@
-"""adaedl ends drafts by a threshold that moves by a thousandth after each step, by how much of a draft was accepted.
+"""adaedl ends drafts by a threshold that moves by a thousandth after each step, by how much of a
+draft was accepted.
 
-Tables for which that thousandth decides: a request is led to an acceptance of 0.9 of its drafts; then a draft that was
-wrong from its eleventh token on is long or short by which token was drawn at the fork, and the entropy before the fork,
-reached again in the next steps, lies within one step of the threshold.
+Tables for which that thousandth decides: a request is led to an acceptance of 0.9 of its drafts;
+then a draft that was wrong from its eleventh token on is long or short by which token was drawn at
+the fork, and the entropy before the fork, reached again in the next steps, lies within one step of
+the threshold.
 """
 
 import numpy as np
@@ -17,13 +19,15 @@ from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.sampling import sampler
 
 K, BATCH, NUM = 20, 32, 240
-SURE = list(range(138))  # six drafts of K tokens that are all accepted, a token after each, and half a draft
+# six drafts of K tokens that are all accepted, a token after each, and half a draft
+SURE = list(range(138))
 WRONG = list(range(138, 142))  # what the drafter takes for the way on
 RIGHT, BEFORE_EVEN, FIRST, SECOND = 142, 143, 144, 145
 SPREAD, EVEN, BEHIND = list(range(146, 162)), list(range(162, 178)), list(range(178, 194))
 END = list(range(194, 254))
 VOCABULARY = 254
-ENTROPY = (1 - 0.5015) ** 2 / 0.1  # for which adaedl's bound lies between the thresholds 0.501 and 0.502
+# for which adaedl's bound lies between the thresholds 0.501 and 0.502
+ENTROPY = (1 - 0.5015) ** 2 / 0.1
 
 
 def with_entropy(wanted: float, size: int) -> np.ndarray:
@@ -69,7 +73,9 @@ def test_the_fork_is_even():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["off", "fixed:20", "specdec++", "hf", "dsde", "gammatune", "sglang-ema"])
+@pytest.mark.parametrize(
+    "name", ["off", "fixed:20", "specdec++", "hf", "dsde", "gammatune", "sglang-ema"]
+)
 def test_the_fork_is_even_under_other_policies(name):
     assert p_of_forks(name) > LEAST
 

@@ -1,4 +1,5 @@
-"""A request whose logits are NaN, on a tiny model, ends with an error; neighbours and successors notice nothing."""
+"""A request whose logits are NaN, on a tiny model, ends with an error; neighbours and successors
+notice nothing."""
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ BAD = [BAD_TOKEN, *range(50)]  # whatever comes after the bad token attends to i
 
 
 def make_core(with_kernel: bool, draft_length: int = 4, taps: tuple[int, ...] = ()) -> EngineCore:
-    """with_kernel: our attention kernel where there is one, else torch's, which reads masked positions too."""
+    """with_kernel: our attention kernel where there is one, else torch's, which reads masked
+    positions too."""
     model = tiny_llama(0)
     model.model.embed_tokens.weight[BAD_TOKEN] = torch.nan
     # A head's positions are no whole number of pages: giving pages back would not clear them.
@@ -36,13 +38,23 @@ def make_core(with_kernel: bool, draft_length: int = 4, taps: tuple[int, ...] = 
         runner.max_tile_tokens = 0
     executor = LiveExecutor(runner, (PromptLookupDrafter(max_draft_tokens=draft_length),))
     scheduler = Scheduler(
-        BlockManager(50, 4, 2), max_batched_tokens=64, max_model_len=100, max_draft_tokens=draft_length
+        BlockManager(50, 4, 2),
+        max_batched_tokens=64,
+        max_model_len=100,
+        max_draft_tokens=draft_length,
     )
     return EngineCore(scheduler, executor, WholeDrafts())
 
 
-def make_request(request_id: int, prompt: list[int], max_tokens: int, temperature: float) -> Request:
-    return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, temperature=temperature), seed=request_id)
+def make_request(
+    request_id: int, prompt: list[int], max_tokens: int, temperature: float
+) -> Request:
+    return Request(
+        request_id,
+        prompt,
+        SamplingParams(max_tokens=max_tokens, temperature=temperature),
+        seed=request_id,
+    )
 
 
 def decode(core: EngineCore, *requests: Request) -> list[list[int]]:
@@ -68,7 +80,11 @@ def test_neighbour_and_successor_get_the_tokens_they_would_get_alone(with_kernel
     core = make_core(with_kernel)
     neighbour, bad, successor = of(0, LONG, 30), of(1, BAD, 10), of(2, SHORT, 8)
     assert decode(core, neighbour, bad, successor) == [long_alone, [], short_alone]
-    assert (bad.finish_reason, neighbour.finish_reason, successor.finish_reason) == ("error", "length", "length")
+    assert (bad.finish_reason, neighbour.finish_reason, successor.finish_reason) == (
+        "error",
+        "length",
+        "length",
+    )
     assert "output token 0 are NaN or infinite" in bad.error and "--dtype float32" in bad.error
     again = of(3, BAD, 10)
     assert decode(core, again) == [[]] and again.num_cached_tokens == 0
@@ -76,7 +92,8 @@ def test_neighbour_and_successor_get_the_tokens_they_would_get_alone(with_kernel
 
 
 class BadDrafts(PromptLookupDrafter):
-    """The token that plain decoding will emit, then one the model has no numbers for. outputs: what that is."""
+    """The token that plain decoding will emit, then one the model has no numbers for. outputs: what
+    that is."""
 
     outputs: list[int]
 
@@ -86,7 +103,9 @@ class BadDrafts(PromptLookupDrafter):
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None) -> tuple[Draft, ...]:
         right = [self.outputs[request.num_output_tokens] for request in batch.decoding]
         tokens = [np.array([token, BAD_TOKEN, 3], dtype=np.int32) for token in right]
-        return tuple(chain(three[:length]) for three, length in zip(tokens, lengths.tolist(), strict=True))
+        return tuple(
+            chain(three[:length]) for three, length in zip(tokens, lengths.tolist(), strict=True)
+        )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -97,15 +116,18 @@ def test_a_draft_token_without_numbers_ends_no_request(with_kernel, temperature)
     drafter = BadDrafts(max_draft_tokens=4)
     drafter.outputs = alone
     core.executor.drafters = (drafter,)
-    request, neighbour = make_request(0, SHORT, 12, temperature), make_request(0, SHORT, 12, temperature)
+    request, neighbour = (
+        make_request(0, SHORT, 12, temperature),
+        make_request(0, SHORT, 12, temperature),
+    )
     neighbour.request_id = 1
     assert decode(core, request, neighbour) == [alone, alone]
     assert (request.error, neighbour.error) == (None, None)
 
 
 class FeatureReader(BadDrafts):
-    """Bad drafts for request 1 alone. Notes at each position what the target's layers computed of the newest token, as
-    drafters that read features do."""
+    """Bad drafts for request 1 alone. Notes at each position what the target's layers computed of
+    the newest token, as drafters that read features do."""
 
     def __init__(self, target: ModelRunner, **limits: int):
         super().__init__(**limits)
@@ -130,7 +152,9 @@ def test_a_pass_without_bad_drafts_leaves_every_request_its_features(with_kernel
     drafter = FeatureReader(core.executor.runner, max_draft_tokens=4)
     drafter.outputs = alone
     core.executor.drafters = (drafter,)
-    requests = [make_request(number, prompt, 12, 0.0) for number, prompt in enumerate([LONG, SHORT])]
+    requests = [
+        make_request(number, prompt, 12, 0.0) for number, prompt in enumerate([LONG, SHORT])
+    ]
     assert decode(core, *requests)[1] == alone
     assert {request_id for request_id, _ in drafter.read} == {0, 1}
     for request in requests:
@@ -138,12 +162,14 @@ def test_a_pass_without_bad_drafts_leaves_every_request_its_features(with_kernel
         target.forward([Segment(0, 0, request.token_ids, 1)])
         for (request_id, position), features in drafter.read.items():
             if request_id == request.request_id:
-                torch.testing.assert_close(features, target.features[0][position], rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(
+                    features, target.features[0][position], rtol=1e-4, atol=1e-4
+                )
 
 
 class NaNBehind(TableRunner):
-    """Has no numbers after BAD; with_neighbours: nor, in the same pass, for any other token of that request, as where
-    attention reads what its mask hides."""
+    """Has no numbers after BAD; with_neighbours: nor, in the same pass, for any other token of that
+    request, as where attention reads what its mask hides."""
 
     BAD, with_neighbours = 3, False
 
@@ -159,10 +185,13 @@ class NaNBehind(TableRunner):
 
 @pytest.mark.parametrize("with_neighbours", [False, True])
 def test_tokens_that_were_drawn_are_not_dropped_for_a_bad_one_among_them(with_neighbours):
-    """The bad token, a third of all, comes to stand where it does in plain decoding, which then ends with an error."""
+    """The bad token, a third of all, comes to stand where it does in plain decoding, which then
+    ends with an error."""
     random, num = np.random.default_rng(0), 2400
     target, draft = random.dirichlet(np.ones(NaNBehind.BAD), (2, NaNBehind.BAD + 1))
-    target, draft = (np.concatenate([table, np.full((len(table), 1), 0.5)], axis=1) for table in (target, draft))
+    target, draft = (
+        np.concatenate([table, np.full((len(table), 1), 0.5)], axis=1) for table in (target, draft)
+    )
     executor = TableExecutor(target, (DraftModel(TableRunner(draft), 128),))
     executor.runner = NaNBehind(target)
     executor.runner.with_neighbours = with_neighbours
@@ -171,7 +200,10 @@ def test_tokens_that_were_drawn_are_not_dropped_for_a_bad_one_among_them(with_ne
     serve("fixed:3", requests, executor, batch=128, max_draft_tokens=3)
     texts = [request.output_token_ids.tolist() for request in requests]
     assert all(
-        (NaNBehind.BAD in text[:2]) == (r.finish_reason == "error") for r, text in zip(requests, texts, strict=True)
+        (NaNBehind.BAD in text[:2]) == (r.finish_reason == "error")
+        for r, text in zip(requests, texts, strict=True)
     )
     places = [text.index(NaNBehind.BAD) if NaNBehind.BAD in text else 3 for text in texts]
-    assert p_of_fit(np.bincount(places, minlength=4), np.array([1 / 3, 2 / 9, 4 / 27, 8 / 27])) > 1e-4
+    assert (
+        p_of_fit(np.bincount(places, minlength=4), np.array([1 / 3, 2 / 9, 4 / 27, 8 / 27])) > 1e-4
+    )

@@ -1,4 +1,5 @@
-"""Forced acceptance: accepted lengths have the distribution that was asked for, and text is marked where it is made."""
+"""Forced acceptance: accepted lengths have the distribution that was asked for, and text is marked
+where it is made."""
 
 import numpy as np
 import pytest
@@ -16,14 +17,20 @@ WRONG, OWN = 5, 3  # the target never wants the draft's token
 def verified(acceptance: float, drafts: list[Draft], num: int):
     logits = torch.zeros(sum(len(draft) + 1 for draft in drafts), VOCABULARY)
     logits[:, OWN] = 10.0
-    return verify_forced(acceptance, logits, make_requests(num, max_tokens=8, temperature=0.0), drafts)
+    return verify_forced(
+        acceptance, logits, make_requests(num, max_tokens=8, temperature=0.0), drafts
+    )
 
 
 @pytest.mark.parametrize("acceptance", [0.5, 0.7, 0.9])
 def test_mean_accepted_length_is_that_of_repeated_trials(acceptance):
-    """1 + a + ... + a^k tokens of a step, one of them the target's own. 4 standard errors, fixed seeds."""
+    """1 + a + ... + a^k tokens of a step, one of them the target's own. 4 standard errors, fixed
+    seeds."""
     num, k = 4000, 5
-    found = [v.num_accepted for v in verified(acceptance, [chain(np.full(k, WRONG, dtype=np.int32))] * num, num)]
+    found = [
+        v.num_accepted
+        for v in verified(acceptance, [chain(np.full(k, WRONG, dtype=np.int32))] * num, num)
+    ]
     expected = (1 - acceptance ** (k + 1)) / (1 - acceptance) - 1
     assert abs(np.mean(found) - expected) < 4 * np.std(found) / num**0.5
     share_of_whole = np.mean(np.array(found) == k)

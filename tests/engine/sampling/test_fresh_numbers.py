@@ -25,11 +25,17 @@ def test_no_draft_token_is_drawn_with_a_number_of_another(monkeypatch, policy, d
 
     def noted(seeds, positions, purpose):
         if isinstance(purpose, int) and purpose % PURPOSES == DRAFT:
-            drawn.update((seed, place, purpose) for seed, place in zip(seeds.tolist(), positions.tolist(), strict=True))
+            drawn.update(
+                (seed, place, purpose)
+                for seed, place in zip(seeds.tolist(), positions.tolist(), strict=True)
+            )
         return uniform(seeds, positions, purpose)
 
     monkeypatch.setattr(sampler, "uniform", noted)
-    requests = [Request(i, [0], SamplingParams(max_tokens=40, ignore_eos=True), seed=i) for i in range(BATCH)]
+    requests = [
+        Request(i, [0], SamplingParams(max_tokens=40, ignore_eos=True), seed=i)
+        for i in range(BATCH)
+    ]
     executor = TableExecutor(tables()[0], sometimes(drafters_of(drafters)))
     serve(new_policy(policy), requests, executor, batch=BATCH, max_draft_tokens=K)
     assert len(drawn) > 3 * BATCH and max(drawn.values()) == 1
@@ -45,20 +51,30 @@ def test_what_would_be_decided_after_the_first_rejection_shows_nowhere(monkeypat
     logits = torch.from_numpy(TABLE[np.concatenate(last).astype(int)])
     expected = verify(logits, requests, drafts)
     pairs = zip(requests, expected, strict=True)
-    first_open = {request.seed: request.num_tokens + len(found.emitted_token_ids) for request, found in pairs}
+    first_open = {
+        request.seed: request.num_tokens + len(found.emitted_token_ids) for request, found in pairs
+    }
     num_other = 0
 
     def other_keys_where_open(seeds, positions):
         nonlocal num_other
-        is_open = positions >= np.array([first_open[seed] for seed in seeds.tolist()], dtype=np.int64)
+        is_open = positions >= np.array(
+            [first_open[seed] for seed in seeds.tolist()], dtype=np.int64
+        )
         num_other += int(is_open.sum())
-        return np.where(is_open, position_keys(seeds + 1, positions), position_keys(seeds, positions))
+        return np.where(
+            is_open, position_keys(seeds + 1, positions), position_keys(seeds, positions)
+        )
 
     def other_where_open(seeds, positions, purpose):
         nonlocal num_other
-        is_open = positions >= np.array([first_open[seed] for seed in seeds.tolist()], dtype=np.int64)
+        is_open = positions >= np.array(
+            [first_open[seed] for seed in seeds.tolist()], dtype=np.int64
+        )
         num_other += int(is_open.sum())
-        return np.where(is_open, uniform(seeds + 1, positions, purpose), uniform(seeds, positions, purpose))
+        return np.where(
+            is_open, uniform(seeds + 1, positions, purpose), uniform(seeds, positions, purpose)
+        )
 
     monkeypatch.setattr(sampler, "uniform", other_where_open)
     monkeypatch.setattr(race, "uniform", other_where_open)

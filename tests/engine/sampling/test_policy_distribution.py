@@ -1,9 +1,11 @@
-"""Whatever a policy makes of what it has seen, texts have the target's distribution: chi-square tests of every policy.
+"""Whatever a policy makes of what it has seen, texts have the target's distribution: chi-square
+tests of every policy.
 
-The target goes round in circles of four tokens. In each the drafter is mostly wrong about the first one, and after it
-stands a fork, FIRST or SECOND, evenly: at the same position, whatever was before it. Which one was drawn shows in what
-is drafted after it (the drafter is sure of one path and knows nothing of the other), in how long drafts become, and in
-the time that they take. After the rejection the fork is drafted again.
+The target goes round in circles of four tokens. In each the drafter is mostly wrong about the first
+one, and after it stands a fork, FIRST or SECOND, evenly: at the same position, whatever was before
+it. Which one was drawn shows in what is drafted after it (the drafter is sure of one path and knows
+nothing of the other), in how long drafts become, and in the time that they take. After the
+rejection the fork is drafted again.
 """
 
 from dataclasses import replace
@@ -28,10 +30,27 @@ VOCABULARY, CIRCLE, BATCH, K = 10, 4, 32, 6
 LEAST = 1e-4  # of the p-values of right texts one in ten thousand is smaller
 BIASED = 1e-8
 
-# Each name with what brings its thresholds to where the tables are: confidence 0.5 at the fork, 0.25 or 1 after it.
+# Each name with what brings its thresholds to where the tables are: confidence 0.5 at the fork,
+# 0.25 or 1 after it.
 SETTINGS = [
-    *("fixed:3", "uniform:1,3", "hf:0.45", "gammatune:0.45", "specdec++:0.6", "adaedl:0.36", "dsde:1"),
-    *("adaserve:40", "adaserve:96", "eagle2:6", "ddd:0.5", "sequoia:4", "smartspec-paper:2", "smartspec-request:2"),
+    *(
+        "fixed:3",
+        "uniform:1,3",
+        "hf:0.45",
+        "gammatune:0.45",
+        "specdec++:0.6",
+        "adaedl:0.36",
+        "dsde:1",
+    ),
+    *(
+        "adaserve:40",
+        "adaserve:96",
+        "eagle2:6",
+        "ddd:0.5",
+        "sequoia:4",
+        "smartspec-paper:2",
+        "smartspec-request:2",
+    ),
 ]
 
 
@@ -61,7 +80,9 @@ class Sometimes:
 
     def view(self, batch, is_queried=True):
         view = self._drafter.view(batch, is_queried)
-        has_draft = [(r.num_tokens // 2 + r.request_id) % 3 != self._remainder for r in batch.decoding]
+        has_draft = [
+            (r.num_tokens // 2 + r.request_id) % 3 != self._remainder for r in batch.decoding
+        ]
         return replace(view, lengths=np.where(has_draft, view.lengths, 0))
 
 
@@ -78,11 +99,16 @@ def drafters_of(names: str) -> list:
 
 def sometimes(drafters):
     """Each at some places of the texts, so that they take turns."""
-    return [Sometimes(each, number) for number, each in enumerate(drafters)] if len(drafters) > 1 else drafters
+    return (
+        [Sometimes(each, number) for number, each in enumerate(drafters)]
+        if len(drafters) > 1
+        else drafters
+    )
 
 
 def p_of_policy(policy, drafters: list, num_requests: int, seed: int) -> tuple[float, int]:
-    """p-value of the texts that are served under a policy, and how many draft tokens were accepted."""
+    """p-value of the texts that are served under a policy, and how many draft tokens were
+    accepted."""
     seeds = np.random.default_rng(seed).integers(2**62, size=num_requests).tolist()
     params = SamplingParams(max_tokens=10 * CIRCLE, ignore_eos=True)
     requests = [Request(number, [START], params, seed=each) for number, each in enumerate(seeds)]
@@ -90,7 +116,9 @@ def p_of_policy(policy, drafters: list, num_requests: int, seed: int) -> tuple[f
     seconds[FIRST] = 1e-3
     executor = TableExecutor(tables()[0], drafters, seconds)
     accepted = serve(policy, requests, executor, batch=BATCH, max_draft_tokens=K)
-    return p_of_transitions([request.token_ids.tolist() for request in requests], tables()[0]), accepted
+    return p_of_transitions(
+        [request.token_ids.tolist() for request in requests], tables()[0]
+    ), accepted
 
 
 def new_policy(name: str) -> Policy:
@@ -101,15 +129,18 @@ def new_policy(name: str) -> Policy:
 
 
 class Gambler(Policy):
-    """Wants FIRST, by all that a policy gets to see: after a rejection its last drafter drafts the fork again if it was
-    FIRST. If it was SECOND the target is to draw, or the first drafter to draft, if that is another one."""
+    """Wants FIRST, by all that a policy gets to see: after a rejection its last drafter drafts the
+    fork again if it was FIRST. If it was SECOND the target is to draw, or the first drafter to
+    draft, if that is another one."""
 
     def __init__(self):
         self._was_first: dict[int, bool] = {}
 
     def plan(self, view, estimates):
         places = view.context_tokens % CIRCLE  # of the newest token in its circle
-        wants = np.array([self._was_first.get(request_id, True) for request_id in view.request_ids.tolist()])
+        wants = np.array(
+            [self._was_first.get(request_id, True) for request_id in view.request_ids.tolist()]
+        )
         last = len(view.drafters) - 1
         drafter = np.where((places == 1) & ~wants, 0, last)
         at_fork = np.where(wants | (last > 0), 1, 0)
@@ -125,13 +156,17 @@ class Gambler(Policy):
 
 @pytest.mark.parametrize("name", [*POLICIES, *published_policies(), *SETTINGS])
 def test_texts_have_the_targets_distribution_whatever_the_policy_learns(name):
-    p, accepted = p_of_policy(new_policy(name), sometimes(drafters_of("lookup+model+head")), 48, seed=3)
+    p, accepted = p_of_policy(
+        new_policy(name), sometimes(drafters_of("lookup+model+head")), 48, seed=3
+    )
     assert p > LEAST
     assert (accepted > 0) == (name != "off")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafters", ["model", "head", "model+other model", "lookup+model", "lookup+model+head"])
+@pytest.mark.parametrize(
+    "drafters", ["model", "head", "model+other model", "lookup+model", "lookup+model+head"]
+)
 @pytest.mark.parametrize("name", [*POLICIES, *published_policies(), *SETTINGS])
 def test_many_texts_have_the_targets_distribution(name, drafters):
     assert p_of_policy(new_policy(name), sometimes(drafters_of(drafters)), 2000, seed=4)[0] > LEAST
@@ -150,29 +185,41 @@ def test_drafting_with_the_same_numbers_again_fails_the_same_test(monkeypatch, d
 
 
 class BothOrNeither(Policy):
-    """Of neighbours it verifies both forks where the same lies after them, and else none. Each text alone has its
-    distribution, as half of the forks are verified whatever they are."""
+    """Of neighbours it verifies both forks where the same lies after them, and else none. Each text
+    alone has its distribution, as half of the forks are verified whatever they are."""
 
     def plan(self, view, estimates):
         return plan_of_lengths(view, estimates, 3)
 
     def cut(self, plan, drafted, survival):
         view = plan.view
-        after = {request_id: drafted.confidence[row, 2] for row, request_id in enumerate(view.request_ids.tolist())}
+        after = {
+            request_id: drafted.confidence[row, 2]
+            for row, request_id in enumerate(view.request_ids.tolist())
+        }
         alike = [abs(after[i] - after.get(i ^ 1, np.nan)) < 0.1 for i in after]
-        return np.where((drafted.lengths == 3) & (view.context_tokens % CIRCLE == 0), drafted.lengths * alike, 0)
+        return np.where(
+            (drafted.lengths == 3) & (view.context_tokens % CIRCLE == 0), drafted.lengths * alike, 0
+        )
 
 
 def p_of_neighbours(policy, num_batches: int) -> float:
-    """p-value of the forks in both texts of requests that are served beside each other. The target is its own drafter,
-    so that what is verified is what is emitted."""
-    random, params = np.random.default_rng(6), SamplingParams(max_tokens=3 * CIRCLE, ignore_eos=True)
+    """p-value of the forks in both texts of requests that are served beside each other. The target
+    is its own drafter, so that what is verified is what is emitted."""
+    random, params = (
+        np.random.default_rng(6),
+        SamplingParams(max_tokens=3 * CIRCLE, ignore_eos=True),
+    )
     found = np.zeros((2, 2))
     for _ in range(num_batches):
-        requests = [Request(i, [START], params, seed=int(random.integers(2**62))) for i in range(BATCH)]
+        requests = [
+            Request(i, [START], params, seed=int(random.integers(2**62))) for i in range(BATCH)
+        ]
         executor = TableExecutor(tables()[0], (DraftModel(TableRunner(tables()[0]), BATCH),))
         serve(policy(), requests, executor, batch=BATCH, max_draft_tokens=K)
-        is_first = np.array([request.token_ids[2::CIRCLE] == FIRST for request in requests]).astype(int)
+        is_first = np.array([request.token_ids[2::CIRCLE] == FIRST for request in requests]).astype(
+            int
+        )
         np.add.at(found, (is_first[::2], is_first[1::2]), 1)
     return p_of_fit(found, np.full((2, 2), 0.25))
 

@@ -22,7 +22,9 @@ def rows_of(probs: np.ndarray) -> torch.Tensor:
 def test_tokens_win_as_often_as_the_distribution_says(num_named):
     """Some with a number of their own and many that run together."""
     random = np.random.default_rng(num_named)
-    probs = np.concatenate([random.uniform(2, 9, num_named) / 50, random.uniform(0, 1, 320) ** 2 / 300])
+    probs = np.concatenate(
+        [random.uniform(2, 9, num_named) / 50, random.uniform(0, 1, 320) ** 2 / 300]
+    )
     probs[-7:] = 0.0
     probs /= probs.sum()
     assert (probs >= NAMED).sum() == num_named
@@ -39,7 +41,10 @@ def test_of_named_tokens_alone_no_other_wins():
 def test_a_row_is_drawn_alike_alone_and_in_a_batch():
     logits = 3 * torch.randn(200, 5000, generator=torch.Generator().manual_seed(0))
     probs, seeds, positions = logits.softmax(-1), SEEDS[:200], POSITIONS[:200]
-    alone = [run_race(probs[i : i + 1], seeds[i : i + 1], positions[i : i + 1]).item() for i in range(200)]
+    alone = [
+        run_race(probs[i : i + 1], seeds[i : i + 1], positions[i : i + 1]).item()
+        for i in range(200)
+    ]
     assert run_race(probs, seeds, positions).tolist() == alone
 
 
@@ -63,7 +68,8 @@ def test_who_knows_the_targets_distribution_foresees_its_token(temperature):
 
 
 def test_who_is_near_it_foresees_as_much_as_the_paper_says():
-    """At least (1 - TV) / (1 + TV) of the tokens (Daliri et al., theorem 3), and more than the likeliest token wins."""
+    """At least (1 - TV) / (1 + TV) of the tokens (Daliri et al., theorem 3), and more than the
+    likeliest token wins."""
     random = np.random.default_rng(1)
     p = random.dirichlet(np.full(6, 2.0)) * 0.88 + 0.02
     q = random.dirichlet(np.full(6, 2.0)) * 0.28 + p * 0.72
@@ -83,4 +89,8 @@ def test_for_greedy_requests_chances_are_the_drafters():
 
 def test_beside_a_drafter_that_draws_nobody_may_look():
     own = "smartspec.engine.drafting.model.drafter:DraftModel"
-    assert [may_draw(name, "some/model") for name in ("recycling", "other/model", own)] == [False, True, True]
+    assert [may_draw(name, "some/model") for name in ("recycling", "other/model", own)] == [
+        False,
+        True,
+        True,
+    ]

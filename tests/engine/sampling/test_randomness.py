@@ -7,7 +7,8 @@ NUM = 1 << 20
 
 
 def chi_square_sigmas(bins: np.ndarray, num_bins: int) -> float:
-    """Deviation of the chi-square statistic from its mean, in standard deviations; bins: int [n]."""
+    """Deviation of the chi-square statistic from its mean, in standard deviations; bins: int
+    [n]."""
     counts = np.bincount(bins, minlength=num_bins)
     expected = len(bins) / num_bins
     statistic = ((counts - expected) ** 2 / expected).sum()
@@ -57,6 +58,11 @@ def test_values_stay_the_same_across_versions():
 
 
 def test_any_integer_folds_into_int64():
-    assert [fold_seed(seed) for seed in (0, -1, 2**63 - 1, -(2**63))] == [0, -1, 2**63 - 1, -(2**63)]
+    assert [fold_seed(seed) for seed in (0, -1, 2**63 - 1, -(2**63))] == [
+        0,
+        -1,
+        2**63 - 1,
+        -(2**63),
+    ]
     assert fold_seed(2**64 + 5) == 5
     assert fold_seed(2**63) == -(2**63)

@@ -1,4 +1,5 @@
-"""Recycling in the engine, on a tiny model: drafts from what other requests wrote, and the same tokens as without."""
+"""Recycling in the engine, on a tiny model: drafts from what other requests wrote, and the same
+tokens as without."""
 
 import time
 
@@ -50,10 +51,13 @@ class WholeDrafts:
 def make_core(lookup: bool, recycling: bool) -> EngineCore:
     executor = LiveExecutor(
         ModelRunner(as_loaded(tiny_llama(0)), num_slots=3, max_len=128),
-        (PromptLookupDrafter(max_draft_tokens=5),) * lookup + (RecyclingDrafter(max_draft_tokens=5),) * recycling,
+        (PromptLookupDrafter(max_draft_tokens=5),) * lookup
+        + (RecyclingDrafter(max_draft_tokens=5),) * recycling,
     )
     # Few blocks: some requests are preempted and recomputed.
-    scheduler = Scheduler(BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
+    scheduler = Scheduler(
+        BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5
+    )
     return EngineCore(scheduler, executor, WholeDrafts())
 
 

@@ -24,7 +24,9 @@ BELOW_ONE = np.nextafter(1.0, 0.0)
 
 
 def filtered(logits: np.ndarray, rows: list[SamplingParams]) -> torch.Tensor:
-    columns = [[getattr(row, name) for row in rows] for name in ("temperature", "top_k", "top_p", "min_p")]
+    columns = [
+        [getattr(row, name) for row in rows] for name in ("temperature", "top_k", "top_p", "min_p")
+    ]
     return filtered_probs(torch.from_numpy(logits), *(np.array(column) for column in columns))
 
 
@@ -48,15 +50,19 @@ FILTERS = [
 @pytest.mark.parametrize("vocabulary_size", [5, 47, 3001, 20_000])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 6.0])
 def test_filters_agree_with_the_naive_definition(vocabulary_size, spread):
-    """Spread 0.01 is nearly flat: its nuclei hold thousands of tokens, so that every width of the search is used."""
+    """Spread 0.01 is nearly flat: its nuclei hold thousands of tokens, so that every width of the
+    search is used."""
     random = np.random.default_rng(vocabulary_size)
     logits = random.normal(0, spread, (len(FILTERS), vocabulary_size)).astype(np.float32)
     probs = filtered(logits, FILTERS).numpy()
     np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-5)
     for row, params in enumerate(FILTERS):
-        # fp32 may put a token on either side where the mass above it is top_p to within its rounding.
+        # fp32 may put a token on either side where the mass above it is top_p to within its
+        # rounding.
         inner, outer = (
-            reference_probs(logits[row], replace(params, top_p=min(params.top_p * factor, 1.0)), [], [])
+            reference_probs(
+                logits[row], replace(params, top_p=min(params.top_p * factor, 1.0)), [], []
+            )
             for factor in ((1 - 1e-6, 1 + 1e-6) if params.top_p < 1 else (1, 1))
         )
         extra, missing = (probs[row] > 0) & (outer == 0), (probs[row] == 0) & (inner > 1e-30)
@@ -74,7 +80,9 @@ def test_a_row_does_not_depend_on_the_other_rows():
 @pytest.mark.parametrize("temperature", [1e-3, 1e-10, 1e-40, 1e-300])
 def test_vanishing_temperature_is_the_best_token_and_never_nan(temperature):
     logits = np.array([[3.0, 9000.0, 8999.5, -8000.0]], dtype=np.float32)
-    assert filtered(logits, [SamplingParams(temperature=temperature)]).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+    assert filtered(logits, [SamplingParams(temperature=temperature)]).tolist() == [
+        [0.0, 1.0, 0.0, 0.0]
+    ]
 
 
 def test_ties_at_the_border_stay_and_banned_tokens_do_not_come_back():
@@ -86,7 +94,8 @@ def test_ties_at_the_border_stay_and_banned_tokens_do_not_come_back():
 
 
 def test_ties_that_reach_past_the_first_look_count_in_full():
-    """20 tokens of weight 10, then 1000 of weight 1 that tie at the border of top-k: 1200 in all."""
+    """20 tokens of weight 10, then 1000 of weight 1 that tie at the border of top-k: 1200 in
+    all."""
     logits = np.full((1, 5000), -20.0, dtype=np.float32)
     logits[0, ::5] = 0.0
     logits[0, 1:100:5] = np.log(10)
@@ -106,15 +115,22 @@ def test_min_p_narrows_what_the_nucleus_is_measured_on():
 @pytest.mark.parametrize("vocabulary_size", [3, 256, 257, 1000])
 def test_inverse_cdf_agrees_with_searchsorted(vocabulary_size):
     random = np.random.default_rng(1)
-    probs = torch.from_numpy(random.dirichlet(np.full(vocabulary_size, 0.3), 400).astype(np.float32))
+    probs = torch.from_numpy(
+        random.dirichlet(np.full(vocabulary_size, 0.3), 400).astype(np.float32)
+    )
     u = random.random(400)
     cumulated = probs.double().numpy().cumsum(axis=1)
-    expected = [np.searchsorted(row, value * row[-1], side="right") for row, value in zip(cumulated, u, strict=True)]
+    expected = [
+        np.searchsorted(row, value * row[-1], side="right")
+        for row, value in zip(cumulated, u, strict=True)
+    ]
     assert sample_from_probs(probs, u).tolist() == expected
 
 
 @given(
-    masses=st.lists(st.sampled_from([0.0, 1e-30, 1e-8, 0.1, 1 / 3, 1.0]), min_size=1, max_size=600).filter(any),
+    masses=st.lists(
+        st.sampled_from([0.0, 1e-30, 1e-8, 0.1, 1 / 3, 1.0]), min_size=1, max_size=600
+    ).filter(any),
     u=st.sampled_from([0.0, 5e-324, 1e-17, 0.5, 0.999999999, BELOW_ONE]) | st.floats(0, BELOW_ONE),
 )
 def test_a_token_without_probability_is_never_drawn(masses, u):
@@ -127,7 +143,8 @@ def test_the_ends_of_the_unit_interval_reach_the_first_and_last_token_with_mass(
     probs = torch.zeros(2, 700)
     probs[:, [300, 310, 650]] = torch.tensor([0.1, 0.6, 0.3])
     assert sample_from_probs(probs, np.array([0.0, BELOW_ONE])).tolist() == [300, 650]
-    # A draw belongs to the interval it begins: u < 0.5 is the first token, so that it has exactly half of them.
+    # A draw belongs to the interval it begins: u < 0.5 is the first token, so that it has exactly
+    # half of them.
     halves = torch.tensor([[0.5, 0.0, 0.5]] * 2)
     assert sample_from_probs(halves, np.array([np.nextafter(0.5, 0), 0.5])).tolist() == [0, 2]
 
@@ -140,9 +157,14 @@ def test_the_ends_of_the_unit_interval_reach_the_first_and_last_token_with_mass(
     presence=st.sampled_from([-1.5, 0.0, 0.7]),
     frequency=st.sampled_from([-0.3, 0.0, 1.1]),
 )
-def test_penalties_count_the_draft_tokens_before_each_row(prompt, output, draft, repetition, presence, frequency):
+def test_penalties_count_the_draft_tokens_before_each_row(
+    prompt, output, draft, repetition, presence, frequency
+):
     params = SamplingParams(
-        repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency, max_tokens=20
+        repetition_penalty=repetition,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+        max_tokens=20,
     )
     request = Request(0, prompt, params, seed=0)
     request.append(output)
@@ -203,7 +225,10 @@ def test_the_strongest_repetition_penalties_leave_numbers(penalty):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"repetition_penalty": 1e-300}, r"repetition_penalty must be in \[0.01, 100\], got 1e-300"),
+        (
+            {"repetition_penalty": 1e-300},
+            r"repetition_penalty must be in \[0.01, 100\], got 1e-300",
+        ),
         ({"repetition_penalty": 0.0}, "repetition_penalty must be in"),
         ({"repetition_penalty": NAN}, "repetition_penalty must be in .* got nan"),
         ({"temperature": NAN}, "temperature must be in"),
@@ -217,9 +242,12 @@ def test_options_that_float32_or_int64_cannot_hold_are_named(options, words):
 
 
 def test_the_smallest_numbers_that_are_allowed_act_as_zero():
-    """What float32 rounds to 0 (temperature has a floor, see above) does nothing, and makes no NaN."""
+    """What float32 rounds to 0 (temperature has a floor, see above) does nothing, and makes no
+    NaN."""
     logits = np.array([[0.0, 1.0, 2.0]], dtype=np.float32)
-    tiny = SamplingParams(min_p=1e-300, presence_penalty=1e-300, frequency_penalty=-1e-300, max_tokens=5)
+    tiny = SamplingParams(
+        min_p=1e-300, presence_penalty=1e-300, frequency_penalty=-1e-300, max_tokens=5
+    )
     request = Request(0, [0], tiny, seed=0)
     request.append([1])
     penalised = torch.from_numpy(logits.copy())

@@ -29,7 +29,11 @@ def decode_trees(requests, draft_of) -> int:
             running, drafts, verify(tree_logits(running, drafts), running, drafts), strict=True
         ):
             if result.num_accepted:
-                last = result.num_accepted - 1 if result.accepted_nodes is None else result.accepted_nodes[-1]
+                last = (
+                    result.num_accepted - 1
+                    if result.accepted_nodes is None
+                    else result.accepted_nodes[-1]
+                )
                 assert path_to(draft, last) == list(result.emitted_token_ids[:-1])
             num_accepted += result.num_accepted
             request.append(result.emitted_token_ids)
@@ -38,7 +42,8 @@ def decode_trees(requests, draft_of) -> int:
 
 
 def test_trees_of_point_masses_never_change_a_token():
-    """Greedy and sampled requests, with penalties, rules and filters; another random tree in every step."""
+    """Greedy and sampled requests, with penalties, rules and filters; another random tree in every
+    step."""
     plain, requests, random = mixed_requests(), mixed_requests(), np.random.default_rng(0)
     decode_trees(plain, lambda request: NO_DRAFT)
     expected = [request.output_token_ids.tolist() for request in plain]
@@ -58,7 +63,10 @@ def test_logprobs_are_those_of_the_path():
     plain.append(steps[0].emitted_token_ids)
     second = verify(tree_logits([plain], [NO_DRAFT]), [plain], [NO_DRAFT])[0]
     right = steps[0].emitted_token_ids[0]
-    tree = Draft(np.array([(right + 1) % VOCABULARY, right], dtype=np.int32), np.array([-1, -1], dtype=np.int32))
+    tree = Draft(
+        np.array([(right + 1) % VOCABULARY, right], dtype=np.int32),
+        np.array([-1, -1], dtype=np.int32),
+    )
     (result,) = verify(tree_logits([request], [tree]), [request], [tree])
     assert result.accepted_nodes == (1,)
     assert result.logprobs == (*steps[0].logprobs, *second.logprobs)

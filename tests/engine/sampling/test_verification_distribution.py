@@ -1,7 +1,7 @@
 """What is emitted has the target's distribution, for every kind of draft.
 
-The first two emitted tokens of 10,000 requests against their exact distribution, by chi-square tests; lengths change
-in every step.
+The first two emitted tokens of 10,000 requests against their exact distribution, by chi-square
+tests; lengths change in every step.
 """
 
 import numpy as np
@@ -50,11 +50,14 @@ def likely_draft(requests, lengths):
 
 def arbitrary_draft(requests, lengths):
     random = np.random.default_rng(int(lengths.sum()))
-    return [random.integers(0, VOCABULARY, length, dtype=np.int32) for length in lengths], [None] * len(requests)
+    return [random.integers(0, VOCABULARY, length, dtype=np.int32) for length in lengths], [
+        None
+    ] * len(requests)
 
 
 def drawn_draft(requests, lengths, keep=lambda token_ids, probs: len(token_ids)):
-    """Sampled from the draft model, with the distributions; keep may cut a chain short by what was drawn."""
+    """Sampled from the draft model, with the distributions; keep may cut a chain short by what was
+    drawn."""
     last = np.array([request.token_ids[-1] for request in requests])
     drawn, probs = [], []
     for depth in range(max(lengths)):
@@ -63,13 +66,17 @@ def drawn_draft(requests, lengths, keep=lambda token_ids, probs: len(token_ids))
         drawn.append(last)
         probs.append(torch.stack(rows))
     chains, distributions = np.stack(drawn, axis=1).astype(np.int32), torch.stack(probs, dim=1)
-    kept = [min(keep(chain, rows), length) for chain, rows, length in zip(chains, distributions, lengths, strict=True)]
+    kept = [
+        min(keep(chain, rows), length)
+        for chain, rows, length in zip(chains, distributions, lengths, strict=True)
+    ]
     pairs = [(chains[i][:length], distributions[i][:length]) for i, length in enumerate(kept)]
     return [chain for chain, _ in pairs], [rows for _, rows in pairs]
 
 
 def confident_draft(requests, lengths):
-    """Sampled, and ended after the first token that was drawn from a distribution without a likely token."""
+    """Sampled, and ended after the first token that was drawn from a distribution without a likely
+    token."""
 
     def first_doubt(token_ids, probs):
         doubts = np.flatnonzero(probs.amax(dim=1).numpy() < 0.6)
@@ -90,7 +97,11 @@ OPTIONS = {
         "bad_words_token_ids": ((0,), (2, 3)),
         "allowed_token_ids": (0, 1, 2, 3, 4),
     },
-    "rules_and_penalties": {"logit_bias": ((2, 1.5),), "bad_words_token_ids": ((1, 1),), "repetition_penalty": 1.4},
+    "rules_and_penalties": {
+        "logit_bias": ((2, 1.5),),
+        "bad_words_token_ids": ((1, 1),),
+        "repetition_penalty": 1.4,
+    },
     "penalties": {"repetition_penalty": 1.4, "presence_penalty": 0.8, "frequency_penalty": 0.5},
 }
 CASES = [
@@ -128,7 +139,8 @@ class ShortSighted:
 
 @pytest.mark.parametrize("drafter", [likely_draft, drawn_draft])
 def test_a_draft_that_ends_where_a_grammar_cannot_tell_keeps_the_distribution(drafter):
-    """The tokens it cannot see past are accepted like others: what ends is what comes after them."""
+    """The tokens it cannot see past are accepted like others: what ends is what comes after
+    them."""
     requests = make_requests(NUM, max_tokens=2)
     for request in requests:
         request.grammar = ShortSighted()
@@ -138,7 +150,8 @@ def test_a_draft_that_ends_where_a_grammar_cannot_tell_keeps_the_distribution(dr
 
 
 def test_a_wrong_rule_fails_the_same_check():
-    """Dropping a drawn token because it is unlikely leaves kept tokens that no longer follow draft_probs."""
+    """Dropping a drawn token because it is unlikely leaves kept tokens that no longer follow
+    draft_probs."""
 
     def drop_unlikely(token_ids, probs):
         likely = probs.gather(1, torch.from_numpy(token_ids).long().unsqueeze(1)).squeeze(1) >= 0.15
@@ -163,10 +176,15 @@ def test_taking_a_drawn_draft_for_a_wrong_distribution_fails_the_same_check():
 
 
 def first_step(draft_token: int, draft_probs: np.ndarray | None, num: int = MANY):
-    """Verify one draft token per request at the prompt's end: acceptance rate and the emitted first tokens [V]."""
+    """Verify one draft token per request at the prompt's end: acceptance rate and the emitted first
+    tokens [V]."""
     requests = make_requests(num)
     drafts = [np.array([draft_token], dtype=np.int32)] * num
-    rows = None if draft_probs is None else torch.from_numpy(draft_probs.astype(np.float32)).unsqueeze(0)
+    rows = (
+        None
+        if draft_probs is None
+        else torch.from_numpy(draft_probs.astype(np.float32)).unsqueeze(0)
+    )
     results = verify_chains(target_logits(requests, drafts), requests, drafts, [rows] * num)
     first = np.bincount([result.emitted_token_ids[0] for result in results], minlength=VOCABULARY)
     return np.mean([result.num_accepted for result in results]), first / num
@@ -209,5 +227,7 @@ def test_a_residual_without_mass_falls_back_to_the_target():
     draft_probs[0, best] = 1.0
     other = np.array([(best + 1) % VOCABULARY], dtype=np.int32)
     drafts = [other] * len(requests)
-    results = verify_chains(target_logits(requests, drafts), requests, drafts, [draft_probs] * len(requests))
+    results = verify_chains(
+        target_logits(requests, drafts), requests, drafts, [draft_probs] * len(requests)
+    )
     assert {result.emitted_token_ids for result in results} == {(best,)}

@@ -1,7 +1,7 @@
 """The controller's cut of sampled drafts does not change what is sampled.
 
-Half of the drafts go on with tokens that the draft model doubts: those after the first are not worth a token's price,
-and whether they are tells which token the first one was.
+Half of the drafts go on with tokens that the draft model doubts: those after the first are not
+worth a token's price, and whether they are tells which token the first one was.
 """
 
 import numpy as np
@@ -28,8 +28,8 @@ MAX_DEVIATION = 4.5  # standard deviations: chance exceeds it once in 150,000 ru
 
 
 def bigram_models():
-    """FORK is followed by SURE or DOUBTFUL, evenly in both models. After SURE the draft model knows the target's way
-    back to FORK, after DOUBTFUL it has no idea."""
+    """FORK is followed by SURE or DOUBTFUL, evenly in both models. After SURE the draft model knows
+    the target's way back to FORK, after DOUBTFUL it has no idea."""
     target, draft = np.full((2, VOCABULARY, VOCABULARY), 1e-6)
     for model in (target, draft):
         model[FORK, [SURE, DOUBTFUL]] = 0.5
@@ -47,14 +47,19 @@ class TimedExecutor(LiveExecutor):
         return super().verify(batch, drafts)
 
     def _step_seconds(self, target):
-        return StepSeconds(draft=3.3e-4, target=float(TARGET_SECONDS.seconds(self.num_fed)), host=1e-4)
+        return StepSeconds(
+            draft=3.3e-4, target=float(TARGET_SECONDS.seconds(self.num_fed)), host=1e-4
+        )
 
 
 def test_what_is_cut_does_not_depend_on_what_was_drawn():
     target, draft = bigram_models()
     executor = TimedExecutor(TableRunner(target), (DraftModel(TableRunner(draft), 1),))
     scheduler = Scheduler(
-        BlockManager(NUM_TOKENS, 16, 1), max_batched_tokens=64, max_model_len=10 * NUM_TOKENS, max_draft_tokens=K
+        BlockManager(NUM_TOKENS, 16, 1),
+        max_batched_tokens=64,
+        max_model_len=10 * NUM_TOKENS,
+        max_draft_tokens=K,
     )
     latency = LatencyModel(TARGET_SECONDS, (DRAFT_SECONDS,))
     specs = tuple(drafter.spec for drafter in executor.drafters)

@@ -25,7 +25,12 @@ def sentence_piece_tokenizer() -> Tokenizer:
     words = ["<unk>", "▁Hello", "▁world", "a", *(f"<0x{byte:02X}>" for byte in range(256))]
     vocabulary = {word: i for i, word in enumerate(words)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    steps = [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
     tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
 
@@ -66,11 +71,14 @@ def test_a_space_is_kept_after_a_prompt():
 
 @given(st.lists(st.integers(0, 259), max_size=12), st.lists(st.integers(0, 259), max_size=12))
 def test_no_tokens_make_it_fail_and_good_ones_have_text_after_any(prompt, token_ids):
-    """Bytes that are no character may hold back the letters right after them, but not for longer."""
+    """Bytes that are no character may hold back the letters right after them, but not for
+    longer."""
     letters = ["a"] * 4
     for tokenizer in (PIECES, BYTES):
         known = tokenizer.get_vocab_size()
-        tokens = [token_id % known for token_id in token_ids] + [tokenizer.token_to_id(letter) for letter in letters]
+        tokens = [token_id % known for token_id in token_ids] + [
+            tokenizer.token_to_id(letter) for letter in letters
+        ]
         pieces = pieces_of(tokenizer, tokens, [token_id % known for token_id in prompt])
         assert "".join(pieces).endswith("a") and pieces[-1] == "a"
 
@@ -78,7 +86,9 @@ def test_no_tokens_make_it_fail_and_good_ones_have_text_after_any(prompt, token_
 def test_a_prompt_that_ends_within_a_character_is_not_repeated():
     emoji = [PIECES.token_to_id(f"<0x{byte:02X}>") for byte in "🎉".encode()]
     prompt = [PIECES.token_to_id("▁Hello"), *emoji[:3]]
-    assert "Hello" not in "".join(pieces_of(PIECES, [emoji[3], PIECES.token_to_id("▁world")], prompt))
+    assert "Hello" not in "".join(
+        pieces_of(PIECES, [emoji[3], PIECES.token_to_id("▁world")], prompt)
+    )
 
 
 def cut(stop: tuple[str, ...], pieces: list[str]) -> tuple[list[str], bool]:

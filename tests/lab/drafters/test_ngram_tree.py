@@ -1,4 +1,5 @@
-"""Trees of n-grams: node order, counted chances, and what holds for all drafters that read texts."""
+"""Trees of n-grams: node order, counted chances, and what holds for all drafters that read
+texts."""
 
 import numpy as np
 import pytest
@@ -60,7 +61,9 @@ def test_a_tree_stands_in_node_order_with_distinct_children(learned, text, num_n
     assert len(draft) <= num_nodes
     if draft is NO_DRAFT:
         return
-    assert (draft.parents < np.arange(len(draft))).all() and draft.token_ids.dtype == draft.parents.dtype == np.int32
+    assert (
+        draft.parents < np.arange(len(draft))
+    ).all() and draft.token_ids.dtype == draft.parents.dtype == np.int32
     edges = list(zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True))
     assert len(set(edges)) == len(edges)
     assert (np.diff(path_probabilities(draft)) <= 1e-12).all()
@@ -108,10 +111,15 @@ def test_salts_share_neither_texts_nor_counts():
     drafter = NgramTree(max_draft_tokens=4)
     drafter.of_salt("a").learn(as_text([1, 2]), (3,))
     assert drafter.of_salt("a").propose(as_text([1, 2])).token_ids.tolist() == [3]
-    assert drafter.propose(as_text([1, 2])) is NO_DRAFT and drafter.of_salt("b").propose(as_text([1, 2])) is NO_DRAFT
+    assert (
+        drafter.propose(as_text([1, 2])) is NO_DRAFT
+        and drafter.of_salt("b").propose(as_text([1, 2])) is NO_DRAFT
+    )
 
 
-@pytest.mark.parametrize("options", [{"max_draft_tokens": 0}, {"max_draft_tokens": 4, "num_entries": 0}])
+@pytest.mark.parametrize(
+    "options", [{"max_draft_tokens": 0}, {"max_draft_tokens": 4, "num_entries": 0}]
+)
 def test_bad_options_are_named(options):
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         NgramTree(**options)
@@ -133,7 +141,9 @@ def test_a_tree_takes_the_stores_tokens_in_and_counts_how_good_they_are(tmp_path
     drafter.learn(as_text([1, 2]), (8,))
     children = lambda draft: draft.token_ids[draft.parents == -1].tolist()  # noqa: E731
     assert {*children(drafter.propose(as_text([7, 1, 2])))} == {3, 9, 8}
-    assert {*children(drafter.of_salt("a").propose(as_text([7, 1, 2])))} == {3, 9}, "the store is everybody's"
+    assert {*children(drafter.of_salt("a").propose(as_text([7, 1, 2])))} == {3, 9}, (
+        "the store is everybody's"
+    )
     chance = lambda draft: draft.confidence[draft.token_ids.tolist().index(3)]  # noqa: E731
     before = chance(drafter.propose(as_text([7, 1, 2])))
     for _ in range(40):
@@ -147,6 +157,10 @@ def test_what_a_grammar_forces_is_drafted():
 
 
 def test_its_earlier_name_is_refused_with_the_new_one():
-    with pytest.raises(ValueError, match=f"drafter 'ngram-tree' is called {NAME} and is in the repository's lab"):
+    with pytest.raises(
+        ValueError, match=f"drafter 'ngram-tree' is called {NAME} and is in the repository's lab"
+    ):
         EngineConfig(drafters=("ngram-tree",))
-    assert reads_texts(NAME) and EngineConfig(drafters=(NAME,), datastore_memory="folder").drafters == (NAME,)
+    assert reads_texts(NAME) and EngineConfig(
+        drafters=(NAME,), datastore_memory="folder"
+    ).drafters == (NAME,)

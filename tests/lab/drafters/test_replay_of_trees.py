@@ -25,19 +25,26 @@ K = 9
 
 
 def record(path, policy: str) -> int:
-    """Serve a few requests with n-gram trees and write the log; returns the tokens that were emitted."""
+    """Serve a few requests with n-gram trees and write the log; returns the tokens that were
+    emitted."""
     drafter = NgramTree(max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.001))
     controller = Controller(policy, K, latency, drafters=(drafter.spec,))
     lines = [LogHeader("tiny", policy, K, (drafter.spec,), latency.to_dict()).to_json()]
     controller.on_record = lambda of_step: lines.append(of_step.to_json())
-    executor = LiveExecutor(ModelRunner(as_loaded(tiny_llama()), num_slots=3, max_len=128), (drafter,))
-    scheduler = Scheduler(BlockManager(100, 4, 3), max_batched_tokens=64, max_model_len=128, max_draft_tokens=K)
+    executor = LiveExecutor(
+        ModelRunner(as_loaded(tiny_llama()), num_slots=3, max_len=128), (drafter,)
+    )
+    scheduler = Scheduler(
+        BlockManager(100, 4, 3), max_batched_tokens=64, max_model_len=128, max_draft_tokens=K
+    )
     core = EngineCore(scheduler, executor, controller)
     random, requests = np.random.default_rng(1), []
     for number in range(6):
         prompt = random.integers(0, VOCABULARY, 12).tolist()
-        requests.append(Request(number, prompt, SamplingParams(max_tokens=50, temperature=0.0), seed=0))
+        requests.append(
+            Request(number, prompt, SamplingParams(max_tokens=50, temperature=0.0), seed=0)
+        )
         core.add_request(requests[-1])
     while core.has_work:
         core.step(time.monotonic())
@@ -61,8 +68,14 @@ def test_shorter_trees_than_recorded_are_known(tmp_path):
     record(tmp_path / "log.jsonl", "fixed:9")
     log = RecordedLog(tmp_path / "log.jsonl")
     then, (shorter, off) = replay(log, ["fixed:3", "off"])
-    accepted = sum(int((s.outcome.node_tests[:, :3] == 1).sum()) for s in log if s.outcome.node_tests is not None)
-    accepted += sum(int(np.minimum(s.outcome.accepted, 3).sum()) for s in log if s.outcome.node_tests is None)
+    accepted = sum(
+        int((s.outcome.node_tests[:, :3] == 1).sum())
+        for s in log
+        if s.outcome.node_tests is not None
+    )
+    accepted += sum(
+        int(np.minimum(s.outcome.accepted, 3).sum()) for s in log if s.outcome.node_tests is None
+    )
     assert off.num_emitted == then.num_emitted - sum(int(s.outcome.accepted.sum()) for s in log)
     assert shorter.num_emitted == off.num_emitted + accepted
     assert shorter.log_share == off.log_share == 1.0

@@ -1,4 +1,5 @@
-"""The target as its own drafter: the KV it writes is never text, and what is emitted is what the target says."""
+"""The target as its own drafter: the KV it writes is never text, and what is emitted is what the
+target says."""
 
 import time
 
@@ -40,7 +41,9 @@ class Lengths(ModelController):
 
     def plan(self, view) -> Plan:
         view = view.queried(True)
-        lengths = self.random.integers(0, view.draft_lengths[0] + 1) * (self.random.random() >= self.pause)
+        lengths = self.random.integers(0, view.draft_lengths[0] + 1) * (
+            self.random.random() >= self.pause
+        )
         return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
     def cut(self, plan, drafted):
@@ -55,11 +58,15 @@ def make_model(attention: str = ATTENTION_NAME):
     return model
 
 
-def make_core(num_blocks: int = 100, seed: int = 0, pause: float = 0.2, num_slots: int = 4) -> EngineCore:
+def make_core(
+    num_blocks: int = 100, seed: int = 0, pause: float = 0.2, num_slots: int = 4
+) -> EngineCore:
     target = ModelRunner(as_loaded(make_model()), num_slots=num_slots, max_len=128)
     executor = LiveExecutor(target, (SelfDraft(target, WINDOW),))
     blocks = BlockManager(num_blocks, 4, num_slots)
-    scheduler = Scheduler(blocks, max_batched_tokens=4 * num_slots, max_model_len=128, max_draft_tokens=5)
+    scheduler = Scheduler(
+        blocks, max_batched_tokens=4 * num_slots, max_model_len=128, max_draft_tokens=5
+    )
     return EngineCore(scheduler, executor, Lengths(seed, pause))
 
 
@@ -70,7 +77,9 @@ def prompts(num: int) -> list[list[int]]:
     return [shared + random.integers(0, VOCABULARY, 7 * i).tolist() for i in range(num)]
 
 
-def generate(core: EngineCore, of: list[list[int]], max_tokens: int = 30, grammar=None, **params) -> list[Request]:
+def generate(
+    core: EngineCore, of: list[list[int]], max_tokens: int = 30, grammar=None, **params
+) -> list[Request]:
     options = SamplingParams(max_tokens=max_tokens, **params)
     requests = [Request(i, prompt, options, seed=i, grammar=grammar) for i, prompt in enumerate(of)]
     for request in requests:
@@ -105,12 +114,16 @@ def test_greedy_texts_are_those_without_drafts(num_blocks):
         core.controller.pause = 1.0
 
         again = generate(core, prompts(7), temperature=0.0)
-        assert outputs(again) == expected and sum(request.num_cached_tokens for request in again) > 60
+        assert (
+            outputs(again) == expected and sum(request.num_cached_tokens for request in again) > 60
+        )
 
 
 def test_drafts_of_a_grammar_that_cannot_be_seen_past_end_there():
     plain, core = (make_core(pause=pause) for pause in (1.0, 0.2))
-    found, expected = (generate(c, prompts(5), temperature=0.0, grammar=ShortSighted()) for c in (core, plain))
+    found, expected = (
+        generate(c, prompts(5), temperature=0.0, grammar=ShortSighted()) for c in (core, plain)
+    )
     assert outputs(found) == outputs(expected) and core.controller.num_accepted > 0
 
 
@@ -124,14 +137,19 @@ def test_the_kv_of_the_text_is_that_without_drafts():
     while drafting.has_work:
         drafting.step(time.monotonic())
         cache, num_computed = drafting.executor.runner.cache, request.num_computed_tokens
-        for ours, theirs in zip((*cache.keys, *cache.values), (*expected.keys, *expected.values), strict=True):
-            torch.testing.assert_close(ours[0, :, :num_computed], theirs[0, :, :num_computed], rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(
+            (*cache.keys, *cache.values), (*expected.keys, *expected.values), strict=True
+        ):
+            torch.testing.assert_close(
+                ours[0, :, :num_computed], theirs[0, :, :num_computed], rtol=1e-4, atol=1e-4
+            )
     assert request.output_token_ids.tolist() == whole.output_token_ids.tolist()
     assert drafting.controller.num_accepted > 3
 
 
 def test_sampled_tokens_have_the_distribution_of_the_target():
-    """The first tokens of 1,000 requests, of which the second and third may be drafted: chi-square tests."""
+    """The first tokens of 1,000 requests, of which the second and third may be drafted: chi-square
+    tests."""
     num, options = 1_000, {"temperature": 0.9, "top_k": 3}
     (prompt,) = prompts(4)[3:]
     core = make_core(num_blocks=3000, num_slots=64, pause=0.0)
@@ -173,7 +191,9 @@ def test_a_pass_is_profiled_as_it_will_be():
 
 def test_a_draft_pass_takes_no_longer_after_longer_texts():
     spec = SelfDraft(ModelRunner(as_loaded(tiny_llama(0)), num_slots=1, max_len=128), WINDOW).spec
-    curve = CostCurve((0.0,), (1e-3,), constant=5e-3, per_context_token=3e-6, per_attended_token=1e-6)
+    curve = CostCurve(
+        (0.0,), (1e-3,), constant=5e-3, per_context_token=3e-6, per_attended_token=1e-6
+    )
     latency = LatencyModel(curve, (curve,))
     latency.use_drafters((spec,))
 
@@ -191,38 +211,50 @@ NAME = "lab.drafters.self_draft:SelfDraft"
 
 
 def test_its_earlier_name_is_refused_with_the_new_one():
-    with pytest.raises(ValueError, match=rf"'self:256' is called {NAME}:256 and is in the repository's lab"):
+    with pytest.raises(
+        ValueError, match=rf"'self:256' is called {NAME}:256 and is in the repository's lab"
+    ):
         EngineConfig(drafters=("self:256",))
 
 
 @pytest.mark.parametrize("window", ["0", "-3", "2.5"])
 def test_a_window_that_is_no_positive_number_is_refused(window):
-    with pytest.raises(ValueError, match=f"must be a positive number of tokens, as in SelfDraft:256, got {window}"):
+    with pytest.raises(
+        ValueError, match=f"must be a positive number of tokens, as in SelfDraft:256, got {window}"
+    ):
         prepared(window)
 
 
 def test_a_window_for_which_no_text_is_long_enough_is_refused():
     assert prepared("21").sparse.window == 21
     with pytest.raises(
-        ValueError, match=r"a window of 22 .* more than 132 tokens, and the context is 128: .* below 21.3"
+        ValueError,
+        match=r"a window of 22 .* more than 132 tokens, and the context is 128: .* below 21.3",
     ):
         prepared("22")
 
 
 def prepared(window: str) -> SelfDraft:
     sizes = {"num_slots": 1, "max_len": 128, "max_draft_tokens": 4}
-    source = DrafterSource(f"{NAME}:{window}", "tiny", as_loaded(tiny_llama(0)), load_model=as_loaded, **sizes)
+    source = DrafterSource(
+        f"{NAME}:{window}", "tiny", as_loaded(tiny_llama(0)), load_model=as_loaded, **sizes
+    )
     return prepare_drafter(source).make(ModelRunner(source.target, num_slots=1, max_len=128))
 
 
 @pytest.mark.parametrize(("context", "drafts"), [(1200, False), (8000, True)])
 def test_an_untested_one_is_tried_where_it_may_pay(context, drafts):
-    """By its price alone, not by exploration: passes of 5 ms and 3 ms more per thousand tokens that are read."""
+    """By its price alone, not by exploration: passes of 5 ms and 3 ms more per thousand tokens that
+    are read."""
     curve = CostCurve((0.0,), (1e-3,), constant=4e-3, per_context_token=3e-6)
     spec = DrafterSpec("self:256", has_passes=True, context_limit=260)
-    controller = Controller("goodput", 8, LatencyModel(curve, (curve,)), drafters=(spec,), strict=True)
+    controller = Controller(
+        "goodput", 8, LatencyModel(curve, (curve,)), drafters=(spec,), strict=True
+    )
     views = (DrafterView(np.array([UNLIMITED])),)
-    plan = controller.plan(BatchView(np.zeros(1, dtype=int), np.array([context]), np.array([8]), drafters=views))
+    plan = controller.plan(
+        BatchView(np.zeros(1, dtype=int), np.array([context]), np.array([8]), drafters=views)
+    )
     assert (plan.lengths > 0).all() == drafts
 
 
@@ -232,9 +264,17 @@ def test_the_real_model_drafts_for_itself():
     prompt = default_tokenizer().encode("\n\n".join(PROMPTS))[:200]
     found, tested = {}, []
     for policy in ("off", "fixed:3"):
-        engine = build_engine(EngineConfig(policy=policy, drafters=(f"{NAME}:32",), max_batch=2, strict=True))
+        engine = build_engine(
+            EngineConfig(policy=policy, drafters=(f"{NAME}:32",), max_batch=2, strict=True)
+        )
         learn = engine.core.controller.learn
-        engine.core.controller.learn = lambda plan, o, learn=learn: (tested.append(o), learn(plan, o))
-        found[policy] = outputs(generate(engine.core, [prompt, prompt[:180]], max_tokens=30, temperature=0.0))
+        engine.core.controller.learn = lambda plan, o, learn=learn: (
+            tested.append(o),
+            learn(plan, o),
+        )
+        found[policy] = outputs(
+            generate(engine.core, [prompt, prompt[:180]], max_tokens=30, temperature=0.0)
+        )
     assert found["off"] == found["fixed:3"]
-    assert sum(o.accepted.sum() for o in tested) > 0.2 * sum(o.tested.sum() for o in tested) > 4  # most are right
+    # most are right
+    assert sum(o.accepted.sum() for o in tested) > 0.2 * sum(o.tested.sum() for o in tested) > 4

@@ -9,7 +9,9 @@ from smartspec.core.batch import NO_DRAFT, Draft, chain
 
 
 def tree(token_ids: list[int], parents: list[int], confidence: list[float]) -> Draft:
-    return Draft(np.array(token_ids, np.int32), np.array(parents, np.int32), confidence=np.array(confidence))
+    return Draft(
+        np.array(token_ids, np.int32), np.array(parents, np.int32), confidence=np.array(confidence)
+    )
 
 
 HEAD = tree([1, 2, 3], [-1, 0, -1], [0.6, 0.5, 0.2])

@@ -1,4 +1,5 @@
-"""Heads of other kinds than EAGLE-3 on a tiny model: made at random, and what plain torch makes of them."""
+"""Heads of other kinds than EAGLE-3 on a tiny model: made at random, and what plain torch makes of
+them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class HeadCase:
 
     name: str
     build: Callable[[], nn.Module]  # with any weights
-    logits: Callable[[nn.Module, list[int], list[int]], torch.Tensor]  # after a text and a path drafted after it
+    # after a text and a path drafted after it
+    logits: Callable[[nn.Module, list[int], list[int]], torch.Tensor]
     is_one_pass: bool = False  # makes a whole draft
 
     def make(self) -> nn.Module:
@@ -50,11 +52,15 @@ class HeadCase:
 
 def draft_ids() -> torch.Tensor:
     """Tokens of the draft vocabulary, ascending: int64 [NUM_DRAFT_TOKENS]."""
-    return torch.from_numpy(np.sort(np.random.default_rng(0).choice(VOCABULARY, NUM_DRAFT_TOKENS, replace=False)))
+    return torch.from_numpy(
+        np.sort(np.random.default_rng(0).choice(VOCABULARY, NUM_DRAFT_TOKENS, replace=False))
+    )
 
 
 def build_eagle() -> EagleHead:
-    return EagleHead(EagleConfig(head_config(tiny_llama().config, NUM_DRAFT_TOKENS).layer, LAST, fc_bias=True))
+    return EagleHead(
+        EagleConfig(head_config(tiny_llama().config, NUM_DRAFT_TOKENS).layer, LAST, fc_bias=True)
+    )
 
 
 def build_p_eagle() -> PEagleHead:
@@ -90,16 +96,24 @@ def eagle_logits(head: EagleHead, text: list[int], drafted: list[int]) -> torch.
 
 def p_eagle_logits(head: PEagleHead, text: list[int], drafted: list[int]) -> torch.Tensor:
     """By the code that trains it: [draft_vocab_size]."""
-    states = tiny_llama(0, attention="eager").model(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+    states = (
+        tiny_llama(0, attention="eager")
+        .model(torch.tensor([text[:-1]]), output_hidden_states=True)
+        .hidden_states
+    )
     # The second of two layers' own output, which transformers only gives after the final norm.
     captured = []
     model = tiny_llama(0, attention="eager")
-    model.model.layers[1].register_forward_hook(lambda module, args, output: captured.append(output))
+    model.model.layers[1].register_forward_hook(
+        lambda module, args, output: captured.append(output)
+    )
     model(torch.tensor([text[:-1]]))
     last = captured[0][0] if isinstance(captured[0], tuple) else captured[0]
     features = torch.cat([states[1], last.reshape(states[1].shape)], dim=-1)
     nothing = torch.zeros(1)
-    batch = TrainingBatch(torch.tensor([text]), features, nothing, nothing, nothing, nothing, nothing)
+    batch = TrainingBatch(
+        torch.tensor([text]), features, nothing, nothing, nothing, nothing, nothing
+    )
     *_, normed = unroll(head, model.get_input_embeddings().weight, batch, len(drafted) + 1)
     return head.lm_head(normed[0, -1])
 
@@ -119,9 +133,14 @@ def make_core(
     head = case.make()
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=head.config.taps)
     scheduler = Scheduler(
-        BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens
+        BlockManager(num_blocks, 4, 4),
+        max_batched_tokens=16,
+        max_model_len=128,
+        max_draft_tokens=max_draft_tokens,
     )
-    executor = LiveExecutor(target, (head_drafter(head, target, name="head", num_slots=4, is_rounded=False),))
+    executor = LiveExecutor(
+        target, (head_drafter(head, target, name="head", num_slots=4, is_rounded=False),)
+    )
     return EngineCore(scheduler, executor, AnyLength(seed, pause, max_width))
 
 
@@ -130,4 +149,6 @@ class AnyLength(RandomShapes):
 
     def cut(self, plan, drafted):
         assert (drafted.lengths <= plan.lengths).all()
-        return np.where(self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths)
+        return np.where(
+            self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths
+        )

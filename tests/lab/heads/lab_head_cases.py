@@ -9,7 +9,9 @@ from lab.heads.redrafter.head import ReDrafterConfig, ReDrafterHead
 
 
 def build_medusa(num_outputs: int) -> MedusaHead:
-    head = MedusaHead(MedusaConfig(SIZE, VOCABULARY, NUM_DRAFT_TOKENS, DEPTH, 2, num_outputs, LAST, bias=True))
+    head = MedusaHead(
+        MedusaConfig(SIZE, VOCABULARY, NUM_DRAFT_TOKENS, DEPTH, 2, num_outputs, LAST, bias=True)
+    )
     head.token_map.copy_(draft_ids())
     return head
 
@@ -46,6 +48,9 @@ def redrafter_logits(head: ReDrafterHead, text: list[int], drafted: list[int]) -
 
 MEDUSA = HeadCase("medusa", lambda: build_medusa(1), medusa_logits, is_one_pass=True)
 MEDUSA_OUTPUTS = HeadCase(
-    "medusa with an output for each head", lambda: build_medusa(DEPTH), medusa_logits, is_one_pass=True
+    "medusa with an output for each head",
+    lambda: build_medusa(DEPTH),
+    medusa_logits,
+    is_one_pass=True,
 )
 REDRAFTER = HeadCase("redrafter", build_redrafter, redrafter_logits)

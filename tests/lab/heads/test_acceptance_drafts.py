@@ -1,4 +1,5 @@
-"""A head with an acceptance head beside it: other chances, the same tokens and outputs, and stops that go by them."""
+"""A head with an acceptance head beside it: other chances, the same tokens and outputs, and stops
+that go by them."""
 
 import numpy as np
 import pytest
@@ -52,7 +53,9 @@ def test_every_row_is_judged_by_what_its_own_output_embedding_reads():
 
     def noted(proposals, hidden):
         logits = head_logits(hidden)
-        rows.append(torch.softmax(logits, dim=-1).max(dim=-1).values.numpy() - proposals.chances[:, 0])
+        rows.append(
+            torch.softmax(logits, dim=-1).max(dim=-1).values.numpy() - proposals.chances[:, 0]
+        )
         return judged(proposals, hidden)
 
     head_logits = output_of(runner)

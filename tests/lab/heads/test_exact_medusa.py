@@ -1,6 +1,7 @@
 """Medusa heads that compute what their target computes: no token of their drafts is rejected.
 
-A Medusa head reads one position and no text, so its target is one whose next token follows from the newest.
+A Medusa head reads one position and no text, so its target is one whose next token follows from the
+newest.
 """
 
 import numpy as np
@@ -27,7 +28,11 @@ def medusa_pair() -> tuple[LoadedModel, MedusaHead]:
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight[:] = layer.mlp.down_proj.weight[:] = 0.0
     model.lm_head.weight[circle.roll(-1)] = embedding[circle]
-    head = MedusaHead(MedusaConfig(SIZE, VOCABULARY, VOCABULARY, DEPTH, 1, DEPTH, LAST)).requires_grad_(False).eval()
+    head = (
+        MedusaHead(MedusaConfig(SIZE, VOCABULARY, VOCABULARY, DEPTH, 1, DEPTH, LAST))
+        .requires_grad_(False)
+        .eval()
+    )
     for number, output in enumerate(head.lm_heads):
         head.blocks[number].layers[0].weight[:] = 0.0
         output.weight[circle.roll(-2 - number)] = embedding[circle] * DOUBT

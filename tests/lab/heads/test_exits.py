@@ -1,4 +1,5 @@
-"""The target's first layers as its drafter: verification goes on above them, and texts are those without drafts."""
+"""The target's first layers as its drafter: verification goes on above them, and texts are those
+without drafts."""
 
 import time
 from dataclasses import replace
@@ -33,7 +34,8 @@ from smartspec.engine.runtime.executor import LiveExecutor
 
 
 def make_model(attention: str = ATTENTION_NAME):
-    """Whose upper layer adds little, as training with early exits makes it, so that drafts are right at times."""
+    """Whose upper layer adds little, as training with early exits makes it, so that drafts are
+    right at times."""
     model = tiny_llama(0, attention)
     for linear in (model.model.layers[-1].self_attn.o_proj, model.model.layers[-1].mlp.down_proj):
         linear.weight *= 0.3
@@ -43,7 +45,9 @@ def make_model(attention: str = ATTENTION_NAME):
 def make_core(num_blocks: int = 100, seed: int = 0, pause: float = 0.2) -> EngineCore:
     target = ModelRunner(as_loaded(make_model()), num_slots=4, max_len=128)
     executor = LiveExecutor(target, (Exit(target, target.loaded.num_layers - 1),))
-    scheduler = Scheduler(BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5)
+    scheduler = Scheduler(
+        BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5
+    )
     return EngineCore(scheduler, executor, Lengths(seed, pause))
 
 
@@ -67,17 +71,22 @@ def test_greedy_texts_are_those_without_drafts(num_blocks):
         core.controller.pause = 1.0
 
         again = generate(core, prompts(7), temperature=0.0)
-        assert outputs(again) == expected and sum(request.num_cached_tokens for request in again) > 60
+        assert (
+            outputs(again) == expected and sum(request.num_cached_tokens for request in again) > 60
+        )
 
 
 def test_drafts_of_a_grammar_that_cannot_be_seen_past_end_there():
     plain, core = (make_core(pause=pause) for pause in (1.0, 0.2))
-    found, expected = (generate(c, prompts(5), temperature=0.0, grammar=ShortSighted()) for c in (core, plain))
+    found, expected = (
+        generate(c, prompts(5), temperature=0.0, grammar=ShortSighted()) for c in (core, plain)
+    )
     assert outputs(found) == outputs(expected) and core.controller.num_accepted > 0
 
 
 def test_the_kv_of_the_text_is_that_without_drafts():
-    """After every step: of all layers, those that draft passes wrote and those that verification did."""
+    """After every step: of all layers, those that draft passes wrote and those that verification
+    did."""
     drafting, plain = make_core(), make_core(pause=1.0)
     (whole,) = generate(plain, prompts(4)[3:], temperature=0.0)
     expected = plain.executor.runner.cache
@@ -86,8 +95,12 @@ def test_the_kv_of_the_text_is_that_without_drafts():
     while drafting.has_work:
         drafting.step(time.monotonic())
         cache, num_computed = drafting.executor.runner.cache, request.num_computed_tokens
-        for ours, theirs in zip((*cache.keys, *cache.values), (*expected.keys, *expected.values), strict=True):
-            torch.testing.assert_close(ours[0, :, :num_computed], theirs[0, :, :num_computed], rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(
+            (*cache.keys, *cache.values), (*expected.keys, *expected.values), strict=True
+        ):
+            torch.testing.assert_close(
+                ours[0, :, :num_computed], theirs[0, :, :num_computed], rtol=1e-4, atol=1e-4
+            )
     assert request.output_token_ids.tolist() == whole.output_token_ids.tolist()
     assert drafting.controller.num_accepted > 3
 
@@ -97,13 +110,19 @@ def runner() -> ExitRunner:
     model = fused_model("llama")
     if not fuse_layers(model):
         pytest.skip("our kernels do not run here, and without them nothing is kept")
-    return ExitRunner.of(ModelRunner(replace(as_loaded(model), fused_pass=fused_pass(model)), num_slots=3, max_len=64))
+    return ExitRunner.of(
+        ModelRunner(
+            replace(as_loaded(model), fused_pass=fused_pass(model)), num_slots=3, max_len=64
+        )
+    )
 
 
 def test_verification_goes_on_where_draft_passes_ended(runner, monkeypatch):
-    """The first layers are fed the last draft token, a request without a draft, and a prompt; the others all tokens.
-    Logits have the same bits as in a pass through all layers."""
-    texts = [np.array(text, dtype=np.int32) for text in ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9])]
+    """The first layers are fed the last draft token, a request without a draft, and a prompt; the
+    others all tokens. Logits have the same bits as in a pass through all layers."""
+    texts = [
+        np.array(text, dtype=np.int32) for text in ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9])
+    ]
     whole = [Segment(slot, 0, text, len(text)) for slot, text in enumerate(texts)]
     expected = runner.forward(whole)
     before = [replace(whole[0], token_ids=texts[0][:2]), replace(whole[1], token_ids=texts[1][:2])]
@@ -120,7 +139,9 @@ def test_verification_goes_on_where_draft_passes_ended(runner, monkeypatch):
 
     monkeypatch.setattr(runner._fused, "layers", noted)
     starts = zip(whole, texts, (2, 2, 0), strict=True)
-    after = [replace(s, start=n, token_ids=text[n:], num_logits=len(text) - n) for s, text, n in starts]
+    after = [
+        replace(s, start=n, token_ids=text[n:], num_logits=len(text) - n) for s, text, n in starts
+    ]
     logits = runner.forward(after)
     num_layers = runner.loaded.num_layers
     assert fed == [(0, 1, 1 + 1 + 5), (1, num_layers, 3 + 1 + 5)]
@@ -142,7 +163,9 @@ EXIT = "lab.heads.exits:Exit"
 
 def made(name: str) -> Exit:
     target = as_loaded(tiny_llama(0))
-    source = DrafterSource(name, "tiny", target, as_loaded, num_slots=1, max_len=64, max_draft_tokens=4)
+    source = DrafterSource(
+        name, "tiny", target, as_loaded, num_slots=1, max_len=64, max_draft_tokens=4
+    )
     return prepare_drafter(source).make(ModelRunner(target, num_slots=1, max_len=64))
 
 
@@ -158,7 +181,9 @@ def test_exits_at_each_quarter():
     assert [Exit(target, part).num_layers for part in (0.25, 0.5, 0.75)] == [7, 15, 22]
 
 
-@pytest.mark.parametrize("layers", ["", ":0", ":-3", ":half", ":1.5", ":0.25", ":8:4", ":nan", ":inf", ":2"])
+@pytest.mark.parametrize(
+    "layers", ["", ":0", ":-3", ":half", ":1.5", ":0.25", ":8:4", ":nan", ":inf", ":2"]
+)
 def test_an_exit_without_layers_below_and_above_it_is_refused(layers):
     with pytest.raises(ValueError, match=f"'{EXIT}{layers}'"):
         made(EXIT + layers)
@@ -166,7 +191,8 @@ def test_an_exit_without_layers_below_and_above_it_is_refused(layers):
 
 def test_the_target_s_layers_are_named():
     with pytest.raises(
-        ValueError, match=r"has 2 layers, so an exit must be after layer 1 to 1, as in Exit:1, .* got 2"
+        ValueError,
+        match=r"has 2 layers, so an exit must be after layer 1 to 1, as in Exit:1, .* got 2",
     ):
         made(f"{EXIT}:2")
 
@@ -176,9 +202,16 @@ def test_the_real_model_keeps_its_texts():
     prompt = default_tokenizer().encode("\n\n".join(PROMPTS))[:60]
     found, steps = {}, []
     for policy in ("off", "fixed:3"):
-        engine = build_engine(EngineConfig(policy=policy, drafters=(f"{EXIT}:22",), max_batch=2, strict=True))
+        engine = build_engine(
+            EngineConfig(policy=policy, drafters=(f"{EXIT}:22",), max_batch=2, strict=True)
+        )
         learn = engine.core.controller.learn
-        engine.core.controller.learn = lambda plan, o, learn=learn: (steps.append(o), learn(plan, o))
-        found[policy] = outputs(generate(engine.core, [prompt, prompt[:40]], max_tokens=30, temperature=0.0))
+        engine.core.controller.learn = lambda plan, o, learn=learn: (
+            steps.append(o),
+            learn(plan, o),
+        )
+        found[policy] = outputs(
+            generate(engine.core, [prompt, prompt[:40]], max_tokens=30, temperature=0.0)
+        )
     assert found["off"] == found["fixed:3"]
     assert sum(o.tested.sum() for o in steps) > 10

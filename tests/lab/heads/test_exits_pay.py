@@ -1,8 +1,8 @@
-"""Exits of the target as drafters of `goodput`, on a clock of layers: they pay where a model was trained for early
-exits, and stay off where it was not.
+"""Exits of the target as drafters of `goodput`, on a clock of layers: they pay where a model was
+trained for early exits, and stay off where it was not.
 
-A pass takes as long as its layers, and the output embedding as long as so many more (DEL, arXiv 2504.05598, counts
-layers too). So nothing here depends on the machine.
+A pass takes as long as its layers, and the output embedding as long as so many more (DEL, arXiv
+2504.05598, counts layers too). So nothing here depends on the machine.
 """
 
 from dataclasses import replace
@@ -36,13 +36,18 @@ K = 5
 
 
 class LayerClock(LiveExecutor):
-    """Whose seconds are layers that were run. of_output: layers that the output embedding takes as long as."""
+    """Whose seconds are layers that were run. of_output: layers that the output embedding takes as
+    long as."""
 
     def __init__(self, runner: ModelRunner, drafters: tuple[Exit, ...], of_output: float):
         super().__init__(runner, drafters)
         self.num_layers = 0.0
-        runner.forward = self._counted(runner.forward, lambda segments: runner.loaded.num_layers + of_output)
-        runner.forward_exit = self._counted(runner.forward_exit, lambda segments, layers: layers + of_output)
+        runner.forward = self._counted(
+            runner.forward, lambda segments: runner.loaded.num_layers + of_output
+        )
+        runner.forward_exit = self._counted(
+            runner.forward_exit, lambda segments, layers: layers + of_output
+        )
 
     def _counted(self, run, cost):
         def counted(*arguments):
@@ -60,7 +65,11 @@ def layered_llama(of_upper_layers: float) -> LlamaForCausalLM:
     register_attention()
     torch.manual_seed(0)
     shape = SHAPE | {"num_hidden_layers": NUM_LAYERS}
-    model = LlamaForCausalLM(LlamaConfig(**shape, attn_implementation=ATTENTION_NAME)).eval().requires_grad_(False)
+    model = (
+        LlamaForCausalLM(LlamaConfig(**shape, attn_implementation=ATTENTION_NAME))
+        .eval()
+        .requires_grad_(False)
+    )
     for layer in model.model.layers[NUM_LAYERS // 4 :]:
         layer.self_attn.o_proj.weight *= of_upper_layers
         layer.mlp.down_proj.weight *= of_upper_layers
@@ -70,15 +79,23 @@ def layered_llama(of_upper_layers: float) -> LlamaForCausalLM:
 def make_core(loaded: LoadedModel, policy: str, of_output: float) -> EngineCore:
     target = ModelRunner(loaded, num_slots=4, max_len=128)
     exits = tuple(Exit(target, part) for part in (0.25, 0.5, 0.75))
-    curves = [CostCurve.linear(n + of_output, 0.0) for n in (loaded.num_layers, *(each.num_layers for each in exits))]
+    curves = [
+        CostCurve.linear(n + of_output, 0.0)
+        for n in (loaded.num_layers, *(each.num_layers for each in exits))
+    ]
     specs = tuple(drafter.spec for drafter in exits)
     controller = Controller(policy, K, LatencyModel(curves[0], tuple(curves[1:])), drafters=specs)
-    scheduler = Scheduler(BlockManager(128, 4, 4), max_batched_tokens=64, max_model_len=128, max_draft_tokens=K)
+    scheduler = Scheduler(
+        BlockManager(128, 4, 4), max_batched_tokens=64, max_model_len=128, max_draft_tokens=K
+    )
     return EngineCore(scheduler, LayerClock(target, exits, of_output), controller)
 
 
-def run(core: EngineCore, of: list[list[int]], max_tokens: int) -> tuple[list[list[int]], float, np.ndarray]:
-    """One request after another: the texts, emitted tokens per layer, and draft tokens by drafter."""
+def run(
+    core: EngineCore, of: list[list[int]], max_tokens: int
+) -> tuple[list[list[int]], float, np.ndarray]:
+    """One request after another: the texts, emitted tokens per layer, and draft tokens by
+    drafter."""
     texts, drafted = [], np.zeros(3, dtype=int)
     learn = core.controller.learn
 
@@ -90,7 +107,10 @@ def run(core: EngineCore, of: list[list[int]], max_tokens: int) -> tuple[list[li
     core.controller.learn = noted
     for number, prompt in enumerate(of):
         request = Request(
-            number, prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True), seed=0
+            number,
+            prompt,
+            SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True),
+            seed=0,
         )
         core.add_request(request)
         while core.has_work:
@@ -101,13 +121,18 @@ def run(core: EngineCore, of: list[list[int]], max_tokens: int) -> tuple[list[li
 
 @pytest.mark.parametrize(("of_upper_layers", "pays"), [(0.01, True), (1.0, False)])
 def test_they_pay_where_the_layers_above_add_little(of_upper_layers, pays):
-    loaded = replace(as_loaded(layered_llama(of_upper_layers)), num_layers=NUM_LAYERS, windows=(None,) * NUM_LAYERS)
+    loaded = replace(
+        as_loaded(layered_llama(of_upper_layers)),
+        num_layers=NUM_LAYERS,
+        windows=(None,) * NUM_LAYERS,
+    )
     of = prompts(6)
     plain, without, _ = run(make_core(loaded, "off", 0.0), of, 60)
     found, rate, drafted = run(make_core(loaded, "goodput", 0.0), of, 60)
     assert found == plain
     if pays:
-        assert rate > 1.5 * without and drafted.argmax() == 0  # the first exit is as good as the others
+        # the first exit is as good as the others
+        assert rate > 1.5 * without and drafted.argmax() == 0
     else:
         assert rate > 0.95 * without and drafted.sum() < 0.2 * 6 * 60
 

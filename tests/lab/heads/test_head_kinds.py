@@ -1,4 +1,5 @@
-"""Heads of other kinds than EAGLE-3, on tiny models: drafts as in plain torch, outputs as in plain decoding."""
+"""Heads of other kinds than EAGLE-3, on tiny models: drafts as in plain torch, outputs as in plain
+decoding."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def case(request) -> HeadCase:
 @pytest.fixture(params=["the kernels of this machine", "torch", "small passes"])
 def attention(request, monkeypatch):
     if request.param == "small passes":
-        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)  # less than what a draft needs of its pass
+        # less than what a draft needs of its pass
+        monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)
         monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
         for module in (model_runner, native_head, head_runner_module):
@@ -37,7 +39,10 @@ def attention(request, monkeypatch):
 @pytest.mark.parametrize("max_width", [1, 6])
 def test_outputs_are_those_of_plain_decoding(case, temperature, max_width):
     """Other shapes in every step, through preemption, prefix hits and catch-up."""
-    expected = [r.output_token_ids.tolist() for r in generate(make_core(case, pause=1.0, num_blocks=60), temperature)]
+    expected = [
+        r.output_token_ids.tolist()
+        for r in generate(make_core(case, pause=1.0, num_blocks=60), temperature)
+    ]
     core = make_core(case, max_width=max_width, max_draft_tokens=5 if max_width == 1 else 12)
     if max_width > 1:
         let_some_be_right(core, expected)
@@ -52,8 +57,8 @@ def test_outputs_are_those_of_plain_decoding(case, temperature, max_width):
 @pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("max_width", [1, 4])
 def test_drafts_are_those_of_plain_torch(case, max_width):
-    """After catch-ups, rejections, preemptions and prefixes taken over from other slots; every node is as likely as it
-    should be after its path, and no better one was left out of the chain."""
+    """After catch-ups, rejections, preemptions and prefixes taken over from other slots; every node
+    is as likely as it should be after its path, and no better one was left out of the chain."""
     max_draft_tokens, head = 5 if max_width == 1 else 12, case.make()
     core = make_core(case, pause=0.2, max_width=max_width, max_draft_tokens=max_draft_tokens)
     drafts = noted_drafts(core)
@@ -61,12 +66,16 @@ def test_drafts_are_those_of_plain_torch(case, max_width):
     assert any(r.num_cached_tokens for r in requests) and any(r.num_preemptions for r in requests)
     assert len(drafts) > 40
     ids = head.target_ids.tolist()
-    chosen = drafts[::9] if max_width == 1 else [pair for pair in drafts if not pair[1].is_chain][::4]
+    chosen = (
+        drafts[::9] if max_width == 1 else [pair for pair in drafts if not pair[1].is_chain][::4]
+    )
     assert len(chosen) > 4
     for text, draft in chosen:
         for node, path in enumerate(draft.paths[1:]):
             chances = case.logits(head, text, list(path[:-1])).detach().softmax(-1)
-            assert draft.confidence[node] == pytest.approx(float(chances[ids.index(path[-1])]), rel=2e-3)
+            assert draft.confidence[node] == pytest.approx(
+                float(chances[ids.index(path[-1])]), rel=2e-3
+            )
             if max_width == 1:
                 assert path[-1] == ids[int(chances.argmax())]
 
@@ -80,7 +89,9 @@ def test_one_pass_makes_a_whole_draft(case, monkeypatch):
     name = "_pass" if hasattr(drafter.runner, "_pass") else "forward"
     drafts, calls, run = noted_drafts(core), [], getattr(drafter.runner, name)
     monkeypatch.setattr(
-        drafter.runner, name, lambda segments, *rest: calls.append(len(segments)) or run(segments, *rest)
+        drafter.runner,
+        name,
+        lambda segments, *rest: calls.append(len(segments)) or run(segments, *rest),
     )
     generate(core)
     assert sum(calls) == len(drafts) and max(len(draft) for _, draft in drafts) == DEPTH
@@ -93,7 +104,11 @@ def test_features_without_numbers_make_drafts_that_can_be_verified(case):
     request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
     request.slot, request.num_computed_tokens = 0, 2
     drafter._num_known[0] = 2
-    known = drafter.runner.features[0, :2] if hasattr(drafter.runner, "features") else drafter.runner.hidden[0]
+    known = (
+        drafter.runner.features[0, :2]
+        if hasattr(drafter.runner, "features")
+        else drafter.runner.hidden[0]
+    )
     known.fill_(torch.nan)
     (draft,) = drafter.draft_trees(Batch(decoding=(request,)), np.array([6]), np.array([3]), 3)
     assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
@@ -108,7 +123,9 @@ def test_the_best_tree_of_a_product_is_found():
     draft = product_tree([[0, 1, 2, 3]] * 3, chances.tolist(), 9)
     paths = [(a,) for a in range(4)] + [(a, b) for a in range(4) for b in range(4)]
     paths += [(*path, c) for path in paths if len(path) == 2 for c in range(4)]
-    worth = {path: np.prod([chances[depth, rank] for depth, rank in enumerate(path)]) for path in paths}
+    worth = {
+        path: np.prod([chances[depth, rank] for depth, rank in enumerate(path)]) for path in paths
+    }
     best = sorted(worth.values(), reverse=True)[:9]
     assert [worth[path] for path in draft.paths[1:]] == pytest.approx(best)
     assert product_tree([[5], [6]], [[0.5], [0.4]], 9).is_chain

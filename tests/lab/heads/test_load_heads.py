@@ -1,4 +1,5 @@
-"""Heads of other kinds than EAGLE-3 on disk: the layouts in the field, and what is said of others."""
+"""Heads of other kinds than EAGLE-3 on disk: the layouts in the field, and what is said of
+others."""
 
 import json
 from pathlib import Path
@@ -22,7 +23,9 @@ SIZE = SHAPE["hidden_size"]
 TARGET = as_loaded(tiny_llama(0))
 
 
-def write(folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: str = "model.safetensors") -> Path:
+def write(
+    folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: str = "model.safetensors"
+) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     if name.endswith(".safetensors"):
@@ -33,9 +36,14 @@ def write(folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: st
 
 
 def eagle_folder(folder: Path, name: str = "model.safetensors", **changes: object) -> Path:
-    """As the original checkpoints are: the config of the layer, its weights and the target's embedding."""
+    """As the original checkpoints are: the config of the layer, its weights and the target's
+    embedding."""
     head = EAGLE.make()
-    config = head.config.layer.to_dict() | {"architectures": ["LlamaForCausalLM"], "bias": True} | changes
+    config = (
+        head.config.layer.to_dict()
+        | {"architectures": ["LlamaForCausalLM"], "bias": True}
+        | changes
+    )
     weights = {**head.state_dict(), "embed_tokens.weight": torch.zeros(VOCABULARY, SIZE)}
     return write(folder, config, weights, name)
 
@@ -52,7 +60,10 @@ def test_original_eagle_heads_are_read(tmp_path, name):
 
 def test_eagle_heads_in_the_speculators_format_are_read(tmp_path):
     expected = EAGLE.make().state_dict()
-    renamed = {k.replace("layers.0.", "transformer.").replace("fc.", "fusion_fc."): t for k, t in expected.items()}
+    renamed = {
+        k.replace("layers.0.", "transformer.").replace("fc.", "fusion_fc."): t
+        for k, t in expected.items()
+    }
     config = {
         "speculators_model_type": "eagle",
         "fusion_bias": True,
@@ -75,7 +86,10 @@ def test_what_is_written_is_read(tmp_path):
     for name, tensor in head.state_dict().items():
         assert torch.allclose(read.state_dict()[name].float(), tensor.float(), atol=1e-2, rtol=1e-2)
     assert (read.mask_token_id, read.num_depths) == (7, 4)
-    assert json.loads((tmp_path / "config.json").read_text())["speculators_config"]["algorithm"] == "peagle"
+    assert (
+        json.loads((tmp_path / "config.json").read_text())["speculators_config"]["algorithm"]
+        == "peagle"
+    )
 
 
 def test_an_eagle_head_that_vllm_loads_is_read(tmp_path):
@@ -90,10 +104,16 @@ def test_an_eagle_head_that_vllm_loads_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hidden_size": 64}, "hidden states of size 64, the target's are of 32; use one that was trained for this"),
+        (
+            {"hidden_size": 64},
+            "hidden states of size 64, the target's are of 32; use one that was trained for this",
+        ),
         ({"vocab_size": 77}, "a vocabulary of 77 tokens, the target has 61"),
         ({"intermediate_size": 99}, "its config says .99"),
-        ({"speculators_model_type": "dflash"}, "type 'dflash': use one of type eagle3, eagle, peagle, "),
+        (
+            {"speculators_model_type": "dflash"},
+            "type 'dflash': use one of type eagle3, eagle, peagle, ",
+        ),
     ],
 )
 def test_eagle_heads_for_another_target_are_refused(tmp_path, change, message):
@@ -104,22 +124,33 @@ def test_eagle_heads_for_another_target_are_refused(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target_hidden_size": 64}, "reads features of size 64, the target's are of 32; use one that was trained for"),
+        (
+            {"target_hidden_size": 64},
+            "reads features of size 64, the target's are of 32; use one that was trained for",
+        ),
         ({"eagle_aux_hidden_state_layer_ids": [1, 3]}, r"taps layers \[1, 3\], the target has 2"),
         ({"eagle_aux_hidden_state_layer_ids": "last"}, r"taps layers \['last'\], the target has 2"),
         ({"draft_vocab_size": "all"}, "drafts from 'all' tokens, the target has 61"),
-        ({"hidden_size": 33}, r"config.json is of no layer \(.*not a multiple.*\): download or train the head again"),
+        (
+            {"hidden_size": 33},
+            r"config.json is of no layer \(.*not a multiple.*\): download or train the head again",
+        ),
         (
             {"hidden_size": "large"},
             r"config.json is of no layer \(.*expected int.*\): download or train",
         ),
-        ({"transformer_layer_config": 5}, r"config.json is of no layer \(.*\): download or train the head again"),
+        (
+            {"transformer_layer_config": 5},
+            r"config.json is of no layer \(.*\): download or train the head again",
+        ),
     ],
 )
 def test_eagle3_heads_for_another_target_or_of_no_shape_are_refused(tmp_path, change, message):
     write_head(tmp_path, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
     config = json.loads((tmp_path / "config.json").read_text())
-    of_layer = {name: value for name, value in change.items() if name in config["transformer_layer_config"]}
+    of_layer = {
+        name: value for name, value in change.items() if name in config["transformer_layer_config"]
+    }
     config["transformer_layer_config"] |= of_layer
     (tmp_path / "config.json").write_text(json.dumps(config | (change if not of_layer else {})))
     with pytest.raises(ValueError, match=message):
@@ -135,7 +166,9 @@ def test_an_eagle_head_of_several_layers_is_refused(tmp_path):
 def test_a_model_of_one_layer_is_no_head(tmp_path):
     folder = eagle_folder(tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
-    save_file({name: t for name, t in tensors.items() if "fc" not in name}, folder / "model.safetensors")
+    save_file(
+        {name: t for name, t in tensors.items() if "fc" not in name}, folder / "model.safetensors"
+    )
     assert not is_head(str(folder))
 
 
@@ -144,11 +177,16 @@ def test_p_eagle_heads_without_a_mask_token_are_refused(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     for token_id in (None, VOCABULARY):
         (tmp_path / "config.json").write_text(json.dumps(config | {"mask_token_id": token_id}))
-        with pytest.raises(ValueError, match=f"mask_token_id is {token_id}, it must be a token of the 61"):
+        with pytest.raises(
+            ValueError, match=f"mask_token_id is {token_id}, it must be a token of the 61"
+        ):
             load_head(tmp_path, TARGET)
     (tmp_path / "config.json").write_text(json.dumps(config))
     tensors = load_file(tmp_path / "model.safetensors")
-    save_file({name: t for name, t in tensors.items() if name != "mask_hidden"}, tmp_path / "model.safetensors")
+    save_file(
+        {name: t for name, t in tensors.items() if name != "mask_hidden"},
+        tmp_path / "model.safetensors",
+    )
     with pytest.raises(OSError, match="lacks 1 weights, 'mask_hidden'"):
         load_head(tmp_path, TARGET)
 
@@ -165,7 +203,10 @@ def test_damaged_weights_are_refused(tmp_path, name):
 def test_a_variant_of_p_eagle_is_told_by_its_weights(tmp_path):
     found = tensors() | {"mask_hidden": random(2 * SIZE)}
     head, _ = load_head(
-        write_eagle3(tmp_path / "head", original(ptd_token_id=7, eagle_config={KEY: [1, 2]}), found), target_of(4)
+        write_eagle3(
+            tmp_path / "head", original(ptd_token_id=7, eagle_config={KEY: [1, 2]}), found
+        ),
+        target_of(4),
     )
     assert isinstance(head, PEagleHead) and head.mask_token_id == 7
     assert torch.equal(head.mask_hidden.flatten(), found["mask_hidden"])
@@ -183,9 +224,14 @@ def test_without_the_lab_it_is_said_where_a_kind_is(tmp_path, monkeypatch, kind)
         save_file(AcceptanceHead(32).state_dict(), folder / ACCEPTANCE)
         assert isinstance(load_head(folder, target_of(4))[0], JudgedHead)
     monkeypatch.setattr(lab_tables.importlib, "import_module", missing)
-    remedy = "; or delete acceptance.safetensors: the head drafts without it" if kind == "judged" else "$"
+    remedy = (
+        "; or delete acceptance.safetensors: the head drafts without it"
+        if kind == "judged"
+        else "$"
+    )
     with pytest.raises(
-        ValueError, match=rf"of type {kind_of(folder)!r}: that kind is in the repository's lab.*{remedy}"
+        ValueError,
+        match=rf"of type {kind_of(folder)!r}: that kind is in the repository's lab.*{remedy}",
     ):
         load_head(folder, target_of(4))
 

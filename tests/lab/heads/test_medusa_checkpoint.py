@@ -17,7 +17,9 @@ SIZE = SHAPE["hidden_size"]
 TARGET = as_loaded(tiny_llama(0))
 
 
-def write(folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: str = "model.safetensors") -> Path:
+def write(
+    folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: str = "model.safetensors"
+) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     if name.endswith(".safetensors"):
@@ -27,8 +29,11 @@ def write(folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: st
     return folder
 
 
-def medusa_folder(folder: Path, name: str = "medusa_lm_head.pt") -> tuple[Path, dict[str, torch.Tensor]]:
-    """As the original checkpoints are: a config that counts too few heads, and lists of blocks and outputs."""
+def medusa_folder(
+    folder: Path, name: str = "medusa_lm_head.pt"
+) -> tuple[Path, dict[str, torch.Tensor]]:
+    """As the original checkpoints are: a config that counts too few heads, and lists of blocks and
+    outputs."""
     random = torch.Generator().manual_seed(0)
     weights = {}
     for head in range(3):
@@ -46,7 +51,9 @@ def test_original_medusa_heads_are_read(tmp_path, name):
     head, _ = load_head(folder, TARGET)
     assert head.config.num_heads == 3 and head.target_ids.tolist() == list(range(VOCABULARY))
     for number in range(3):
-        assert torch.equal(head.blocks[number].layers[0].weight, weights[f"{number}.0.linear.weight"])
+        assert torch.equal(
+            head.blocks[number].layers[0].weight, weights[f"{number}.0.linear.weight"]
+        )
         assert torch.equal(head.blocks[number].layers[0].bias, weights[f"{number}.0.linear.bias"])
         assert torch.equal(head.output(number).weight, weights[f"{number}.1.weight"])
 
@@ -73,9 +80,12 @@ def test_heads_that_vllm_loads_are_read(tmp_path):
 def test_medusa_heads_for_another_target_are_refused(tmp_path):
     folder, weights = medusa_folder(tmp_path / "heads")
     vllm = {"model_type": "medusa", "num_heads": 3, "vocab_size": VOCABULARY}
-    of_another = {name: tensor[:, :16] if tensor.dim() > 1 else tensor for name, tensor in weights.items()}
+    of_another = {
+        name: tensor[:, :16] if tensor.dim() > 1 else tensor for name, tensor in weights.items()
+    }
     with pytest.raises(
-        ValueError, match="hidden states of size 16, the target's are of 32; use some that were trained"
+        ValueError,
+        match="hidden states of size 16, the target's are of 32; use some that were trained",
     ):
         load_head(write(folder, vllm, of_another), TARGET)
     with pytest.raises(ValueError, match="for a vocabulary of 99 tokens, the target has 61"):
@@ -93,14 +103,22 @@ def test_medusa_heads_for_another_target_are_refused(tmp_path):
         ({"num_heads": 10**9}, {}, "holds 1000000000 Medusa heads of 1 layers, 1 to 1000 can be"),
         ({"num_heads": -3}, {}, "holds -3 Medusa heads"),
         ({}, {"99999.0.linear.weight": torch.zeros(SIZE, SIZE)}, "holds 100000 Medusa heads"),
-        ({}, {"token_map": torch.zeros(3, 3, dtype=torch.int64)}, r"token_map is of shape \(3, 3\)"),
+        (
+            {},
+            {"token_map": torch.zeros(3, 3, dtype=torch.int64)},
+            r"token_map is of shape \(3, 3\)",
+        ),
         ({}, {"token_map": torch.zeros(3)}, "token_map is torch.float32, it must hold integers"),
         (
             {"vocab_size": VOCABULARY},
             {"token_map": torch.arange(60), "0.1.weight": torch.zeros(50, SIZE)},
             "0.weight is",
         ),
-        ({}, {"0.0.linear.weight": torch.full((SIZE, SIZE), torch.inf)}, "holds numbers that are not finite"),
+        (
+            {},
+            {"0.0.linear.weight": torch.full((SIZE, SIZE), torch.inf)},
+            "holds numbers that are not finite",
+        ),
     ],
 )
 def test_medusa_heads_that_lie_are_refused(tmp_path, config, tensors, message):
@@ -112,5 +130,7 @@ def test_medusa_heads_that_lie_are_refused(tmp_path, config, tensors, message):
 def test_without_the_lab_it_is_said_where_the_kind_is(tmp_path, monkeypatch):
     folder, _ = medusa_folder(tmp_path / "heads")
     monkeypatch.setattr("smartspec.engine.drafting.head.kinds.lab_table", lambda module, name: {})
-    with pytest.raises(ValueError, match="heads is a head of type 'medusa': that kind is in the repository's lab"):
+    with pytest.raises(
+        ValueError, match="heads is a head of type 'medusa': that kind is in the repository's lab"
+    ):
         load_head(folder, TARGET)

@@ -1,4 +1,5 @@
-"""The real model with drafters and policies of the lab: greedy output is that of plain decoding, token for token."""
+"""The real model with drafters and policies of the lab: greedy output is that of plain decoding,
+token for token."""
 
 import numpy as np
 import pytest
@@ -20,7 +21,12 @@ pytestmark = pytest.mark.usefixtures("loaded_once")
 def untrained_of_other_kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Folders of heads as training starts with them, for the model's first tokens."""
     folder, model, ids = tmp_path_factory.mktemp("heads"), stock_model(), np.arange(4096)
-    write_head(folder / P_EAGLE, initial_p_eagle(model, ids, 10.0, 0, 5, seed=0), DEFAULT_MODEL, type(model).__name__)
+    write_head(
+        folder / P_EAGLE,
+        initial_p_eagle(model, ids, 10.0, 0, 5, seed=0),
+        DEFAULT_MODEL,
+        type(model).__name__,
+    )
     write_medusa(folder / MEDUSA, initial_medusa(model, ids, 5))
     (folder / "model").mkdir()
     model.config.save_pretrained(folder / "model")
@@ -33,7 +39,9 @@ def untrained_of_other_kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def test_greedy_output_with_heads_of_other_kinds_is_that_of_plain_decoding(
     plain, untrained_of_other_kinds, policy, drafters
 ):
-    outputs, steps = generate(policy, tuple(untrained_of_other_kinds.get(name, name) for name in drafters))
+    outputs, steps = generate(
+        policy, tuple(untrained_of_other_kinds.get(name, name) for name in drafters)
+    )
     assert outputs == plain
     assert sum(step.num_verified_tokens for step in steps) > 0
 

@@ -21,12 +21,17 @@ BATCHES = (1, 256)
 
 @pytest.fixture
 def small_figures(monkeypatch):
-    """Lengths of two sizes of batch, and nothing else; a test may put another measure in its place."""
+    """Lengths of two sizes of batch, and nothing else; a test may put another measure in its
+    place."""
     made = [lengths.length_figure(BATCHES, num_steps=20)]
     names = ("curves", "change", "predictions", "offline", "rate_step", "latency")
     first, *others = [Figure(name, (), lengths.measure) for name in names]
-    monkeypatch.setattr(figures, "capacity_figure", lambda effort: Figure("capacity", (), lengths.measure))
-    monkeypatch.setattr(figures, "simulated_figures", lambda file, effort: (first, made[0], *others))
+    monkeypatch.setattr(
+        figures, "capacity_figure", lambda effort: Figure("capacity", (), lengths.measure)
+    )
+    monkeypatch.setattr(
+        figures, "simulated_figures", lambda file, effort: (first, made[0], *others)
+    )
     return made
 
 
@@ -34,7 +39,9 @@ def page_of(folder: Path) -> str:
     return (folder / PAGE).read_text()
 
 
-def test_the_page_has_the_figures_and_a_second_run_measures_nothing(tmp_path, small_figures, capsys):
+def test_the_page_has_the_figures_and_a_second_run_measures_nothing(
+    tmp_path, small_figures, capsys
+):
     folder = tmp_path / "new" / "folder"
     report_paper(folder, QUICK, processes=2)
     assert "Chosen length against batch size" in page_of(folder) and "<svg" in page_of(folder)
@@ -66,7 +73,9 @@ def test_ctrl_c_leaves_a_page_of_what_there_is(tmp_path, small_figures, capsys):
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path, small_figures):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"--output .*file cannot be written .*: name another folder"):
+    with pytest.raises(
+        ValueError, match=r"--output .*file cannot be written .*: name another folder"
+    ):
         report_paper(tmp_path / "file", QUICK)
 
 
@@ -83,7 +92,9 @@ def test_the_command_takes_its_options_and_says_in_one_line_what_is_wrong(tmp_pa
     command = [sys.executable, "-m", "lab.paper", "--output", str(tmp_path / "file"), "--live"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert found.returncode == 2
-    assert re.fullmatch(r"error: --output .*file cannot be written .*: name another folder\n", found.stderr)
+    assert re.fullmatch(
+        r"error: --output .*file cannot be written .*: name another folder\n", found.stderr
+    )
 
 
 def test_live_points_make_sections(tmp_path):

@@ -6,7 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.paper import capacity, change, latency, lengths, predictions, published, rate_step, step_fit
+from lab.paper import (
+    capacity,
+    change,
+    latency,
+    lengths,
+    predictions,
+    published,
+    rate_step,
+    step_fit,
+)
 from lab.paper.cells import CELLS, FULL, NO_DRAFTER, QUICK
 from lab.paper.decisions import StepTable, size_text
 from lab.paper.figures import simulated_figures, simulated_sections
@@ -51,8 +60,15 @@ def points_of(by_rate: dict[float, dict[str, list[float]]]) -> list:
     ]
 
 
-def length_of(acceptance: float, batch: int, policy: str = "goodput", num_steps: int = 160) -> float:
-    settings = {"acceptance": str(acceptance), "batch": batch, "policy": policy, "num_steps": num_steps}
+def length_of(
+    acceptance: float, batch: int, policy: str = "goodput", num_steps: int = 160
+) -> float:
+    settings = {
+        "acceptance": str(acceptance),
+        "batch": batch,
+        "policy": policy,
+        "num_steps": num_steps,
+    }
     return lengths.measure(lengths.PAIR | settings)["mean_length"]
 
 
@@ -85,21 +101,32 @@ def test_a_line_that_breaks_off_is_cut_off_and_measured_again(tmp_path):
     file = PointFile(path)
     assert file.missing([figure]) == [(figure, {"k": 2})]
     measure_missing(file, [figure])
-    assert [json.loads(line)["settings"] for line in path.read_text().splitlines()] == [{"k": 1}, {"k": 2}]
+    assert [json.loads(line)["settings"] for line in path.read_text().splitlines()] == [
+        {"k": 1},
+        {"k": 2},
+    ]
 
 
 def test_a_bad_line_is_refused_with_its_number(tmp_path):
     path = tmp_path / "points.jsonl"
     path.write_text('{"figure": "a", "settings": {}, "values": {}}\nnonsense\n')
-    with pytest.raises(ValueError, match=r"points\.jsonl, line 2 is no measured point .* delete the line"):
+    with pytest.raises(
+        ValueError, match=r"points\.jsonl, line 2 is no measured point .* delete the line"
+    ):
         PointFile(path)
 
 
 def test_every_point_is_another_one_at_rates_around_what_off_can_serve(tmp_path):
     known = capacity_points(tmp_path)
-    keys = [json.dumps([f.name, s], sort_keys=True) for f in simulated_figures(known, FULL) for s in f.settings]
+    keys = [
+        json.dumps([f.name, s], sort_keys=True)
+        for f in simulated_figures(known, FULL)
+        for s in f.settings
+    ]
     assert len(set(keys)) == len(keys)
-    of_cell = {s["rate"] for s in simulated_figures(known, FULL)[-1].settings if s["cell"] == CELL.name}
+    of_cell = {
+        s["rate"] for s in simulated_figures(known, FULL)[-1].settings if s["cell"] == CELL.name
+    }
     assert of_cell == {20.0 * share for share in FULL.shares}
 
 
@@ -116,10 +143,16 @@ def test_off_alone_takes_the_time_of_its_passes():
     values = latency.measure({"cell": CELL.name, "arm": "off"} | settings)
     scenario = Scenario(**settings)
     record = run_virtually(scenario).records[0]
-    time, prompt, output = ground_truth_time(scenario), record.num_prompt_tokens, record.num_output_tokens
+    time, prompt, output = (
+        ground_truth_time(scenario),
+        record.num_prompt_tokens,
+        record.num_output_tokens,
+    )
     prefill = time.target.seconds(prompt, prompt, 1, prompt * (prompt + 1) / 2, 1)
     decoding = sum(time.target.seconds(1, prompt + i, 1) for i in range(1, output))
-    assert values["mean"] == pytest.approx(prefill + decoding + output * scenario.host_seconds, rel=0.01)
+    assert values["mean"] == pytest.approx(
+        prefill + decoding + output * scenario.host_seconds, rel=0.01
+    )
     assert values["mean_length"] == 0
 
 
@@ -128,12 +161,17 @@ def test_every_policy_meets_the_same_requests():
     outputs = []
     for policy in ("off", "fixed:3"):
         run = run_virtually(Scenario(rate=4.0, policy=policy, num_requests=6, **CELL.scenario))
-        outputs.append(sorted((r.prompt_id, r.num_prompt_tokens, r.num_output_tokens) for r in run.records))
+        outputs.append(
+            sorted((r.prompt_id, r.num_prompt_tokens, r.num_output_tokens) for r in run.records)
+        )
     assert outputs[0] == outputs[1]
 
 
 def test_latency_table_has_the_worst_point_first_and_the_spread_of_its_seeds():
-    of_policy = {policy: [2.0, 4.0] for policy in CELL.policies} | {"off": [4.0, 8.0], "fixed:5": [1.0, 2.0]}
+    of_policy = {policy: [2.0, 4.0] for policy in CELL.policies} | {
+        "off": [4.0, 8.0],
+        "fixed:5": [1.0, 2.0],
+    }
     slower = of_policy | {"off": [1.9, 5.0], "goodput": [2.0, 4.0]}
     section = latency.latency_section(points_of({1: of_policy, 4: slower, 8: {"off": [1.0]}}))
     rows, claim = section.tables[0].rows, section.tables[1].rows
@@ -142,14 +180,20 @@ def test_latency_table_has_the_worst_point_first_and_the_spread_of_its_seeds():
         (CELL.name, "1", "2.00", "fixed:5"),
     ]
     assert rows[0][4] == "0.50" and rows[0][-1] == "2"
-    assert "1.15 (0.95 - 1.25), noise in the worst" in section.text[0] and "Of 2 points" in section.text[0]
+    assert (
+        "1.15 (0.95 - 1.25), noise in the worst" in section.text[0]
+        and "Of 2 points" in section.text[0]
+    )
     assert claim == ()  # nothing is slower than off with every seed
     line = {line.label: line for line in section.plots[0].lines}["off"]
     assert (line.y, line.low, line.high) == ((6.0, 3.45, 1.0), (4.0, 1.9, 1.0), (8.0, 5.0, 1.0))
 
 
 def test_points_at_which_a_fixed_length_is_slower_than_off_are_named_worst_of_goodput_first():
-    slow = {policy: [2.0, 4.0] for policy in CELL.policies} | {"fixed:7": [6.0, 9.0], "goodput": [1.0, 2.0]}
+    slow = {policy: [2.0, 4.0] for policy in CELL.policies} | {
+        "fixed:7": [6.0, 9.0],
+        "goodput": [1.0, 2.0],
+    }
     at = {1: slow, 4: slow | {"goodput": [2.0, 4.0]}, 8: slow | {"fixed:7": [2.0, 4.0]}}
     claim = latency.latency_section(points_of(at)).tables[1]
     assert [row[1] for row in claim.rows] == ["4", "1"] and claim.note.startswith("2 of 3 points")
@@ -171,7 +215,9 @@ def test_past_saturation_fixed_lengths_are_slower_than_off_with_low_acceptance_a
     """The paper's main claim, in the batch that a server is in then."""
     fields = CELLS[0].scenario | {"batch": 256}
     speeds = {
-        policy: simulate_static(Scenario(policy=policy, **fields), [Phase(120, 256, context_tokens=325)])
+        policy: simulate_static(
+            Scenario(policy=policy, **fields), [Phase(120, 256, context_tokens=325)]
+        )
         for policy in ("off", "fixed:1", "fixed:3", "goodput")
     }
     found = {policy: log.expected_goodput(slice(60, None)) for policy, log in speeds.items()}
@@ -193,7 +239,9 @@ def test_what_off_can_serve_is_that_of_a_full_batch():
 @pytest.mark.parametrize("batch", [1, 8])
 def test_the_cell_nearest_the_largest_published_speed_up_gains_up_to_a_quarter_more(batch):
     measured = lengths.measure(lengths.PAIR | lengths.LARGEST | {"batch": batch, "num_steps": 60})
-    assert lengths.OVER_OFF < measured["goodput"] / measured["goodput_off"] < 1.25 * lengths.OVER_OFF
+    assert (
+        lengths.OVER_OFF < measured["goodput"] / measured["goodput_off"] < 1.25 * lengths.OVER_OFF
+    )
 
 
 def test_a_ratio_is_noise_where_seeds_disagree():
@@ -222,14 +270,19 @@ def test_lengths_over_time_are_those_of_the_policy_and_the_last_rate_is_beyond_w
     known = [length for length in values["length"] if length is not None]
     assert known and max(known) <= 3 and np.mean(known) > 2.5
     assert len(values["means"]) == 2
-    (row,) = rate_step.rate_step_section([(short, values), (short | {"policy": "goodput"}, values)]).tables[0].rows[:1]
+    (row,) = (
+        rate_step.rate_step_section([(short, values), (short | {"policy": "goodput"}, values)])
+        .tables[0]
+        .rows[:1]
+    )
     assert row == ("fixed:3", "2", "1.00")
 
 
 def test_predictions_of_a_noiseless_machine_are_right_and_a_wrong_profile_is_seen_at_first():
     small = {"num_requests": 12, "jitter": 0.0, "rate": 6.0, "output_tokens": 60}
     of_profile = {
-        profile: predictions.measure(predictions.RUN | small | {"profile": profile}) for profile in (1.0, 2.0)
+        profile: predictions.measure(predictions.RUN | small | {"profile": profile})
+        for profile in (1.0, 2.0)
     }
     assert of_profile[1.0]["early_error"] < 0.1 < of_profile[2.0]["early_error"]
     assert of_profile[2.0]["late_error"] < of_profile[2.0]["early_error"]
@@ -244,7 +297,9 @@ def test_a_decision_log_gives_the_figures_of_its_run(tmp_path):
     path = tmp_path / "log.jsonl"
     profile = ground_truth_time(scenario).profile().to_dict()
     header = LogHeader("m", "goodput", 8, (scenario.drafter_spec,), profile)
-    path.write_text("".join(f"{line}\n" for line in [header.to_json(), *(r.to_json() for r in records)]))
+    path.write_text(
+        "".join(f"{line}\n" for line in [header.to_json(), *(r.to_json() for r in records)])
+    )
     (settings, summary) = predictions.measured_in_log(path)
     assert settings["policy"] == "goodput"
     for size, expected in zip(summary["sizes"], table.summary()["sizes"], strict=True):
@@ -256,7 +311,8 @@ def test_sizes_of_batches_are_named():
 
 
 def test_published_throughput_stands_beside_ours_and_says_what_a_step_takes():
-    """Acceptance 0.9, one token: 1.9 tokens a step. Published 1.055 times off, so 1.80 plain steps; here 1.9 times."""
+    """Acceptance 0.9, one token: 1.9 tokens a step. Published 1.055 times off, so 1.80 plain steps;
+    here 1.9 times."""
     points = [
         ({"acceptance": "0.9", "policy": "off"}, {"tokens_per_second": 1000.0}),
         ({"acceptance": "0.9", "policy": "fixed:1"}, {"tokens_per_second": 1900.0}),
@@ -271,7 +327,9 @@ def test_published_throughput_stands_beside_ours_and_says_what_a_step_takes():
 
 def test_largest_speed_ups_name_their_rates():
     of_policy = {policy: [2.0] for policy in CELL.policies} | {"off": [6.0], "fixed:7": [4.0]}
-    (table,) = published.published_section(points_of({4: of_policy, 8: of_policy | {"off": [5.0]}}), []).tables
+    (table,) = published.published_section(
+        points_of({4: of_policy, 8: of_policy | {"off": [5.0]}}), []
+    ).tables
     assert table.rows == ((CELL.name, "3.00 (4/s)", "1.00 (8/s)", "1.00 (8/s)", "2.00 (8/s)"),)
 
 
@@ -280,7 +338,11 @@ def test_the_best_length_falls_with_the_batch_and_rises_with_acceptance():
     chosen = [s for s in figure.settings if s["batch"] in (1, 128)]
     rows = lengths.curve_section([(s, figure.measure(s)) for s in chosen]).tables[0].rows
     best = {row[0]: int(row[1]) for row in rows}
-    assert best["acceptance 0.9, 1 at once"] > best["acceptance 0.5, 1 at once"] > best["acceptance 0.5, 128 at once"]
+    assert (
+        best["acceptance 0.9, 1 at once"]
+        > best["acceptance 0.5, 1 at once"]
+        > best["acceptance 0.5, 128 at once"]
+    )
 
 
 def test_a_line_does_not_explain_measured_steps_and_a_line_of_them_is_found():
@@ -296,7 +358,11 @@ def test_estimated_acceptance_follows_the_true_one():
     settings = next(s for s in figure.settings if s["batch"] == 8)
     section = change.change_section([(settings, figure.measure(settings))])
     true, told = section.plots[0].lines
-    late = [e for m, e in zip(told.x, told.y, strict=True) if change.CHANCES[2][0] - 1 < m < change.CHANCES[2][0]]
+    late = [
+        e
+        for m, e in zip(told.x, told.y, strict=True)
+        if change.CHANCES[2][0] - 1 < m < change.CHANCES[2][0]
+    ]
     assert set(true.y) == {0.8, 0.4} and np.mean(late) == pytest.approx(0.4, abs=0.1)
     assert "-" not in section.tables[0].rows[0]
 
@@ -306,6 +372,8 @@ def test_sections_are_made_of_what_there_is(tmp_path):
     (always,) = simulated_sections(file, FULL)
     assert "linear step time" in always.title
     figure = simulated_figures(file, FULL)[1]
-    file.add(figure.name, figure.settings[0], {"mean_length": 3.0, "goodput": 2.0, "goodput_off": 1.0})
+    file.add(
+        figure.name, figure.settings[0], {"mean_length": 3.0, "goodput": 2.0, "goodput_off": 1.0}
+    )
     section, _ = simulated_sections(file, FULL)
     assert section.tables[1].rows == (("goodput", "0.4", "1", "3.0", "2.000"),)

@@ -1,4 +1,5 @@
-"""Steps for testing policies without an engine: views, estimates, and drafts that are accepted by the roll of dice."""
+"""Steps for testing policies without an engine: views, estimates, and drafts that are accepted by
+the roll of dice."""
 
 import factories
 import numpy as np
@@ -20,18 +21,25 @@ ALL_POLICIES = [*POLICIES, "fixed", "perfect-estimates"]
 def new_policy(name, has_model=True):
     """A policy of any name; perfect-estimates is told that 0.6 of all tokens are accepted."""
     if name == "perfect-estimates":
-        return PerfectEstimates(lambda view: make_estimates(view.num_rows, acceptance=0.6, has_model=has_model))
+        return PerfectEstimates(
+            lambda view: make_estimates(view.num_rows, acceptance=0.6, has_model=has_model)
+        )
     return Fixed(5) if name == "fixed" else POLICIES[name]()
 
 
 def make_view(rows, *, found_lengths=0, has_model=True, **more) -> BatchView:
-    """A lookup that finds nothing if not said otherwise and, if there is one, a draft model without lag."""
+    """A lookup that finds nothing if not said otherwise and, if there is one, a draft model without
+    lag."""
     lag = 0 if has_model else None
-    return factories.make_view(rows, found_lengths=found_lengths, lag=lag, context_tokens=512, **more)
+    return factories.make_view(
+        rows, found_lengths=found_lengths, lag=lag, context_tokens=512, **more
+    )
 
 
 def make_latency(fixed=0.02, per_token=1e-4, draft_pass=0.001, draft_per_token=1e-6):
-    return LatencyModel(CostCurve.linear(fixed, per_token), (None, CostCurve.linear(draft_pass, draft_per_token)))
+    return LatencyModel(
+        CostCurve.linear(fixed, per_token), (None, CostCurve.linear(draft_pass, draft_per_token))
+    )
 
 
 def make_estimates(num_rows, acceptance=0.7, latency=None, *, max_draft_tokens=K, has_model=True):
@@ -49,12 +57,15 @@ def draft(plan, confidence, entropy):
             break
         lengths[rows] += 1
         if plan.stop is not None:
-            active[rows[plan.stop(depth, rows, confidence[rows, depth], entropy[rows, depth])]] = False
+            active[rows[plan.stop(depth, rows, confidence[rows, depth], entropy[rows, depth])]] = (
+                False
+            )
     return lengths
 
 
 def run_step(policy, view, estimates, acceptance, rng):
-    """One step in which every token of row i is accepted with probability acceptance[i]; returns plan and outcome."""
+    """One step in which every token of row i is accepted with probability acceptance[i]; returns
+    plan and outcome."""
     shape = (view.num_rows, estimates.max_draft_tokens)
     confidence, entropy = rng.uniform(0.3, 1.0, shape), rng.exponential(1.0, shape)
     plan = policy.plan(view, estimates)
@@ -67,7 +78,13 @@ def run_step(policy, view, estimates, acceptance, rng):
     is_verified = np.arange(shape[1]) < verified[:, None]
     divergence = np.where(is_verified, rng.exponential(0.2, shape), np.nan)
     outcome = make_outcome(
-        view, plan, verified, accepted, drafted=lengths, confidence=confidence, extras={"divergence": divergence}
+        view,
+        plan,
+        verified,
+        accepted,
+        drafted=lengths,
+        confidence=confidence,
+        extras={"divergence": divergence},
     )
     learn(policy, outcome)
     return plan, outcome

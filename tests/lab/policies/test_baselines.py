@@ -17,13 +17,23 @@ from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import Drafted, DrafterSpec
 from smartspec.sim.perfect_estimates import PerfectEstimates
 
-PER_REQUEST = ("smartspec-request", "hf", "smoothed-length", "gammatune", "dsde", "adaedl", "adaserve")
+PER_REQUEST = (
+    "smartspec-request",
+    "hf",
+    "smoothed-length",
+    "gammatune",
+    "dsde",
+    "adaedl",
+    "adaserve",
+)
 rows = st.lists(st.tuples(st.integers(0, K + 2), st.integers(0, K + 3)), min_size=0, max_size=12)
 
 
 @pytest.mark.parametrize("name", ALL_POLICIES)
 @settings(max_examples=40, deadline=None)
-@given(steps=st.lists(rows, min_size=1, max_size=4), has_model=st.booleans(), budget=st.integers(0, 60))
+@given(
+    steps=st.lists(rows, min_size=1, max_size=4), has_model=st.booleans(), budget=st.integers(0, 60)
+)
 def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_model, budget):
     policy, rng = new_policy(name, has_model), np.random.default_rng(0)
     for limits in steps:
@@ -55,7 +65,9 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
 def test_steps_without_decoding_requests_are_nothing_to_decide(name):
     policy, rng = new_policy(name), np.random.default_rng(0)
     for num_rows in (0, 3, 0):
-        plan, _ = run_step(policy, make_view(num_rows, prefill_tokens=7), make_estimates(num_rows), 0.7, rng)
+        plan, _ = run_step(
+            policy, make_view(num_rows, prefill_tokens=7), make_estimates(num_rows), 0.7, rng
+        )
         assert plan.lengths.shape == (num_rows,)
     policy.end(0)
     policy.end(12345)
@@ -75,7 +87,13 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
     policy, rng = new_policy(name), np.random.default_rng(0)
     for first_id in range(0, 3000, 100):
         for _ in range(3):
-            run_step(policy, make_view(np.arange(first_id, first_id + 100)), make_estimates(100), 0.9, rng)
+            run_step(
+                policy,
+                make_view(np.arange(first_id, first_id + 100)),
+                make_estimates(100),
+                0.9,
+                rng,
+            )
         assert len(policy._requests) == 100
         for request_id in range(first_id, first_id + 100):
             policy.end(request_id)
@@ -116,7 +134,9 @@ def test_perfect_estimates_take_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
     ground_truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
     policy = PerfectEstimates(lambda view: ground_truth)
-    assert policy.plan(make_view(1, found_lengths=[1], has_model=False), ground_truth).lengths.tolist() == [1]
+    assert policy.plan(
+        make_view(1, found_lengths=[1], has_model=False), ground_truth
+    ).lengths.tolist() == [1]
 
 
 class _FreeTokens:
@@ -132,7 +152,9 @@ class _FreeTokens:
 
 
 def test_a_short_budget_cuts_the_longest_drafts():
-    plan = plan_of_lengths(make_view(4, max_draft_tokens=[1, 8, 3, 8], draft_token_budget=11), make_estimates(4), K)
+    plan = plan_of_lengths(
+        make_view(4, max_draft_tokens=[1, 8, 3, 8], draft_token_budget=11), make_estimates(4), K
+    )
     assert plan.lengths.tolist() == [1, 3, 3, 3]
     nothing = plan_of_lengths(make_view(4, draft_token_budget=0), make_estimates(4), K)
     assert nothing.lengths.tolist() == [0, 0, 0, 0]
@@ -169,7 +191,8 @@ def adaserve_keep(policy, view, estimates, lengths, confidence=None):
 def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():
     confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
     keep = adaserve_keep(AdaServe(3 + 6), make_view(3), make_estimates(3), K, confidence)
-    # Products 0.9 0.81 0.73 | 0.5 | 0.8 0.64 0.51: the six best are three of the first and three of the last.
+    # Products 0.9 0.81 0.73 | 0.5 | 0.8 0.64 0.51: the six best are three of the first and three of
+    # the last.
     assert keep.tolist() == [3, 0, 3]
 
 
@@ -177,15 +200,18 @@ def test_adaserve_serves_requests_that_lag_their_objective_first():
     confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
     view = make_view(3, extras={"tpot_targets": np.array([np.inf, 0.011, np.inf])})
     keep = adaserve_keep(AdaServe(3 + 6), view, make_estimates(3), K, confidence)
-    # The step takes about 0.025 s: 2.4 tokens are needed, 1 + 0.5 + 0.25 + 0.125 does not even reach 2, and no request
-    # may take more than 1.2 x 9 / 3 = 3 tokens; the other three go to the likeliest.
+    # The step takes about 0.025 s: 2.4 tokens are needed, 1 + 0.5 + 0.25 + 0.125 does not even
+    # reach 2, and no request may take more than 1.2 x 9 / 3 = 3 tokens; the other three go to the
+    # likeliest.
     assert keep.tolist() == [2, 3, 1]
 
 
 def test_adaserve_with_loose_objectives_equals_throughput_only():
     confidence = np.random.default_rng(3).uniform(0.2, 1.0, (12, K))
     keeps = [
-        adaserve_keep(AdaServe(48), make_view(12, extras=extras), make_estimates(12), K, confidence).tolist()
+        adaserve_keep(
+            AdaServe(48), make_view(12, extras=extras), make_estimates(12), K, confidence
+        ).tolist()
         for extras in ({}, {"tpot_targets": np.full(12, 1e3)})
     ]
     assert keeps[0] == keeps[1]
@@ -193,14 +219,17 @@ def test_adaserve_with_loose_objectives_equals_throughput_only():
 
 
 def test_adaserve_plans_with_drafts_as_long_as_planned():
-    """A draft that ended early may tell what was drawn: room and time are those of the plan, and the token stays."""
+    """A draft that ended early may tell what was drawn: room and time are those of the plan, and
+    the token stays."""
     targets = np.array([0.0232, np.inf, np.inf, np.inf])
     view = make_view(4, max_draft_tokens=np.array([2, 1, 1, 1]), extras={"tpot_targets": targets})
     confidence = np.repeat(np.array([[0.1], [0.9], [0.9], [0.9]]), K, axis=1)
     for length in (1, 2):
         lengths = np.array([length, 1, 1, 1])
         keep = adaserve_keep(AdaServe(4 + 2), view, make_estimates(4), lengths, confidence)
-        assert keep[0] == 1, "it would meet its target without a draft if the step drafted one token only"
+        assert keep[0] == 1, (
+            "it would meet its target without a draft if the step drafted one token only"
+        )
 
 
 def test_adaserve_makes_trees_within_the_budgets_of_both_passes():
@@ -216,7 +245,9 @@ def test_adaserve_makes_trees_within_the_budgets_of_both_passes():
 def test_adaserve_values_a_node_of_a_tree_by_its_path():
     parents = np.array([[-1, -1, 0, 1]])
     drafted = Drafted(np.array([4]), np.array([[0.6, 0.3, 0.5, 0.5]]), parents)
-    np.testing.assert_allclose(path_probabilities(drafted, np.zeros((1, 4))), [[0.6, 0.3, 0.3, 0.15]])
+    np.testing.assert_allclose(
+        path_probabilities(drafted, np.zeros((1, 4))), [[0.6, 0.3, 0.3, 0.15]]
+    )
 
 
 def test_adaserve_counts_time_and_tokens_of_each_request():
@@ -235,4 +266,7 @@ def test_adaserve_takes_its_budget_from_the_knee_and_stops_beyond():
     assert policy.plan(make_view(100), make_estimates(100)).lengths.tolist() == [3] * 100
     assert policy.token_budget == 201
     assert not policy.plan(make_view(250), make_estimates(250)).lengths.any()
-    assert policy.plan(make_view(100, prefill_tokens=2000), make_estimates(100)).lengths.tolist() == [3] * 100
+    assert (
+        policy.plan(make_view(100, prefill_tokens=2000), make_estimates(100)).lengths.tolist()
+        == [3] * 100
+    )

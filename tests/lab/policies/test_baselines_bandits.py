@@ -13,7 +13,8 @@ from smartspec.control.records import StepSeconds
 
 
 def play(policy, num_steps, seconds_of, num_rows=4, **more):
-    """Lengths planned in so many steps, each of which takes seconds_of(length) and accepts half of what was drafted."""
+    """Lengths planned in so many steps, each of which takes seconds_of(length) and accepts half of
+    what was drafted."""
     view, estimates, lengths = make_view(num_rows, **more), make_estimates(num_rows), []
     for _ in range(num_steps):
         plan = policy.plan(view, estimates)
@@ -40,7 +41,11 @@ def test_banditspec_never_gives_a_length_up_and_is_never_off():
 def test_steps_with_prefill_teach_a_bandit_nothing(policy):
     bandit = policy()
     play(bandit, 20, lambda length: 1.0, prefill_tokens=100)
-    counts = bandit._counts if policy is BanditSpec else sum(arms.counts for arms in bandit._arms.values())
+    counts = (
+        bandit._counts
+        if policy is BanditSpec
+        else sum(arms.counts for arms in bandit._arms.values())
+    )
     assert counts.sum() == 0
 
 
@@ -91,7 +96,9 @@ def test_the_price_of_the_switch_is_the_prefill_that_the_draft_model_lacks():
     assert switch_seconds(view, estimates) == 0.0
     lagging = [type(drafter)(drafter.lengths, lag=np.full(2, 500)) for drafter in view.drafters]
     # 1,000 tokens of 1 microsecond each, beside the pass itself.
-    assert switch_seconds(make_view(2, drafters=tuple(lagging)), estimates) == pytest.approx(1e-3, rel=0.05)
+    assert switch_seconds(make_view(2, drafters=tuple(lagging)), estimates) == pytest.approx(
+        1e-3, rel=0.05
+    )
 
 
 def test_bandits_stay_within_the_longest_draft():

@@ -1,4 +1,5 @@
-"""Baselines that are given measurements or machines: sssd, turbospec, batch-table and sequoia from a profiling run."""
+"""Baselines that are given measurements or machines: sssd, turbospec, batch-table and sequoia from
+a profiling run."""
 
 import json
 
@@ -21,7 +22,15 @@ HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 @pytest.mark.parametrize(
     ("ratio", "num_rows", "tokens"),
     [
-        *[(192, 1, 32), (192, 2, 32), (192, 3, 20), (192, 4, 24), (192, 6, 16), (192, 8, 24), (192, 64, 3)],
+        *[
+            (192, 1, 32),
+            (192, 2, 32),
+            (192, 3, 20),
+            (192, 4, 24),
+            (192, 6, 16),
+            (192, 8, 24),
+            (192, 64, 3),
+        ],
         *[(192, 96, 2), (192, 97, 0), (100, 8, 12), (20, 1, 16), (10, 1, 10), (10, 6, 0)],
     ],
 )
@@ -29,7 +38,9 @@ def test_sssd_fills_the_roofline_and_stops_where_it_is_full(ratio, num_rows, tok
     assert token_budget(ratio, num_rows) == tokens
 
 
-@pytest.mark.parametrize(("budget", "depth"), [(2, 1), (5, 4), (6, 5), (8, 5), (32, 6), (40, 8), (64, 10)])
+@pytest.mark.parametrize(
+    ("budget", "depth"), [(2, 1), (5, 4), (6, 5), (8, 5), (32, 6), (40, 8), (64, 10)]
+)
 def test_sssd_branches_deepen_slowly(budget, depth):
     assert branch_length(budget) == depth
 
@@ -58,7 +69,10 @@ def test_turbospec_averages_a_hundred_steps_and_wants_no_margin():
     assert policy.acceptance == 0.7
     for accepted in [1] * 50 + [4] * 100:
         lengths = np.full(4, 4)
-        learn(policy, make_outcome(view, policy.plan(view, make_estimates(4)), lengths, np.full(4, accepted)))
+        learn(
+            policy,
+            make_outcome(view, policy.plan(view, make_estimates(4)), lengths, np.full(4, accepted)),
+        )
     assert policy.acceptance == 1.0, "what is more than a hundred steps ago is forgotten"
     assert policy.margin == 0.0
 
@@ -86,17 +100,25 @@ def profiling_run(tmp_path):
 
 def test_batch_table_looks_measured_lengths_up_and_assumes_nothing(profiling_run):
     policy = parse_policy(f"batch-table:{profiling_run(best_lengths={'1': 7, '4': 3, '16': 0})}", K)
-    lengths = [policy.plan(make_view(n), make_estimates(n, acceptance=0.1)).lengths[0] for n in (1, 2, 4, 5, 16, 99)]
+    lengths = [
+        policy.plan(make_view(n), make_estimates(n, acceptance=0.1)).lengths[0]
+        for n in (1, 2, 4, 5, 16, 99)
+    ]
     assert lengths == [7, 3, 3, 0, 0, 0]
 
 
 def test_sequoia_takes_acceptance_by_rank_from_the_run_and_not_from_the_requests(profiling_run):
-    survival = np.broadcast_to(np.cumprod(np.full(40, 0.01)), (2, 1, 40))  # learned: drafts are worthless
+    # learned: drafts are worthless
+    survival = np.broadcast_to(np.cumprod(np.full(40, 0.01)), (2, 1, 40))
     view = view_of(1, drafters=(found(np.array([0])), lagging(1)), max_draft_tokens=40)
     learned = {1: np.array([0.1, 0.05])}
-    estimates = Estimates((LOOKUP, HEAD), survival, make_latency(draft_pass=1e-4), rank_chances=learned)
+    estimates = Estimates(
+        (LOOKUP, HEAD), survival, make_latency(draft_pass=1e-4), rank_chances=learned
+    )
     assert parse_policy("sequoia", K).plan(view, estimates).lengths[0] < 5
-    plan = parse_policy(f"sequoia:{profiling_run(acceptance_by_rank=[0.6, 0.2, 0.08])}", K).plan(view, estimates)
+    plan = parse_policy(f"sequoia:{profiling_run(acceptance_by_rank=[0.6, 0.2, 0.08])}", K).plan(
+        view, estimates
+    )
     assert plan.lengths[0] > 8
     np.testing.assert_allclose(plan.extras["chances"][:3], np.tile([0.6, 0.2, 0.08], (3, 1)))
 
@@ -113,7 +135,9 @@ def test_sequoia_takes_acceptance_by_rank_from_the_run_and_not_from_the_requests
         ("sequoia", {"best_lengths": {"1": 3}}, "no profiling run with acceptance_by_rank"),
     ],
 )
-def test_a_profiling_run_that_cannot_be_is_refused_with_its_name(profiling_run, name, content, problem):
+def test_a_profiling_run_that_cannot_be_is_refused_with_its_name(
+    profiling_run, name, content, problem
+):
     path = profiling_run(**content)
     with pytest.raises(ValueError, match=problem) as error:
         parse_policy(f"{name}:{path}", K)
@@ -123,5 +147,7 @@ def test_a_profiling_run_that_cannot_be_is_refused_with_its_name(profiling_run, 
 def test_a_missing_file_and_a_name_that_is_none_say_what_to_give():
     with pytest.raises(ValueError, match=r"cannot read the profiling run gone\.json"):
         parse_policy("batch-table:gone.json", K)
-    with pytest.raises(ValueError, match=r"from 0 to 1, the \.json file of a profiling run, or leave it out"):
+    with pytest.raises(
+        ValueError, match=r"from 0 to 1, the \.json file of a profiling run, or leave it out"
+    ):
         parse_policy("batch-table:gone.txt", K)

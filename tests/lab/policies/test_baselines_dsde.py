@@ -3,7 +3,14 @@ import pytest
 from baseline_cases import K, make_estimates, make_view
 from factories import learn, make_outcome
 
-from lab.policies.dsde import WINDOW, Dsde, instability, request_bounds, rule_length, weighted_variances
+from lab.policies.dsde import (
+    WINDOW,
+    Dsde,
+    instability,
+    request_bounds,
+    rule_length,
+    weighted_variances,
+)
 from smartspec.control.planning import no_drafts
 
 LONG = 20
@@ -14,7 +21,9 @@ LONG = 20
     [(0.05, 1, 10), (0.2, 1, 7), (0.2, 0.3, 9), (0.5, 0.3, 6), (0.5, 1, 2), (0, 1, 10)],
 )
 def test_lengths_of_the_worked_example(divergence, ratio, length):
-    lengths = rule_length(np.array([divergence]), np.array([float(ratio)]), np.array([2]), np.array([10]))
+    lengths = rule_length(
+        np.array([divergence]), np.array([float(ratio)]), np.array([2]), np.array([10])
+    )
     assert lengths.tolist() == [length]
 
 
@@ -28,7 +37,9 @@ def test_instability_compares_the_newest_third_with_everything():
         return np.average((values[0, :count] - mean) ** 2, weights=weights[:count])
 
     window = np.concatenate([values, np.full((1, 91), np.nan)], axis=1)
-    assert weighted_variances(window, np.array([[9], [4]])).ravel() == pytest.approx([variance(9), variance(4)])
+    assert weighted_variances(window, np.array([[9], [4]])).ravel() == pytest.approx(
+        [variance(9), variance(4)]
+    )
     assert instability(window, np.array([9])) == pytest.approx(variance(3) / variance(9))
 
 
@@ -50,7 +61,12 @@ def observe(policy, view, verified, accepted, divergence):
     divergence = np.broadcast_to(np.asarray(divergence, dtype=float), (view.num_rows, LONG))
     is_verified = np.arange(LONG) < np.asarray(verified)[:, None]
     divergence = np.where(is_verified, divergence, np.nan)
-    learn(policy, make_outcome(view, no_drafts(view.num_rows), verified, accepted, extras={"divergence": divergence}))
+    learn(
+        policy,
+        make_outcome(
+            view, no_drafts(view.num_rows), verified, accepted, extras={"divergence": divergence}
+        ),
+    )
 
 
 def planned(policy, view):
@@ -76,7 +92,13 @@ def warm(policy, view, rng, means):
     for _ in range(40):
         verified = planned(policy, view)
         divergence = np.array(means)[:, None] * rng.uniform(0.5, 1.5, (view.num_rows, LONG))
-        observe(policy, view, verified, np.rint(verified * np.exp(-2 * np.array(means))).astype(int), divergence)
+        observe(
+            policy,
+            view,
+            verified,
+            np.rint(verified * np.exp(-2 * np.array(means))).astype(int),
+            divergence,
+        )
 
 
 def test_easy_requests_get_longer_drafts_than_hard_ones():
@@ -130,5 +152,7 @@ def test_rows_whose_divergence_is_unknown_are_left_alone():
     policy, view = Dsde(), make_view(2, max_draft_tokens=LONG)
     divergence = np.full((2, LONG), np.nan)
     divergence[0, :5] = 0.1
-    learn(policy, make_outcome(view, no_drafts(2), [5, 5], [5, 5], extras={"divergence": divergence}))
+    learn(
+        policy, make_outcome(view, no_drafts(2), [5, 5], [5, 5], extras={"divergence": divergence})
+    )
     assert planned(policy, view).tolist() == [10, 5]

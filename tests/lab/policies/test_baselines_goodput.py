@@ -6,7 +6,12 @@ from baseline_cases import K, make_estimates, make_latency, make_view, run_step
 from factories import learn, make_outcome
 
 from lab.policies.linear_latency import LinearLatency
-from lab.policies.smartspec import SmartSpecPaper, SmartSpecRequest, batch_goodput, proportional_split
+from lab.policies.smartspec import (
+    SmartSpecPaper,
+    SmartSpecRequest,
+    batch_goodput,
+    proportional_split,
+)
 from smartspec.control.baselines.batch_table import BatchTable, best_length
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.planning import no_drafts
@@ -16,7 +21,9 @@ from smartspec.control.planning import no_drafts
     ("milliseconds_per_position", "length", "milliseconds_per_token"),
     [(0.1, 9, 8.60), (0.5, 6, 9.40), (2, 3, 11.54), (5, 1, 13.95)],
 )
-def test_table_entries_of_the_worked_example(milliseconds_per_position, length, milliseconds_per_token):
+def test_table_entries_of_the_worked_example(
+    milliseconds_per_position, length, milliseconds_per_token
+):
     lengths = np.arange(21)
     emitted = 1 + 0.9 * lengths**0.548 * (lengths > 0)
     milliseconds = 20 + (milliseconds_per_position + 1.5) * lengths
@@ -27,7 +34,9 @@ def test_table_entries_of_the_worked_example(milliseconds_per_position, length, 
 
 def table_lengths(policy, latency):
     sizes = [1, 2, 3, 4, 8, 32, 100, 128, 256, 1000]
-    return [int(policy.plan(make_view(n), make_estimates(n, 0.5, latency)).lengths[0]) for n in sizes]
+    return [
+        int(policy.plan(make_view(n), make_estimates(n, 0.5, latency)).lengths[0]) for n in sizes
+    ]
 
 
 def test_table_shortens_drafts_as_the_batch_grows_and_rounds_sizes_up():
@@ -45,7 +54,8 @@ def test_table_is_made_once_and_knows_only_its_own_acceptance():
 
 
 def worked_goodput(num_rows, acceptance, target_scale):
-    """The sheet's example: 8B target with an EAGLE draft on H100, 512 tokens of context each, seconds."""
+    """The sheet's example: 8B target with an EAGLE draft on H100, 512 tokens of context each,
+    seconds."""
     latency = LinearLatency(
         constant=target_scale * (6.939e-3 - 4.331e-5 * num_rows),
         per_context_token=target_scale * 4.859e-8,
@@ -54,7 +64,9 @@ def worked_goodput(num_rows, acceptance, target_scale):
         draft_per_pass=4.522e-4,
     )
     view, lengths = make_view(num_rows), np.arange(K)
-    return batch_goodput(latency, acceptance, view, np.ones(num_rows, dtype=bool), num_rows, lengths)
+    return batch_goodput(
+        latency, acceptance, view, np.ones(num_rows, dtype=bool), num_rows, lengths
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +78,10 @@ def worked_goodput(num_rows, acceptance, target_scale):
 )
 def test_goodput_of_the_worked_example(num_rows, acceptance, expected):
     # 5 % of the target's time is lost to overhead wherever there are drafts.
-    goodput = np.append(worked_goodput(num_rows, acceptance, 1.0)[:1], worked_goodput(num_rows, acceptance, 1.05)[1:])
+    goodput = np.append(
+        worked_goodput(num_rows, acceptance, 1.0)[:1],
+        worked_goodput(num_rows, acceptance, 1.05)[1:],
+    )
     assert goodput[: len(expected)] == pytest.approx(expected, rel=2e-3)
     assert goodput.argmax() == np.argmax(expected)
 
@@ -84,7 +99,11 @@ class LinearGroundTruth:
     host_seconds = 0.002
 
     def target_seconds(self, view, num_draft_tokens):
-        return 0.01 + 3e-8 * view.context_tokens.sum() + 2e-4 * (view.ordinary_tokens + num_draft_tokens)
+        return (
+            0.01
+            + 3e-8 * view.context_tokens.sum()
+            + 2e-4 * (view.ordinary_tokens + num_draft_tokens)
+        )
 
     def draft_seconds(self, view, drafter, max_depth, width=1):
         use_model = drafter == 1
@@ -95,14 +114,17 @@ class LinearGroundTruth:
 def test_linear_fit_recovers_a_linear_profile():
     fitted = LinearLatency.fit(make_estimates(0, latency=LinearGroundTruth()))
     assert fitted.host == 0.002
-    assert [fitted.constant, fitted.per_context_token, fitted.per_fed_token] == pytest.approx([0.01, 3e-8, 2e-4])
+    assert [fitted.constant, fitted.per_context_token, fitted.per_fed_token] == pytest.approx(
+        [0.01, 3e-8, 2e-4]
+    )
     assert [fitted.draft_per_pass, fitted.draft_per_row] == pytest.approx([0.001, 1e-6], rel=1e-6)
     assert fitted.draft_per_context_token == pytest.approx(5e-9)
     assert fitted.draft_seconds(100, 0, np.array([3])).tolist() == [0.0]
 
 
 def test_linear_fit_straightens_a_kink():
-    """Flat to 64 tokens, then steep: a line cannot follow, and is not allowed a negative slope or constant."""
+    """Flat to 64 tokens, then steep: a line cannot follow, and is not allowed a negative slope or
+    constant."""
     kink = CostCurve(knots=(0.0, 64.0), slopes=(0.0, 1e-3), constant=0.02)
     fitted = LinearLatency.fit(make_estimates(0, latency=LatencyModel(kink), has_model=False))
     assert fitted.constant >= 0 and fitted.per_fed_token > 0
@@ -126,7 +148,9 @@ def test_paper_shortens_with_batch_and_lengthens_with_acceptance():
     def length(num_rows, acceptance):
         policy = SmartSpecPaper()
         policy._accepted = acceptance
-        return int(policy.plan(make_view(num_rows), make_estimates(num_rows, latency=latency)).lengths[0])
+        return int(
+            policy.plan(make_view(num_rows), make_estimates(num_rows, latency=latency)).lengths[0]
+        )
 
     by_batch = [length(n, 0.7) for n in (1, 8, 32, 128, 512)]
     assert by_batch == sorted(by_batch, reverse=True)
@@ -137,7 +161,8 @@ def test_paper_shortens_with_batch_and_lengthens_with_acceptance():
 
 
 def test_paper_wants_ten_percent():
-    for per_pass, expected in ((0.0132, True), (0.0147, False)):  # 1 % either side of a predicted gain of 10 %
+    # 1 % either side of a predicted gain of 10 %
+    for per_pass, expected in ((0.0132, True), (0.0147, False)):
         policy = SmartSpecPaper()
         policy._latency = LinearLatency(0.025, 0.0, 0.0, draft_per_pass=per_pass)
         plan = policy.plan(make_view(1, max_draft_tokens=1), make_estimates(1, max_draft_tokens=1))
@@ -162,7 +187,10 @@ def test_paper_fits_once_and_does_not_see_corrections():
     policy, latency = SmartSpecPaper(1), make_latency()
     first = policy.plan(make_view(4), make_estimates(4, latency=latency)).lengths
     latency._target_log_factor = 3.0
-    assert policy.plan(make_view(4), make_estimates(4, latency=latency)).lengths.tolist() == first.tolist()
+    assert (
+        policy.plan(make_view(4), make_estimates(4, latency=latency)).lengths.tolist()
+        == first.tolist()
+    )
 
 
 def test_paper_estimates_acceptance_without_bias():
@@ -182,7 +210,10 @@ def test_paper_estimates_acceptance_without_bias():
 def test_paper_probes_every_two_hundredth_step_while_off():
     policy, rng = SmartSpecPaper(), np.random.default_rng(0)
     policy._accepted = 0.0
-    drafted = [run_step(policy, make_view(4), make_estimates(4), 0.9, rng)[0].lengths.any() for _ in range(230)]
+    drafted = [
+        run_step(policy, make_view(4), make_estimates(4), 0.9, rng)[0].lengths.any()
+        for _ in range(230)
+    ]
     assert drafted.index(True) == 199
     assert all(drafted[200:])  # the probe showed that drafts are accepted
 
@@ -194,7 +225,9 @@ def test_paper_counts_only_matched_rows_of_prompt_lookup():
     found_lengths[:2] = K
     policy = SmartSpecPaper()
     policy._accepted = 0.95
-    goodput = batch_goodput(LinearLatency(0.02, 0, 2e-3), 0.95, make_view(64), np.zeros(64, bool), 2, np.arange(3))
+    goodput = batch_goodput(
+        LinearLatency(0.02, 0, 2e-3), 0.95, make_view(64), np.zeros(64, bool), 2, np.arange(3)
+    )
     assert goodput[1] == pytest.approx((2 * 1.95 + 62) / (0.02 + 2e-3 * 66))
     plan = policy.plan(
         make_view(64, found_lengths=found_lengths, has_model=False),
@@ -213,7 +246,9 @@ def test_request_level_gives_more_to_requests_that_accept_more():
     assert policy.request_acceptance(np.arange(4)).tolist() == [0.5] * 4
     latency = make_latency(per_token=2e-3)
     for _ in range(200):
-        plan, _ = run_step(policy, make_view(4), make_estimates(4, latency=latency), acceptance, rng)
+        plan, _ = run_step(
+            policy, make_view(4), make_estimates(4, latency=latency), acceptance, rng
+        )
     estimated = policy.request_acceptance(np.arange(4))
     assert estimated == pytest.approx(acceptance, abs=0.1)
     assert plan.lengths[:2].min() > plan.lengths[2:].max() > 0
@@ -233,7 +268,10 @@ def test_request_level_tries_starved_requests_again_every_two_hundredth_step():
     for _ in range(20):
         learn(policy, make_outcome(make_view(4), no_drafts(4), [8, 8, 8, 8], [8, 8, 8, 0]))
     latency = make_latency(per_token=2e-3)
-    plans = [run_step(policy, make_view(4), make_estimates(4, latency=latency), 0.9, rng)[0] for _ in range(201)]
+    plans = [
+        run_step(policy, make_view(4), make_estimates(4, latency=latency), 0.9, rng)[0]
+        for _ in range(201)
+    ]
     assert not any(plan.lengths[3] for plan in plans[:199])
     assert plans[199].lengths.tolist() == [K] * 4
     assert plans[200].lengths[3] > 0

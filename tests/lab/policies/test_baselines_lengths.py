@@ -1,5 +1,5 @@
-"""Baselines that follow accepted lengths or the draft's own doubts: hf, sglang-ema, smoothed-length, gammatune,
-specdec++, adaedl."""
+"""Baselines that follow accepted lengths or the draft's own doubts: hf, sglang-ema,
+smoothed-length, gammatune, specdec++, adaedl."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,8 @@ LONG = 32
 
 
 def lengths_after(policy, accepted_counts, num_rows=1, max_draft_tokens=LONG):
-    """Planned length of row 0 after each step in which that many tokens (at most all) were accepted."""
+    """Planned length of row 0 after each step in which that many tokens (at most all) were
+    accepted."""
     view = make_view(num_rows, max_draft_tokens=max_draft_tokens)
     estimates = make_estimates(num_rows, max_draft_tokens=max_draft_tokens)
     lengths = [int(policy.plan(view, estimates).lengths[0])]
@@ -51,7 +52,12 @@ def test_hf_keeps_a_length_per_request_and_learns_nothing_without_drafts():
 
 def test_hf_and_gammatune_may_stop_at_low_confidence():
     confidence = np.array([[0.9, 0.5, 0.39, 0.9] + [0.9] * 4])
-    for policy, length in ((HuggingFace(0.4), 3), (HuggingFace(0.95), 1), (GammaTune(0.3), 3), (GammaTune(0.6), 2)):
+    for policy, length in (
+        (HuggingFace(0.4), 3),
+        (HuggingFace(0.95), 1),
+        (GammaTune(0.3), 3),
+        (GammaTune(0.6), 2),
+    ):
         plan = policy.plan(make_view(1), make_estimates(1))
         assert draft(plan, confidence, np.zeros((1, K))).tolist() == [length]
     assert HuggingFace().plan(make_view(1), make_estimates(1)).stop is None
@@ -98,7 +104,8 @@ def test_smoothed_length_reaches_beyond_full_acceptance_and_falls_back_to_the_av
 
 
 def test_gammatune_expands_at_once_and_shrinks_along_an_average_that_full_acceptance_leaves_alone():
-    # The example of the published algorithm: average 3 -> 3 -> 2.7 -> 2.7; then 2.7 -> 1.89 -> 1.323.
+    # The example of the published algorithm: average 3 -> 3 -> 2.7 -> 2.7; then 2.7 -> 1.89 ->
+    # 1.323.
     assert lengths_after(GammaTune(), [99, 2, 99, 0, 0]) == [3, 5, 3, 5, 2, 2]
     assert lengths_after(GammaTune(), [99] * 20)[-1] == 10
     assert lengths_after(GammaTune(), [0] * 40)[-1] == 1
@@ -116,7 +123,9 @@ def drafted_lengths(policy, confidence, entropy=None, view=None):
     confidence = np.asarray(confidence, dtype=float)
     view = view or make_view(len(confidence))
     plan = policy.plan(view, make_estimates(len(confidence)))
-    return draft(plan, confidence, np.zeros_like(confidence) if entropy is None else np.asarray(entropy)).tolist()
+    return draft(
+        plan, confidence, np.zeros_like(confidence) if entropy is None else np.asarray(entropy)
+    ).tolist()
 
 
 def test_specdec_stops_where_a_rejection_is_likelier_than_the_threshold():
@@ -140,10 +149,13 @@ def test_stop_rules_leave_model_free_drafts_whole():
 
 
 @pytest.mark.parametrize(
-    ("factor", "bounds"), [(0.1, [0.90, 0.78, 0.68, 0.55, 0.45]), (0.2, [0.86, 0.68, 0.55, 0.37, 0.23])]
+    ("factor", "bounds"),
+    [(0.1, [0.90, 0.78, 0.68, 0.55, 0.45]), (0.2, [0.86, 0.68, 0.55, 0.37, 0.23])],
 )
 def test_adaedl_bounds_of_the_worked_example(factor, bounds):
-    assert acceptance_bound(np.array([0.1, 0.5, 1.0, 2.0, 3.0]), factor) == pytest.approx(bounds, abs=0.006)
+    assert acceptance_bound(np.array([0.1, 0.5, 1.0, 2.0, 3.0]), factor) == pytest.approx(
+        bounds, abs=0.006
+    )
 
 
 @pytest.mark.parametrize(("factor", "limit"), [(0.1, 2.5), (0.2, 1.25)])
@@ -167,7 +179,8 @@ def test_adaedl_threshold_rises_while_too_little_is_accepted_and_falls_after_ful
     # The average takes four full acceptances from 0 to above 0.9, rising before and falling after.
     assert threshold_after(K, steps=3) == pytest.approx(0.513)
     assert threshold_after(K, steps=4) == pytest.approx(0.509)
-    assert threshold_after(3, drafted=3) == pytest.approx(0.509)  # stopped early: no reason to go further
+    # stopped early: no reason to go further
+    assert threshold_after(3, drafted=3) == pytest.approx(0.509)
 
 
 def test_adaedl_learns_from_the_draft_model_alone():

@@ -31,7 +31,11 @@ def plan_of(name: str, found_lengths, drafter: DrafterSpec = HEAD, **more):
 def test_eagle2_has_one_budget_whatever_the_load():
     for num_rows in (1, 64):
         plan = plan_of("eagle2", [0] * num_rows)
-        assert set(plan.lengths.tolist()) == {60} and set(plan.passes.tolist()) == {8} and plan.width == 10
+        assert (
+            set(plan.lengths.tolist()) == {60}
+            and set(plan.passes.tolist()) == {8}
+            and plan.width == 10
+        )
     assert plan_of("eagle2:16", [0]).lengths.tolist() == [16]
 
 
@@ -68,7 +72,8 @@ def test_ddd_has_the_published_threshold():
 
 
 def sequoia_plan(name: str, num_rows: int, survival=0.7, drafter: DrafterSpec = HEAD):
-    """With a head alone, and an estimator that has seen nothing yet. A token costs 2 % of a pass."""
+    """With a head alone, and an estimator that has seen nothing yet. A token costs 2 % of a
+    pass."""
     view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.0004), (CostCurve.linear(0.001, 0.0),))
     chain = np.broadcast_to(np.cumprod(np.full(K, survival)), (1, num_rows, K))
@@ -101,9 +106,15 @@ def test_sequoias_size_is_that_of_most_tokens_per_second():
             plan, estimates = sequoia_plan(f"sequoia:{nodes}", num_rows)
             tree = best_tree(plan.extras["chances"], nodes)
             view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
-            draft = estimates.latency.draft_seconds(view, plan.drafter, K, plan.width)[0, int(tree.depths.max())]
-            seconds = estimates.latency.target_seconds(view, np.array([num_rows * nodes]))[0] + draft
-            speeds.append(num_rows * tree.tokens_per_step / (seconds + estimates.latency.host_seconds))
+            draft = estimates.latency.draft_seconds(view, plan.drafter, K, plan.width)[
+                0, int(tree.depths.max())
+            ]
+            seconds = (
+                estimates.latency.target_seconds(view, np.array([num_rows * nodes]))[0] + draft
+            )
+            speeds.append(
+                num_rows * tree.tokens_per_step / (seconds + estimates.latency.host_seconds)
+            )
         assert speeds[1] == max(speeds)
 
 

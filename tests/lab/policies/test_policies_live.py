@@ -1,7 +1,8 @@
-"""Every policy on the live engine with the default model and a real drafter: it drafts, and no answer changes.
+"""Every policy on the live engine with the default model and a real drafter: it drafts, and no
+answer changes.
 
-The head that comes with the model makes trees and chains; the model as its own draft model makes chains, all of which
-are accepted. None measures a profile.
+The head that comes with the model makes trees and chains; the model as its own draft model makes
+chains, all of which are accepted. None measures a profile.
 """
 
 import time
@@ -22,21 +23,31 @@ pytestmark = pytest.mark.usefixtures("loaded_once")
 
 K = 10
 MAX_TOKENS = 16
-NAMES = [name for name in all_policies(K) if name not in ("off", "dsde")]  # dsde: the simulator alone
+# dsde: the simulator alone
+NAMES = [name for name in all_policies(K) if name not in ("off", "dsde")]
 
 
 @cache
 def generate(policy: str, *drafters: str) -> tuple[list[list[int]], int]:
-    """Tokens of the answers to three prompts, served together, and how many draft tokens were verified."""
+    """Tokens of the answers to three prompts, served together, and how many draft tokens were
+    verified."""
     config = EngineConfig(
-        policy=policy, drafters=drafters, max_batch=3, max_model_len=512, max_draft_tokens=K, strict=True, device="cpu"
+        policy=policy,
+        drafters=drafters,
+        max_batch=3,
+        max_model_len=512,
+        max_draft_tokens=K,
+        strict=True,
+        device="cpu",
     )
     engine = build.build_engine(config)
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, ignore_eos=True)
     requests = []
     for index, prompt in enumerate(PROMPTS[:3]):
         chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        token_ids = engine.tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_dict=False
+        )
         requests.append(Request(index, token_ids, params, seed=index))
         engine.core.add_request(requests[-1])
     verified = 0

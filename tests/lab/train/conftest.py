@@ -11,7 +11,10 @@ from lab.train import run
 sys.path.append(str(Path(__file__).parents[2] / "engine"))
 from saved_models import save_model
 
-TEMPLATE = "{% for m in messages %}w3 w{{ 4 if m.role == 'user' else 6 }} {{ m.content }} <end> {% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}w3 w{{ 4 if m.role == 'user' else 6 }} {{ m.content }} <end> {% endfor "
+    "%}"
+)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""What says how likely a head's draft tokens are accepted: it learns, it is calibrated, it is written if it helps."""
+"""What says how likely a head's draft tokens are accepted: it learns, it is calibrated, it is
+written if it helps."""
 
 import json
 import shutil
@@ -18,12 +19,15 @@ SIZE = 8
 
 
 def made_up(num: int, seed: int) -> DraftTokens:
-    """Tokens that are accepted by the sign of the first hidden value, of which the head says nothing."""
+    """Tokens that are accepted by the sign of the first hidden value, of which the head says
+    nothing."""
     random = np.random.default_rng(seed)
     hidden = random.normal(size=(num, SIZE)).astype(np.float16)
     truth = np.where(hidden[:, 0] > 0, 0.9, 0.2)
     accepted = random.random(num) < truth
-    return DraftTokens(torch.from_numpy(hidden), torch.full((num,), 0.5), torch.from_numpy(accepted))
+    return DraftTokens(
+        torch.from_numpy(hidden), torch.full((num,), 0.5), torch.from_numpy(accepted)
+    )
 
 
 @pytest.mark.parametrize("reject_weight", [1.0, 6.0])
@@ -31,7 +35,9 @@ def test_it_learns_what_the_head_does_not_say_and_is_calibrated(reject_weight):
     settings = AcceptanceSettings(reject_weight=reject_weight, learning_rate=1e-2, num_epochs=20)
     made, other = learn(made_up(8_000, 0), settings), made_up(4_000, 1)
     said = made(other.hidden.float(), other.chances)
-    assert log_loss(said, other.accepted) < 0.75 * log_loss(torch.logit(other.chances), other.accepted)
+    assert log_loss(said, other.accepted) < 0.75 * log_loss(
+        torch.logit(other.chances), other.accepted
+    )
     likely = other.hidden[:, 0] > 0.3
     assert torch.sigmoid(said)[likely].mean() == pytest.approx(0.9, abs=0.05)
     assert torch.sigmoid(said)[other.hidden[:, 0] < -0.3].mean() == pytest.approx(0.2, abs=0.05)
@@ -44,7 +50,9 @@ def test_before_training_it_says_what_the_head_says():
     assert judged.token_ids is proposals.token_ids and judged.entropy is proposals.entropy
 
 
-@pytest.mark.parametrize(("bias", "first"), [(2.0, 0.6 * np.exp(2) / (0.6 * np.exp(2) + 0.4)), (-3.0, None)])
+@pytest.mark.parametrize(
+    ("bias", "first"), [(2.0, 0.6 * np.exp(2) / (0.6 * np.exp(2) + 0.4)), (-3.0, None)]
+)
 def test_the_other_tokens_share_the_rest(bias, first):
     proposals = Proposals(np.array([[3, 1, 2]]), np.array([[0.6, 0.2, 0.1]]), np.array([1.0]))
     made = AcceptanceHead(SIZE).requires_grad_(False)
@@ -52,7 +60,9 @@ def test_the_other_tokens_share_the_rest(bias, first):
     (chances,) = made.judged(proposals, torch.zeros(1, SIZE)).chances
     assert chances.sum() <= 1.0 and (np.diff(chances) <= 1e-9).all()
     if first is not None:
-        np.testing.assert_allclose(chances, [first, (1 - first) * 0.5, (1 - first) * 0.25], rtol=1e-5)
+        np.testing.assert_allclose(
+            chances, [first, (1 - first) * 0.5, (1 - first) * 0.25], rtol=1e-5
+        )
     else:
         np.testing.assert_allclose(chances, chances[0])  # none is likelier than the first
 
@@ -61,7 +71,9 @@ def test_the_other_tokens_share_the_rest(bias, first):
 def head(target, texts, tmp_path_factory):
     """A trained head with what was learned beside it, wherever it tells more or not."""
     folder = tmp_path_factory.mktemp("head")
-    run.train_head(str(target), texts, folder, replace(SETTINGS, num_tokens=2000), lambda line: None)
+    run.train_head(
+        str(target), texts, folder, replace(SETTINGS, num_tokens=2000), lambda line: None
+    )
     with pytest.MonkeyPatch.context() as patch:
         losses = iter([1.0, 0.5])
         patch.setattr(acceptance, "log_loss", lambda *tokens: next(losses))
@@ -71,7 +83,9 @@ def head(target, texts, tmp_path_factory):
     return folder
 
 
-def test_it_is_written_beside_the_head_only_if_it_tells_more(target, texts, head, tmp_path, monkeypatch):
+def test_it_is_written_beside_the_head_only_if_it_tells_more(
+    target, texts, head, tmp_path, monkeypatch
+):
     assert isinstance(read_acceptance(head, 32), AcceptanceHead)
     bare = shutil.copytree(head, tmp_path / "bare", ignore=shutil.ignore_patterns(FILE))
     assert read_acceptance(bare, 32) is None
@@ -94,4 +108,6 @@ def test_heads_of_other_kinds_have_none(target, texts, head, tmp_path):
     data = json.loads((other / "config.json").read_text()) | {"speculators_model_type": "peagle"}
     (other / "config.json").write_text(json.dumps(data))
     with pytest.raises((ValueError, OSError)):
-        acceptance.train_acceptance(str(target), texts, other, AcceptanceSettings(), lambda line: None)
+        acceptance.train_acceptance(
+            str(target), texts, other, AcceptanceSettings(), lambda line: None
+        )

@@ -24,7 +24,9 @@ def test_training_goes_on_without_a_shard_that_was_deleted(target, tmp_path, mon
 
 
 def test_a_curve_that_finds_no_room_stays_as_it_was(target, texts, tmp_path, monkeypatch):
-    run.train_head(str(target), texts, tmp_path, replace(SETTINGS, num_tokens=200), lambda line: None)
+    run.train_head(
+        str(target), texts, tmp_path, replace(SETTINGS, num_tokens=200), lambda line: None
+    )
     before = (tmp_path / "curve.jsonl").read_bytes()
     replace_file = Path.replace
 
@@ -36,12 +38,17 @@ def test_a_curve_that_finds_no_room_stays_as_it_was(target, texts, tmp_path, mon
     monkeypatch.setattr(Path, "replace", no_room)
     with pytest.raises(OSError, match=r"cannot write .*curve\.jsonl .*No space left.*make room"):
         run.train_head(str(target), texts, tmp_path, SETTINGS, lambda line: None)
-    assert (tmp_path / "curve.jsonl").read_bytes() == before and not list(tmp_path.glob("*.partial"))
+    assert (tmp_path / "curve.jsonl").read_bytes() == before and not list(
+        tmp_path.glob("*.partial")
+    )
 
 
 def test_two_runs_do_not_write_to_one_folder(target, texts, tmp_path):
     data, out = shutil.copytree(texts, tmp_path / "texts"), tmp_path / "head"
-    with alone(data), pytest.raises(ValueError, match=r"another run writes to .*texts: wait until it has ended"):
+    with (
+        alone(data),
+        pytest.raises(ValueError, match=r"another run writes to .*texts: wait until it has ended"),
+    ):
         run.generate_texts(str(target), data, 400, (), 0, lambda line: None)
     with alone(out), pytest.raises(ValueError, match=r"another run writes to .*head"):
         run.train_head(str(target), data, out, SETTINGS, lambda line: None)

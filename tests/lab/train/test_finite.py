@@ -1,4 +1,5 @@
-"""Numbers that are large, NaN or infinite: kept as they are where they can be, never learned from, never written."""
+"""Numbers that are large, NaN or infinite: kept as they are where they can be, never learned from,
+never written."""
 
 from dataclasses import replace
 
@@ -21,20 +22,37 @@ from smartspec.texts.shards import read_shard
 @pytest.mark.parametrize("size", [1.0, 3e5])
 def test_features_are_what_transformers_computes_however_large(target, tmp_path, size):
     """Activations beyond 65,504 do not fit into float16."""
-    big = changed(target, tmp_path / "big", lambda model: model.model.layers[2].mlp.down_proj.weight.mul_(size))
+    big = changed(
+        target,
+        tmp_path / "big",
+        lambda model: model.model.layers[2].mlp.down_proj.weight.mul_(size),
+    )
     data = tmp_path / "texts"
     run.generate_texts(str(big), data, 100, (), 0, lambda line: None)
     model, text = AutoModelForCausalLM.from_pretrained(big), read_shard(shard_paths(data)[0])
     recorded = read_signals(signals_path(data, 0), text)
-    assert (np.abs(recorded[0].features).max() > 65504) == (recorded[0].features.dtype == np.float32) == (size > 1)
+    assert (
+        (np.abs(recorded[0].features).max() > 65504)
+        == (recorded[0].features.dtype == np.float32)
+        == (size > 1)
+    )
     for row, each in zip(text[:5], recorded, strict=False):
         with torch.inference_mode():
-            hidden = model(torch.from_numpy(row.token_ids[None, :-1].astype(np.int64)), output_hidden_states=True)
-        expected = torch.cat([hidden.hidden_states[tap][0] for tap in default_taps(6)], dim=-1).numpy()
-        np.testing.assert_allclose(each.features, expected, rtol=2e-2, atol=2e-3 * np.abs(expected).max())
+            hidden = model(
+                torch.from_numpy(row.token_ids[None, :-1].astype(np.int64)),
+                output_hidden_states=True,
+            )
+        expected = torch.cat(
+            [hidden.hidden_states[tap][0] for tap in default_taps(6)], dim=-1
+        ).numpy()
+        np.testing.assert_allclose(
+            each.features, expected, rtol=2e-2, atol=2e-3 * np.abs(expected).max()
+        )
     run.train_head(str(big), data, tmp_path / "head", SETTINGS, lambda line: None)
     state = torch.load(tmp_path / "head" / "training.pt", weights_only=True)
-    assert is_head(str(tmp_path / "head")) and all(value.isfinite().all() for value in state["head"].values())
+    assert is_head(str(tmp_path / "head")) and all(
+        value.isfinite().all() for value in state["head"].values()
+    )
 
 
 def test_a_target_that_computes_nothing_finite_stops_the_run(target, tmp_path, monkeypatch):
@@ -56,9 +74,17 @@ def test_a_target_that_computes_nothing_finite_stops_the_run(target, tmp_path, m
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("loss", r"the loss is nan and its gradient nan: what was kept last stays, .* a --learning-rate below 0\.01"),
+        (
+            "loss",
+            r"the loss is nan and its gradient nan: what was kept last stays, .* a --learning-rate "
+            r"below 0\.01",
+        ),
         ("gradient", r"the loss is \d\S+ and its gradient nan: what was kept last stays"),
-        ("weights", r"norm\.weight of the head holds NaN or infinity: what was kept last stays, .* --learning-rate"),
+        (
+            "weights",
+            r"norm\.weight of the head holds NaN or infinity: what was kept last stays, .* "
+            r"--learning-rate",
+        ),
     ],
 )
 def test_a_head_of_nan_is_never_written(what, said, target, texts, tmp_path, monkeypatch):
@@ -71,7 +97,8 @@ def test_a_head_of_nan_is_never_written(what, said, target, texts, tmp_path, mon
 
     def wrong_loss(head, *arguments):
         loss = loss_of(head, *arguments)
-        return loss * torch.nan if what == "loss" else loss + (head.norm.weight.sum() * 0.0).sqrt()  # slope: 0 * inf
+        # slope: 0 * inf
+        return loss * torch.nan if what == "loss" else loss + (head.norm.weight.sum() * 0.0).sqrt()
 
     def wrong_weights(self, batch):
         learn(self, batch)
@@ -84,16 +111,23 @@ def test_a_head_of_nan_is_never_written(what, said, target, texts, tmp_path, mon
         monkeypatch.setattr("lab.train.fit.loss_of", wrong_loss)
     with pytest.raises(ValueError, match=said):
         run.train_head(str(target), texts, out, SETTINGS, lambda line: None)
-    assert not is_head(str(out)) and {path.name: path.read_bytes() for path in out.iterdir()} == kept
+    assert (
+        not is_head(str(out)) and {path.name: path.read_bytes() for path in out.iterdir()} == kept
+    )
     assert len(curve(out)) == 1
 
 
 def test_a_checkpoint_of_nan_is_not_continued(target, texts, tmp_path):
-    run.train_head(str(target), texts, tmp_path, replace(SETTINGS, num_tokens=200), lambda line: None)
+    run.train_head(
+        str(target), texts, tmp_path, replace(SETTINGS, num_tokens=200), lambda line: None
+    )
     state = torch.load(tmp_path / "training.pt", weights_only=True)
     state["head"]["fc.weight"][0, 0] = torch.inf
     torch.save(state, tmp_path / "training.pt")
-    with pytest.raises(ValueError, match=r"training\.pt cannot be continued .*fc\.weight .*NaN or infinity.*delete it"):
+    with pytest.raises(
+        ValueError,
+        match=r"training\.pt cannot be continued .*fc\.weight .*NaN or infinity.*delete it",
+    ):
         run.train_head(str(target), texts, tmp_path, SETTINGS, lambda line: None)
     (tmp_path / "draft_vocabulary.npy").write_bytes(b"")
     with pytest.raises(ValueError, match=r"draft_vocabulary\.npy cannot be read"):

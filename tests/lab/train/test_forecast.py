@@ -1,4 +1,5 @@
-"""`python -m lab.train --forecast`: the log-linear law of acceptance, fitted to a learning curve."""
+"""`python -m lab.train --forecast`: the log-linear law of acceptance, fitted to a learning
+curve."""
 
 import json
 
@@ -17,10 +18,15 @@ TOKENS = [100_000, 200_000, 400_000, 800_000, 1_600_000]
 
 
 def write_curve(folder, first, noise=0.0):
-    """Lines whose first position is right with that chance by tokens, and the second in half of those cases."""
+    """Lines whose first position is right with that chance by tokens, and the second in half of
+    those cases."""
     random = np.random.default_rng(1)
     lines = [
-        {"tokens": n, "acceptance": [float(first(n) + noise * random.standard_normal()), 0.5], "loss": 1.0}
+        {
+            "tokens": n,
+            "acceptance": [float(first(n) + noise * random.standard_normal()), 0.5],
+            "loss": 1.0,
+        }
         for n in TOKENS
     ]
     (folder / "curve.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -66,11 +72,21 @@ def test_the_command_prints_it_and_names_what_is_missing(tmp_path):
     write_curve(tmp_path, law, 0.01)
     base = ["smollm2-135m-instruct", "--data", str(tmp_path)]
     shown = CliRunner().invoke(app, [*base, "--forecast", str(tmp_path)])
-    assert shown.exit_code == 0 and "16,000,000" in shown.output and "misses the last line" in shown.output
-    costs = LatencyModel(CostCurve.linear(0.009, 0.001), (None, CostCurve.linear(0.002, 0.0))).to_dict()
-    header = LogHeader("m", "goodput", 2, (DrafterSpec("lookup"), DrafterSpec("head", has_passes=True)), costs)
+    assert (
+        shown.exit_code == 0
+        and "16,000,000" in shown.output
+        and "misses the last line" in shown.output
+    )
+    costs = LatencyModel(
+        CostCurve.linear(0.009, 0.001), (None, CostCurve.linear(0.002, 0.0))
+    ).to_dict()
+    header = LogHeader(
+        "m", "goodput", 2, (DrafterSpec("lookup"), DrafterSpec("head", has_passes=True)), costs
+    )
     (tmp_path / "log.jsonl").write_text(header.to_json() + "\n")
-    timed = CliRunner().invoke(app, [*base, "--forecast", str(tmp_path), "--costs", str(tmp_path / "log.jsonl")])
+    timed = CliRunner().invoke(
+        app, [*base, "--forecast", str(tmp_path), "--costs", str(tmp_path / "log.jsonl")]
+    )
     assert timed.exit_code == 0 and "tokens/s" in timed.output
     (tmp_path / "curve.jsonl").write_text(json.dumps({"tokens": 5, "acceptance": [0.1]}))
     with pytest.raises(ValueError, match="a forecast needs 4"):

@@ -1,4 +1,5 @@
-"""Training that goes on from an earlier head: it begins with what that one knows, and refuses what it cannot keep."""
+"""Training that goes on from an earlier head: it begins with what that one knows, and refuses what
+it cannot keep."""
 
 import json
 import shutil
@@ -32,8 +33,12 @@ def test_it_begins_with_what_the_earlier_head_knows(target, texts, earlier, tmp_
     run.train_head(str(target), texts, tmp_path / "on", settings, said.append)
     assert f"going on from {earlier}" in said
     assert curve(tmp_path / "on")[-1]["loss"] < curve(tmp_path / "new")[-1]["loss"]
-    before, after = (load_file(folder / "model.safetensors") for folder in (earlier, tmp_path / "on"))
-    assert torch.equal(before["d2t"], after["d2t"]), "its vocabulary stays, whatever the settings say"
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (earlier, tmp_path / "on")
+    )
+    assert torch.equal(before["d2t"], after["d2t"]), (
+        "its vocabulary stays, whatever the settings say"
+    )
     assert torch.equal(before["lm_head.weight"], after["lm_head.weight"])
     assert not torch.equal(before["fc.weight"], after["fc.weight"])
     assert str(earlier) in (tmp_path / "on" / "README.md").read_text()
@@ -43,13 +48,17 @@ def test_interrupted_it_goes_on_where_it_ended(target, texts, earlier, tmp_path)
     settings = replace(SETTINGS, num_tokens=300, from_head=str(earlier))
     run.train_head(str(target), texts, tmp_path / "on", settings, lambda line: None)
     said: list[str] = []
-    run.train_head(str(target), texts, tmp_path / "on", replace(settings, num_tokens=600), said.append)
+    run.train_head(
+        str(target), texts, tmp_path / "on", replace(settings, num_tokens=600), said.append
+    )
     assert any("going on after" in line for line in said)
     assert [line["tokens"] >= 300 for line in curve(tmp_path / "on")] == [True, True]
 
 
 def with_other_taps(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text()) | {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}
+    config = json.loads((folder / "config.json").read_text()) | {
+        "eagle_aux_hidden_state_layer_ids": [1, 3, 4]
+    }
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -72,13 +81,18 @@ def of_another_kind(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_other_taps, r"first \(1, 3, 4\) layers have computed, the signals are those of \(2, 3, 3\)"),
+        (
+            with_other_taps,
+            r"first \(1, 3, 4\) layers have computed, the signals are those of \(2, 3, 3\)",
+        ),
         (with_an_embedding, "brings an embedding of its own, from which training cannot go on"),
         (without_output_embedding, "has no output embedding of its own"),
         (of_another_kind, "is a head of type 'dflash'"),
     ],
 )
-def test_a_head_that_could_not_be_kept_is_refused(target, texts, earlier, tmp_path, change, message):
+def test_a_head_that_could_not_be_kept_is_refused(
+    target, texts, earlier, tmp_path, change, message
+):
     other = shutil.copytree(earlier, tmp_path / "other")
     change(other)
     settings = replace(SETTINGS, from_head=str(other))

@@ -34,7 +34,9 @@ def test_answers_are_taken_once_each_while_the_server_runs(target, loaded, tmp_p
     texts, said = [random_text(PROMPT_TOKENS + 20, seed) for seed in range(3)], []
     files = kept(tmp_path / "log", loaded, {"": texts[:2], "of a key": [texts[1]]})
     take_answers(str(target), tmp_path / "log", tmp_path / "data", said.append)
-    assert sorted(row.token_ids.tolist() for row in read_rows(tmp_path / "data")) == sorted(texts[:2])
+    assert sorted(row.token_ids.tolist() for row in read_rows(tmp_path / "data")) == sorted(
+        texts[:2]
+    )
     assert {row.answer_start for row in read_rows(tmp_path / "data")} == {PROMPT_TOKENS}
     files.append("", texts[2])
     take_answers(str(target), tmp_path / "log", tmp_path / "data", said.append)
@@ -51,7 +53,10 @@ def test_a_head_learns_from_them(target, loaded, tmp_path):
 
 
 def test_torn_short_and_endless_answers_are_left_out():
-    short, loop = random_text(PROMPT_TOKENS + MIN_ANSWER - 1, 0), random_text(PROMPT_TOKENS, 1) + [5, 6] * 60
+    short, loop = (
+        random_text(PROMPT_TOKENS + MIN_ANSWER - 1, 0),
+        random_text(PROMPT_TOKENS, 1) + [5, 6] * 60,
+    )
     whole, torn = random_text(PROMPT_TOKENS + MIN_ANSWER, 2), random_text(90, 3)
     tokens = np.array([*short, END, *loop, END, *whole, END, *torn], dtype=np.int32)
     assert [row.token_ids.tolist() for row in rows_of(tokens)] == [whole]

@@ -13,7 +13,9 @@ def test_in_bfloat16_it_is_torchs_muon(shape):
     ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
     optimizers = (
         Muon([ours], lr=0.01, weight_decay=0.1, dtype=torch.bfloat16),
-        torch.optim.Muon([theirs], lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Muon(
+            [theirs], lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+        ),
     )
     for gradient in gradients:
         for weight, optimizer in zip((ours, theirs), optimizers, strict=True):
@@ -40,4 +42,6 @@ def test_what_it_remembers_is_kept_and_restored():
     kept.step()
     again = Muon([weight], lr=0.1, weight_decay=0.0, dtype=torch.float32)
     again.load_state_dict(kept.state_dict())
-    assert torch.equal(again.state[weight]["momentum_buffer"], kept.state[weight]["momentum_buffer"])
+    assert torch.equal(
+        again.state[weight]["momentum_buffer"], kept.state[weight]["momentum_buffer"]
+    )

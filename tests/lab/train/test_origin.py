@@ -30,10 +30,16 @@ def other_tokenizer(target: Path, folder: Path) -> Path:
 
 
 def test_texts_of_another_tokenizer_are_refused(target, texts, tmp_path):
-    other, data = str(other_tokenizer(target, tmp_path / "other")), shutil.copytree(texts, tmp_path / "texts")
+    other, data = (
+        str(other_tokenizer(target, tmp_path / "other")),
+        shutil.copytree(texts, tmp_path / "texts"),
+    )
     tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (target, other)]
     assert [tokenizer_of(path) for path in shard_paths(data)] == [tokenizer_digest(tokenizers[0])]
-    said = r"tokens/00000\.npz was made with another tokenizer than that of .*: use the model that wrote the texts, or"
+    said = (
+        r"tokens/00000\.npz was made with another tokenizer than that of .*: use the model that "
+        r"wrote the texts, or"
+    )
     for command in (
         lambda: run.generate_texts(other, data, 400, (), 0, lambda line: None),
         lambda: run.train_head(other, data, tmp_path / "head", SETTINGS, lambda line: None),
@@ -73,8 +79,15 @@ def test_older_texts_are_compared_with_what_the_tokenizer_writes(tmp_path):
 
 def test_signals_of_another_target_are_refused_and_computed_anew(target, texts, tmp_path):
     data = shutil.copytree(texts, tmp_path / "texts")
-    other = changed(target, tmp_path / "other", lambda model: model.model.layers[0].self_attn.v_proj.weight.neg_())
-    with pytest.raises(ValueError, match=r"signals/00000\.npz differs by \d+% from what .* computes.*delete .*signals"):
+    other = changed(
+        target,
+        tmp_path / "other",
+        lambda model: model.model.layers[0].self_attn.v_proj.weight.neg_(),
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"signals/00000\.npz differs by \d+% from what .* computes.*delete .*signals",
+    ):
         run.train_head(str(other), data, tmp_path / "head", SETTINGS, lambda line: None)
     shutil.rmtree(data / "signals")
     run.train_head(str(other), data, tmp_path / "head", SETTINGS, lambda line: None)

@@ -1,4 +1,5 @@
-"""Shards on disk: texts keep their signals, whatever is lost beside them, and damage is refused by name."""
+"""Shards on disk: texts keep their signals, whatever is lost beside them, and damage is refused by
+name."""
 
 import shutil
 from pathlib import Path
@@ -13,12 +14,19 @@ from smartspec.texts.shards import TokenRow, read_shard, tokenizer_of
 
 
 def rows(number: int) -> list[TokenRow]:
-    return [TokenRow(np.full(10, number, dtype=np.int32), 4), TokenRow(np.arange(7, dtype=np.int32) + number, 2)]
+    return [
+        TokenRow(np.full(10, number, dtype=np.int32), 4),
+        TokenRow(np.arange(7, dtype=np.int32) + number, 2),
+    ]
 
 
 def signals(number: int) -> list[Signals]:
     return [
-        Signals(np.full((n, 3), number, np.float16), np.full((k, 20), number, np.int32), np.full((k, 20), 0.05, "f2"))
+        Signals(
+            np.full((n, 3), number, np.float16),
+            np.full((k, 20), number, np.int32),
+            np.full((k, 20), 0.05, "f2"),
+        )
         for n, k in ((9, 6), (6, 5))
     ]
 
@@ -36,7 +44,9 @@ def pairs(folder: Path) -> list[tuple[int, int]]:
     found = []
     for path in shard_paths(folder):
         text = read_shard(path)
-        found.append((int(text[0].token_ids[0]), int(read_signals(signals_of(path), text)[0].features[0, 0])))
+        found.append(
+            (int(text[0].token_ids[0]), int(read_signals(signals_of(path), text)[0].features[0, 0]))
+        )
     return found
 
 
@@ -65,7 +75,9 @@ def test_numbers_beyond_five_digits_stay_in_order(tmp_path):
 def test_signals_of_another_shard_of_the_same_lengths_are_refused(folder):
     first, second = map(signals_of, shard_paths(folder)[:2])
     shutil.copy(first, second)
-    with pytest.raises(ValueError, match=r"signals/00001\.npz belongs to other training rows: delete it"):
+    with pytest.raises(
+        ValueError, match=r"signals/00001\.npz belongs to other training rows: delete it"
+    ):
         pairs(folder)
     with pytest.raises(ValueError, match=r"signals/00001\.npz belongs to other training rows"):
         list(epoch(folder, 4, np.arange(32), seed=0, skip=0))
@@ -91,7 +103,9 @@ def test_damage_is_named_or_does_no_harm(folder, part):
         b"\x93NUMPY",
         whole * 2,
     ]
-    for place, bit in zip(rng.integers(0, len(whole), 200).tolist(), rng.integers(0, 8, 200).tolist(), strict=True):
+    for place, bit in zip(
+        rng.integers(0, len(whole), 200).tolist(), rng.integers(0, 8, 200).tolist(), strict=True
+    ):
         damaged.append(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
     num_refused = 0
     for content in damaged:
@@ -118,8 +132,13 @@ def test_damage_is_named_or_does_no_harm(folder, part):
 )
 def test_rows_that_are_none_are_refused(tmp_path, columns, problem):
     whole = {"token_ids": [1, 2, 3], "lengths": [3], "answer_starts": [1]} | columns
-    np.savez(tmp_path / "1.npz", **{name: np.array(values) for name, values in whole.items() if values is not None})
-    with pytest.raises(ValueError, match=rf"1\.npz is not a shard of training rows \(.*{problem}\): delete it"):
+    np.savez(
+        tmp_path / "1.npz",
+        **{name: np.array(values) for name, values in whole.items() if values is not None},
+    )
+    with pytest.raises(
+        ValueError, match=rf"1\.npz is not a shard of training rows \(.*{problem}\): delete it"
+    ):
         read_shard(tmp_path / "1.npz")
 
 
@@ -131,7 +150,9 @@ def test_what_is_deleted_while_it_is_read_is_named(folder):
     assert len(list(part)) > 0  # it had not begun: the others are read
     with pytest.raises(ValueError, match=r"00002\.npz has been deleted: give the command again"):
         read_shard(path)
-    with pytest.raises(ValueError, match=r"00002\.npz is missing: give the command again, it is computed first"):
+    with pytest.raises(
+        ValueError, match=r"00002\.npz is missing: give the command again, it is computed first"
+    ):
         read_signals(signals_of(path), rows(2))
 
 
@@ -139,7 +160,9 @@ def test_signals_that_are_not_finite_are_refused(folder):
     wrong = signals(1)
     wrong[0].features[3, 1] = np.inf
     write_signals(signals_path(folder, 1), wrong, rows(1))
-    with pytest.raises(ValueError, match=r"signals/00001\.npz holds values that are not finite: delete it"):
+    with pytest.raises(
+        ValueError, match=r"signals/00001\.npz holds values that are not finite: delete it"
+    ):
         pairs(folder)
 
 

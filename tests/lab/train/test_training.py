@@ -1,4 +1,5 @@
-"""A head from nothing, on a tiny model: texts by the model itself, training, the checkpoint, drafting with it."""
+"""A head from nothing, on a tiny model: texts by the model itself, training, the checkpoint,
+drafting with it."""
 
 import errno
 import json
@@ -28,7 +29,9 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.texts.shards import TokenRow, read_shard
 
-SETTINGS = TrainingSettings(num_tokens=20_000, draft_vocab_size=16, learning_rate=5e-2, checkpoint_seconds=1e9)
+SETTINGS = TrainingSettings(
+    num_tokens=20_000, draft_vocab_size=16, learning_rate=5e-2, checkpoint_seconds=1e9
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +46,19 @@ def loaded(target) -> LoadedModel:
     return load_model(str(target))
 
 
-def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(target, texts, tmp_path):
+def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(
+    target, texts, tmp_path
+):
     (tmp_path / "tokens").mkdir()
     for path in shard_paths(texts):
         (tmp_path / "tokens" / path.name).write_bytes(path.read_bytes())
     run.record_missing(str(target), tmp_path, "eagle3", lambda line: None)
     for number, path in enumerate(shard_paths(texts)):
         rows = read_shard(path)
-        pairs = zip(*(read_signals(signals_path(each, number), rows) for each in (texts, tmp_path)), strict=True)
+        pairs = zip(
+            *(read_signals(signals_path(each, number), rows) for each in (texts, tmp_path)),
+            strict=True,
+        )
         for recorded, computed in pairs:
             np.testing.assert_allclose(recorded.features, computed.features, atol=2e-2, rtol=2e-2)
             np.testing.assert_allclose(recorded.top_probs, computed.top_probs, atol=2e-3)
@@ -68,7 +76,10 @@ def test_generation_goes_on_where_it_ended_with_other_texts(target, texts, tmp_p
 
 def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
     said, words = [], [f"w{n} w{n + 1}" for n in range(10, 18)]
-    lines = [json.dumps({"id": n, "task": "chat", "prompt": word, "turns": [word]}) for n, word in enumerate(words)]
+    lines = [
+        json.dumps({"id": n, "task": "chat", "prompt": word, "turns": [word]})
+        for n, word in enumerate(words)
+    ]
     lines.append(json.dumps({"prompt": "w9 " * 200}))
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "some.jsonl").write_text("\n".join(lines))
@@ -80,7 +91,9 @@ def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
         return [prompts.count(tuple(chat.encode(word))) for word in words]
 
     run.generate_texts(str(target), data, 150, (tmp_path / "prompts",), 0, said.append)
-    assert "9 prompts, 1 left out as longer than" in said[1] and said[1].endswith("0 answered before")
+    assert "9 prompts, 1 left out as longer than" in said[1] and said[1].endswith(
+        "0 answered before"
+    )
     num_answered, num_said = sum(num_answers()), len(said)
     assert num_answered > 0 and max(num_answers()) == 1
     run.generate_texts(str(target), data, 400, (tmp_path / "prompts",), 0, said.append)
@@ -95,9 +108,13 @@ def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
     [
         (
             ["--data", "texts"],
-            "nothing to do: give --generate TOKENS, --from-log FOLDER, --out FOLDER, --acceptance FOLDER or",
+            "nothing to do: give --generate TOKENS, --from-log FOLDER, --out FOLDER, --acceptance "
+            "FOLDER or",
         ),
-        (["--data", "texts", "--out", "head", "--prompts", "p.jsonl"], "--prompts are answered by --generate TOKENS"),
+        (
+            ["--data", "texts", "--out", "head", "--prompts", "p.jsonl"],
+            "--prompts are answered by --generate TOKENS",
+        ),
     ],
 )
 def test_commands_that_do_nothing_are_refused(options, message):
@@ -106,7 +123,8 @@ def test_commands_that_do_nothing_are_refused(options, message):
 
 
 def test_training_teaches_and_what_it_writes_drafts(target, loaded, trained):
-    assert curve(trained)[-1]["loss"] < 0.9 * np.log(16)  # what knowing nothing of its vocabulary gives
+    # what knowing nothing of its vocabulary gives
+    assert curve(trained)[-1]["loss"] < 0.9 * np.log(16)
     assert is_head(str(trained)) and not is_head(str(target))
     head, embedding = read_head(trained, loaded)
     assert embedding is None and len(head.target_ids) == 16
@@ -121,7 +139,11 @@ def test_rows_that_are_held_out_are_not_learned_from(target, texts):
         for batch in epoch(texts, num_shards, ids, seed=0, skip=0)
         for tokens, length in zip(batch.token_ids, batch.lengths, strict=True)
     }
-    assert held_out and learned and held_out | learned == {row.token_ids.tobytes() for row in read_rows(texts)}
+    assert (
+        held_out
+        and learned
+        and held_out | learned == {row.token_ids.tobytes() for row in read_rows(texts)}
+    )
     assert not held_out & learned
     assert len(held_out_rows(texts, 1)) == 1
 
@@ -132,19 +154,38 @@ def test_heads_of_other_kinds_are_trained(target, loaded, texts, tmp_path, kind)
     settings, data = replace(SETTINGS, kind=kind), texts
     if kind != "p-eagle":
         with pytest.raises(
-            ValueError, match=rf"holds 96 values a token, a head of kind {kind} reads 32: copy .*/tokens"
+            ValueError,
+            match=rf"holds 96 values a token, a head of kind {kind} reads 32: copy .*/tokens",
         ):
             run.train_head(str(target), texts, tmp_path / "head", settings, lambda line: None)
         data = tmp_path / "texts"
         shutil.copytree(texts / "tokens", data / "tokens")
     for name, num_tokens in (("start", 1), ("head", SETTINGS.num_tokens)):
-        run.train_head(str(target), data, tmp_path / name, replace(settings, num_tokens=num_tokens), lambda line: None)
+        run.train_head(
+            str(target),
+            data,
+            tmp_path / name,
+            replace(settings, num_tokens=num_tokens),
+            lambda line: None,
+        )
     loss = {name: curve(tmp_path / name)[-1]["loss"] for name in ("start", "head")}
-    assert loss["head"] < min(0.9 * loss["start"], np.log(16))  # which is what knowing nothing of its vocabulary gives
+    # which is what knowing nothing of its vocabulary gives
+    assert loss["head"] < min(0.9 * loss["start"], np.log(16))
     head, _ = load_head(tmp_path / "head", loaded)
-    assert len(head.target_ids) == 16 and f"--kind {kind} " in (tmp_path / "head" / "README.md").read_text()
-    with pytest.raises(ValueError, match="no head of kind 'hydra': use one of eagle3, p-eagle, medusa, redrafter"):
-        run.train_head(str(target), data, tmp_path / "other", replace(SETTINGS, kind="hydra"), lambda line: None)
+    assert (
+        len(head.target_ids) == 16
+        and f"--kind {kind} " in (tmp_path / "head" / "README.md").read_text()
+    )
+    with pytest.raises(
+        ValueError, match="no head of kind 'hydra': use one of eagle3, p-eagle, medusa, redrafter"
+    ):
+        run.train_head(
+            str(target),
+            data,
+            tmp_path / "other",
+            replace(SETTINGS, kind="hydra"),
+            lambda line: None,
+        )
 
 
 def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, monkeypatch):
@@ -166,15 +207,23 @@ def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, mo
     run.train_head(str(target), texts, tmp_path / "b", settings, lambda line: None)
     once, resumed = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     assert all(torch.equal(once[name], resumed[name]) for name in once)
-    assert [line["tokens"] for line in curve(tmp_path / "b")][-1] == curve(tmp_path / "a")[-1]["tokens"]
+    assert [line["tokens"] for line in curve(tmp_path / "b")][-1] == curve(tmp_path / "a")[-1][
+        "tokens"
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"target_hidden_size": 64}, "features of size 64, the target's are of 32"),
-        ({"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}, "taps layers .1, 2, 9., the target has 6"),
-        ({"transformer_layer_config": {"vocab_size": 77}}, "vocabulary of 77 tokens, the target has 32"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]},
+            "taps layers .1, 2, 9., the target has 6",
+        ),
+        (
+            {"transformer_layer_config": {"vocab_size": 77}},
+            "vocabulary of 77 tokens, the target has 32",
+        ),
         ({"transformer_layer_config": {"num_hidden_layers": 2}}, "2 layers, one is supported"),
         ({"speculators_model_type": "dflash"}, "'dflash': use one of type eagle3"),
         ({"draft_vocab_size": 17}, "its config says"),
@@ -199,7 +248,10 @@ def test_damaged_heads_are_refused(loaded, trained, tmp_path):
     with pytest.raises(OSError, match="damaged or cut short"):
         read_head(tmp_path, loaded)
     tensors = load_file(trained / "model.safetensors")
-    save_file({name: t for name, t in tensors.items() if name != "fc.weight"}, tmp_path / "model.safetensors")
+    save_file(
+        {name: t for name, t in tensors.items() if name != "fc.weight"},
+        tmp_path / "model.safetensors",
+    )
     with pytest.raises(OSError, match=r"lacks 1 weights, 'fc.weight'"):
         read_head(tmp_path, loaded)
     save_file(tensors | {"d2t": tensors["d2t"] + 20}, tmp_path / "model.safetensors")
@@ -229,8 +281,14 @@ def test_data_that_cannot_be_learned_from_is_refused(target, tmp_path):
 
     for rows, message in (
         ([row([1, 2, 3], 3)], "its rows are empty or do not add up"),
-        ([row([1, 2, 40], 1)], "a row of 3 tokens up to id 40, .* has 32 tokens and .* generate texts with this model"),
-        ([row([1] * 5000, 1)], "a row of 5000 tokens up to id 1, .* generate texts with this model"),
+        (
+            [row([1, 2, 40], 1)],
+            "a row of 3 tokens up to id 40, .* has 32 tokens and .* generate texts with this model",
+        ),
+        (
+            [row([1] * 5000, 1)],
+            "a row of 5000 tokens up to id 1, .* generate texts with this model",
+        ),
     ):
         (tmp_path / "tokens" / "00000.npz").unlink()
         write_shard(tmp_path, rows)
@@ -253,9 +311,12 @@ def test_a_full_disk_costs_nothing_that_was_kept(target, texts, tmp_path, monkey
 
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(
-        OSError, match=r"cannot write .*training\.pt .*No space left.* make room, then the same command"
+        OSError,
+        match=r"cannot write .*training\.pt .*No space left.* make room, then the same command",
     ):
-        run.train_head(str(target), texts, out, replace(settings, num_tokens=900), lambda line: None)
+        run.train_head(
+            str(target), texts, out, replace(settings, num_tokens=900), lambda line: None
+        )
     assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
 
     def no_room(*arguments, **named):
@@ -282,9 +343,11 @@ def test_exported_rows_are_what_speculators_reads(target, texts, tmp_path):
         assert int(exported[index]["loss_mask"].sum()) == row.num_answer_tokens
         assert exported[index]["seq_len"] == len(row.token_ids)
         arrays = load_file(tmp_path / "export" / "hidden_states" / f"hs_{index}.safetensors")
-        assert torch.equal(arrays["token_ids"], exported[index]["input_ids"])  # which is how it checks them
+        # which is how it checks them
+        assert torch.equal(arrays["token_ids"], exported[index]["input_ids"])
         assert arrays["hidden_states"].shape == (len(row.token_ids), 4, 32)
-        taps = arrays["hidden_states"][:-1, :3].float().flatten(1)  # the last one is after the last layer
+        # the last one is after the last layer
+        taps = arrays["hidden_states"][:-1, :3].float().flatten(1)
         np.testing.assert_allclose(taps, recorded.features.astype(np.float32), rtol=2e-2, atol=0.1)
     with pytest.raises(ValueError, match="is not empty"):
         run.export_data(str(target), texts, tmp_path / "export", lambda line: None)

@@ -1,4 +1,5 @@
-"""What several tests of training use: short settings, the curve of a run, a target with other weights."""
+"""What several tests of training use: short settings, the curve of a run, a target with other
+weights."""
 
 import json
 import shutil
@@ -16,7 +17,10 @@ def curve(folder: Path) -> list[dict]:
     def refuse(name: str):
         raise AssertionError(f"{name} is not JSON")
 
-    return [json.loads(line, parse_constant=refuse) for line in (folder / "curve.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line, parse_constant=refuse)
+        for line in (folder / "curve.jsonl").read_text().splitlines()
+    ]
 
 
 def changed(target: Path, folder: Path, change) -> Path:

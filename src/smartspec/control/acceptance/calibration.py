@@ -1,9 +1,10 @@
 """The calibration of a drafter's confidence: P(accepted | tested, confidence), learned online.
 
-Reliability by bucket: each bucket of confidence keeps a fading estimate of its log-odds. The estimate is shrunk towards
-a prior, halfway between the confidence itself and the usual acceptance of the drafter. Isotonic regression then makes
-the buckets increase (Zadrozny and Elkan, KDD 2002). Log-odds are interpolated between the midpoints of buckets. The
-other knowledge of a draft (its request, class, position) shifts the result by a part of
+Reliability by bucket: each bucket of confidence keeps a fading estimate of its log-odds. The
+estimate is shrunk towards a prior, halfway between the confidence itself and the usual acceptance
+of the drafter. Isotonic regression then makes the buckets increase (Zadrozny and Elkan, KDD 2002).
+Log-odds are interpolated between the midpoints of buckets. The other knowledge of a draft (its
+request, class, position) shifts the result by a part of
 
     log-odds predicted without confidence - their mean
 
@@ -26,12 +27,14 @@ _GRID = np.linspace(0.0, 1.0, _LAST + 1)
 
 
 def grid_index(confidence: np.ndarray) -> np.ndarray:
-    """Return where the values of these confidences (float in 0..1) stand in ConfidenceCalibration.curve: int."""
+    """Return where the values of these confidences (float in 0..1) stand in
+    ConfidenceCalibration.curve: int."""
     return (confidence * _LAST).astype(np.intp)
 
 
 class ConfidenceCalibration:
-    """Learns and applies the calibration of one drafter. All arrays are flat, one entry per draft token."""
+    """Learns and applies the calibration of one drafter. All arrays are flat, one entry per draft
+    token."""
 
     def __init__(self, settings: AcceptanceSettings):
         self.has_learned = False
@@ -43,36 +46,48 @@ class ConfidenceCalibration:
 
     @property
     def acceptance(self) -> np.ndarray:
-        """The calibrated acceptance at the midpoints of the buckets: float [NUM_BUCKETS], never decreasing."""
+        """The calibrated acceptance at the midpoints of the buckets: float [NUM_BUCKETS], never
+        decreasing."""
         return sigmoid(self._values)
 
     def log_odds(self, confidence: np.ndarray, history: np.ndarray) -> np.ndarray:
-        """Return the log-odds of acceptance: float [N]. confidence: float [N] in 0..1. history: float [N], the log-odds
-        predicted without it."""
+        """Return the log-odds of acceptance: float [N]. confidence: float [N] in 0..1. history:
+        float [N], the log-odds predicted without it."""
         return self.curve.take(grid_index(confidence), mode="clip") + self.shift(history)
 
     def shift(self, history: np.ndarray) -> np.ndarray:
-        """Return what the rest of the knowledge of draft tokens adds to log-odds: float [N]. history: see log_odds."""
+        """Return what the rest of the knowledge of draft tokens adds to log-odds: float [N].
+        history: see log_odds."""
         centre = self._centre if self.has_learned or not len(history) else float(history.mean())
         return self._settings.history_slope * (history - centre)
 
-    def learn(self, confidence: np.ndarray, history: np.ndarray, accepted: np.ndarray, num_steps: int = 1) -> None:
-        """Learn from tested draft tokens of so many steps. accepted: float [N], 0 or 1. The rest as in log_odds()."""
+    def learn(
+        self, confidence: np.ndarray, history: np.ndarray, accepted: np.ndarray, num_steps: int = 1
+    ) -> None:
+        """Learn from tested draft tokens of so many steps. accepted: float [N], 0 or 1. The rest as
+        in log_odds()."""
         if not len(confidence):
             return
         fade = np.exp(-num_steps / self._settings.workload_memory)
-        weight = self._information.sum() * fade / (self._information.sum() * fade + 0.25 * len(history))
+        weight = (
+            self._information.sum() * fade / (self._information.sum() * fade + 0.25 * len(history))
+        )
         self._centre = weight * self._centre + (1.0 - weight) * float(history.mean())
         self.has_learned = True
         buckets = EDGES.searchsorted(confidence)
-        information, residual = newton_terms(sigmoid(self.log_odds(confidence, history)), 1.0, accepted)
+        information, residual = newton_terms(
+            sigmoid(self.log_odds(confidence, history)), 1.0, accepted
+        )
         added = np.bincount(buckets, information, NUM_BUCKETS)
         self._information = self._information * fade + added
-        self._score = self._score * fade + np.bincount(buckets, residual, NUM_BUCKETS) + added * self._values
+        self._score = (
+            self._score * fade + np.bincount(buckets, residual, NUM_BUCKETS) + added * self._values
+        )
         self._estimate()
 
     def table(self) -> dict:
-        """Return, JSON-able, acceptance by confidence, and the rough number of fading observations that it rests on."""
+        """Return, JSON-able, acceptance by confidence, and the rough number of fading observations
+        that it rests on."""
         return {
             "confidence": MIDPOINTS.round(3).tolist(),
             "acceptance": self.acceptance.round(4).tolist(),
@@ -84,13 +99,16 @@ class ConfidenceCalibration:
         prior = trust * _MIDPOINT_LOG_ODDS + (1.0 - trust) * self._centre
         weights = self._information + strength
         self._values = isotonic((self._score + strength * prior) / weights, weights)
-        self.curve = np.interp(_GRID, MIDPOINTS, self._values)  # log-odds by confidence, where history is as usual
+        # log-odds by confidence, where history is as usual
+        self.curve = np.interp(_GRID, MIDPOINTS, self._values)
 
 
 def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the closest sequence that never decreases, in weighted least squares: float [N], for positive weights [N].
+    """Return the closest sequence that never decreases, in weighted least squares: float [N], for
+    positive weights [N].
 
-    By pooling adjacent violators (Robertson, Wright and Dykstra 1988, section 1.2), in Python: N is small.
+    By pooling adjacent violators (Robertson, Wright and Dykstra 1988, section 1.2), in Python: N is
+    small.
     """
     pools: list[tuple[float, float, int]] = []  # mean, weight, entries
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):

@@ -1,8 +1,10 @@
-"""The chance of a node's second, third, ... child: P(the child of this rank is right | the top-1 child is wrong).
+"""The chance of a node's second, third, ... child: P(the child of this rank is right | the top-1
+child is wrong).
 
-It is learned online. A drafter that makes trees proposes the likeliest children of a node first. These chances, and
-those of the top-1 child by depth (table), predict what a tree would bring before it exists (see
-expected_tree). Nothing is learned from nodes that are cut after drafting: most of them were unlikely.
+It is learned online. A drafter that makes trees proposes the likeliest children of a node first.
+These chances, and those of the top-1 child by depth (table), predict what a tree would bring before
+it exists (see expected_tree). Nothing is learned from nodes that are cut after drafting: most of
+them were unlikely.
 """
 
 import numpy as np
@@ -13,11 +15,15 @@ MAX_RANK = 8  # child ranks that are told apart
 
 
 class ChildRankAcceptance:
-    """The chances of child ranks of one drafter. chances: float [MAX_RANK], of ranks 1, 2, ..., never increasing."""
+    """The chances of child ranks of one drafter. chances: float [MAX_RANK], of ranks 1, 2, ...,
+    never increasing."""
 
     def __init__(self, settings: AcceptanceSettings):
         prior = settings.second_child * settings.rank_fall ** np.arange(MAX_RANK)
-        self._hits, self._tries = settings.rank_strength * prior, np.full(MAX_RANK, settings.rank_strength)
+        self._hits, self._tries = (
+            settings.rank_strength * prior,
+            np.full(MAX_RANK, settings.rank_strength),
+        )
         self._fade = 1.0 - 1.0 / settings.rank_memory
         self.chances = prior
 
@@ -26,7 +32,9 @@ class ChildRankAcceptance:
         has_same_parent = parents[:, :, None] == parents[:, None, :]
         ranks = np.tril(has_same_parent, -1).sum(axis=2)
         top = has_same_parent.argmax(axis=2)
-        is_known = (ranks > 0) & (node_tests >= 0) & (np.take_along_axis(node_tests, top, axis=1) == 0)
+        is_known = (
+            (ranks > 0) & (node_tests >= 0) & (np.take_along_axis(node_tests, top, axis=1) == 0)
+        )
         kept = is_known & (ranks <= MAX_RANK)
         if not kept.any():
             return

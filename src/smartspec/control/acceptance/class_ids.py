@@ -6,12 +6,12 @@ from smartspec.control.acceptance.effects import NUM_CLASSES
 
 
 class ClassIds:
-    """Small numbers for the names of workload classes: 1 to NUM_CLASSES - 1, in order of first use; 0 stands for no
-    class.
+    """Small numbers for the names of workload classes: 1 to NUM_CLASSES - 1, in order of first use;
+    0 stands for no class.
 
-    When all are taken, the client with the most names loses its least recently used one, and the new name gets that
-    number. So a client that uses many names takes its own. The new name begins with the estimates of that class; the
-    estimator observes the change and forgets.
+    When all are taken, the client with the most names loses its least recently used one, and the
+    new name gets that number. So a client that uses many names takes its own. The new name begins
+    with the estimates of that class; the estimator observes the change and forgets.
     """
 
     def __init__(self):
@@ -19,11 +19,14 @@ class ClassIds:
         self._client_of: dict[str, str] = {}  # the client that named it first
 
     def of(self, name: str | None, client: str = "") -> int:
-        """Return the number of a class name, which is given one if it has none. client: the client that names it."""
+        """Return the number of a class name, which is given one if it has none. client: the client
+        that names it."""
         if name is None:
             return 0
         if name not in self._ids:
-            self._ids[name] = self._take_back() if len(self._ids) == NUM_CLASSES - 1 else len(self._ids) + 1
+            self._ids[name] = (
+                self._take_back() if len(self._ids) == NUM_CLASSES - 1 else len(self._ids) + 1
+            )
             self._client_of[name] = client
         self._ids.move_to_end(name)
         return self._ids[name]

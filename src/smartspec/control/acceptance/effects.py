@@ -1,17 +1,18 @@
-"""Effects of workload classes, relative to the pool, and of requests, relative to their class: the fast part of the
-estimate.
+"""Effects of workload classes, relative to the pool, and of requests, relative to their class: the
+fast part of the estimate.
 
-Effects are shifts of the log-odds, one by drafter (of which there are D). Those of the requests of a class scatter
-around the class effect with variance 1 / strength, class effects around 0 with the same. Let W be the information that
-a request has collected, and s its score (see table). The posterior of such a random-effects model then has a closed
-form:
+Effects are shifts of the log-odds, one by drafter (of which there are D). Those of the requests of
+a class scatter around the class effect with variance 1 / strength, class effects around 0 with the
+same. Let W be the information that a request has collected, and s its score (see table). The
+posterior of such a random-effects model then has a closed form:
 
-    share of a request in its class   a = W * strength / (W + strength), at most strength, however large W
+    share of a request in its class   a = W * strength / (W + strength), at most strength, however
+                                      large W
     class effect                      sum of a * (s / W) / (sum of a + strength)
     request effect                    (s + strength * class effect) / (W + strength)
 
-The knowledge of a request fades, because its text changes. Its contribution to its class stays there, and fades more
-slowly.
+The knowledge of a request fades, because its text changes. Its contribution to its class stays
+there, and fades more slowly.
 """
 
 from math import exp
@@ -28,9 +29,9 @@ _NO_REQUEST = np.iinfo(np.int64).min
 class AcceptanceEffects:
     """Effects of classes and requests on the log-odds.
 
-    A request lives in the table row id modulo MAX_TRACKED_REQUESTS, found without a search. Where two claim one row,
-    the newer gets it: ids are counted up, so the older has long ended. The last row stays zero, for requests of which
-    nothing is known.
+    A request lives in the table row id modulo MAX_TRACKED_REQUESTS, found without a search. Where
+    two claim one row, the newer gets it: ids are counted up, so the older has long ended. The last
+    row stays zero, for requests of which nothing is known.
     """
 
     def __init__(self, num_drafters: int, settings: AcceptanceSettings):
@@ -51,8 +52,11 @@ class AcceptanceEffects:
         rows = request_ids & (self._num_rows - 1)
         return np.where(self._ids.take(rows) == request_ids, rows, self._num_rows)
 
-    def rows_to_learn(self, request_ids: np.ndarray, class_ids: np.ndarray, has_tests: np.ndarray) -> np.ndarray:
-        """Return the same as rows(), with a new row for every request that was tested (bool [R]) for the first time."""
+    def rows_to_learn(
+        self, request_ids: np.ndarray, class_ids: np.ndarray, has_tests: np.ndarray
+    ) -> np.ndarray:
+        """Return the same as rows(), with a new row for every request that was tested (bool [R])
+        for the first time."""
         rows = self.rows(request_ids)
         is_new = has_tests & (rows == self._num_rows)
         if any(is_new.tolist()):
@@ -72,10 +76,16 @@ class AcceptanceEffects:
         return (score + strength * class_effects) / (information + strength)
 
     def learn(
-        self, rows: np.ndarray, effects: np.ndarray, information: np.ndarray, residual: np.ndarray, num_steps: int = 1
+        self,
+        rows: np.ndarray,
+        effects: np.ndarray,
+        information: np.ndarray,
+        residual: np.ndarray,
+        num_steps: int = 1,
     ) -> None:
-        """Learn from the observations of num_steps steps. rows: int [R], table rows, each once for every step it was
-        in. effects: those that the observations were predicted with. All others float [D, R]; 0 where none."""
+        """Learn from the observations of num_steps steps. rows: int [R], table rows, each once for
+        every step it was in. effects: those that the observations were predicted with. All others
+        float [D, R]; 0 where none."""
         settings = self._settings
         is_tracked = rows < self._num_rows  # of two requests that claim one row, the loser is not
         added = np.array([information, residual + information * effects]) * is_tracked
@@ -99,4 +109,6 @@ class AcceptanceEffects:
 
     def _share_of(self, state: np.ndarray) -> np.ndarray:
         """Return a and a * (s / W), of information W and score s: float [2, D, R] both."""
-        return state * (self._settings.request_strength / (state[0] + self._settings.request_strength))
+        return state * (
+            self._settings.request_strength / (state[0] + self._settings.request_strength)
+        )

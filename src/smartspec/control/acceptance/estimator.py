@@ -1,20 +1,22 @@
 """The probability that draft tokens are accepted, learned from tested ones.
 
-The model is a logistic one: the j-th draft token of request r, given that those before it were accepted, is accepted
-with probability
+The model is a logistic one: the j-th draft token of request r, given that those before it were
+accepted, is accepted with probability
 
     sigmoid(table[pool, j] + class effect + request effect)
 
-(modules table and effects). Only tested positions count as observations, which makes the estimate unbiased under
-censoring: a rejection hides everything after it, so positions up to the first rejection are observations. This is the
-maximum-likelihood estimate of a truncated geometric distribution. The rate accepted / drafted would be biased: it gives
-0.54 for a true 0.8 at five draft tokens. Once drafts exist, the confidence of their drafter replaces the entry of the
-table (calibration).
+(modules table and effects). Only tested positions count as observations, which makes the estimate
+unbiased under censoring: a rejection hides everything after it, so positions up to the first
+rejection are observations. This is the maximum-likelihood estimate of a truncated geometric
+distribution. The rate accepted / drafted would be biased: it gives 0.54 for a true 0.8 at five
+draft tokens. Once drafts exist, the confidence of their drafter replaces the entry of the table
+(calibration).
 
-For trees the positions of the table are depths. An observation says that the accepted path went on at a depth, or
-ended. Trees made in passes are planned before they exist. For them an observation is of the top-1 child, as in a chain;
-the chances of the other children are learned by rank (child_ranks). The worth of a node is its drafter's calibrated
-confidence, times that of all its ancestors.
+For trees the positions of the table are depths. An observation says that the accepted path went on
+at a depth, or ended. Trees made in passes are planned before they exist. For them an observation is
+of the top-1 child, as in a chain; the chances of the other children are learned by rank
+(child_ranks). The worth of a node is its drafter's calibrated confidence, times that of all its
+ancestors.
 """
 
 from collections.abc import Sequence
@@ -39,7 +41,8 @@ class _History:
 
     pools: np.ndarray  # int [D, R]
     effects: np.ndarray  # float [D, R], of class and request
-    # float [K, D, R], of each position. Positions come first: sums over rows and positions are then contiguous.
+    # float [K, D, R], of each position. Positions come first: sums over rows and positions are then
+    # contiguous.
     log_odds: np.ndarray
 
     @cached_property
@@ -53,12 +56,16 @@ class _History:
 class AcceptanceEstimator:
     """Learns acceptance and predicts survival for drafts of up to max_draft_tokens (K) tokens.
 
-    drafters: in the order of their numbers, D of them. In all methods view holds the R rows of a step. Survival, never
-    increasing along a row, is the probability that the first j draft tokens are all accepted, j = 1..K.
+    drafters: in the order of their numbers, D of them. In all methods view holds the R rows of a
+    step. Survival, never increasing along a row, is the probability that the first j draft tokens
+    are all accepted, j = 1..K.
     """
 
     def __init__(
-        self, max_draft_tokens: int, drafters: tuple[DrafterSpec, ...], settings: AcceptanceSettings | None = None
+        self,
+        max_draft_tokens: int,
+        drafters: tuple[DrafterSpec, ...],
+        settings: AcceptanceSettings | None = None,
     ):
         settings = settings or AcceptanceSettings()
         self.max_draft_tokens = max_draft_tokens
@@ -68,20 +75,25 @@ class AcceptanceEstimator:
         self._effects = AcceptanceEffects(len(drafters), settings)
         self._calibrations = tuple(ConfidenceCalibration(settings) for _ in drafters)
         self._child_ranks = {
-            number: ChildRankAcceptance(settings) for number, each in enumerate(drafters) if each.makes_trees
+            number: ChildRankAcceptance(settings)
+            for number, each in enumerate(drafters)
+            if each.makes_trees
         }
         self._idle_steps = 0  # since something was tested
-        # A step needs the same values several times, and so do the next steps of the same requests: they are kept until
-        # something is learned or forgotten.
+        # A step needs the same values several times, and so do the next steps of the same requests:
+        # they are kept until something is learned or forgotten.
         self._kept: tuple[tuple[bytes, ...], _History] | None = None
         self._rows_kept: tuple[bytes, bytes] | None = None
         self._effects_kept = np.zeros((len(drafters), 0))
 
     def survival(self, view: BatchView) -> np.ndarray:
-        """Return the survival of the drafts of each drafter, by all that is known before drafting: float [D, R, K]."""
+        """Return the survival of the drafts of each drafter, by all that is known before drafting:
+        float [D, R, K]."""
         survival = self._history(view).survival
         one_pass = [number for number, spec in enumerate(self._drafters) if spec.one_pass_depth]
-        known = [number for number, drafter in enumerate(view.drafters) if drafter.confidence is not None]
+        known = [
+            number for number, drafter in enumerate(view.drafters) if drafter.confidence is not None
+        ]
         if one_pass or known:
             survival = survival.copy()
         for number in one_pass:
@@ -89,7 +101,9 @@ class AcceptanceEstimator:
         for number in known:
             numbers, drafter = np.full(view.num_rows, number), view.drafters[number]
             assert drafter.confidence is not None
-            survival[number] = self.survival_given_confidence(view, numbers, drafter.confidence, drafter.parents)
+            survival[number] = self.survival_given_confidence(
+                view, numbers, drafter.confidence, drafter.parents
+            )
         return survival
 
     def survival_given_confidence(
@@ -99,8 +113,9 @@ class AcceptanceEstimator:
         confidence: np.ndarray,
         parents: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return the survival of drafts that exist: float [R, K]. drafter: int [R], of each draft. confidence, parents:
-        [R, K], see records.Drafted. Tokens of confidence NaN are estimated by history alone."""
+        """Return the survival of drafts that exist: float [R, K]. drafter: int [R], of each draft.
+        confidence, parents: [R, K], see records.Drafted. Tokens of confidence NaN are estimated by
+        history alone."""
         log_odds = _by_node(_of_drafter(self._history(view).log_odds, drafter), parents)
         confidence = confidence.T
         is_known = ~np.isnan(confidence)
@@ -114,18 +129,21 @@ class AcceptanceEstimator:
         """True if that drafter ever reported the confidence of a token that was then tested."""
         return self._calibrations[drafter].has_learned
 
-    def odds_given_confidence(self, drafter: int, history: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the odds of acceptance of tokens of that drafter in two factors: by confidence (see grid_index) and by
-        history. history: float [...], the log-odds by all that was known before drafting."""
+    def odds_given_confidence(
+        self, drafter: int, history: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the odds of acceptance of tokens of that drafter in two factors: by confidence
+        (see grid_index) and by history. history: float [...], the log-odds by all that was known
+        before drafting."""
         calibration = self._calibrations[drafter]
         return np.exp(calibration.curve), np.exp(calibration.shift(history))
 
     def expect(self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
-        """Begin with acceptance of a drafter that was measured elsewhere. Nothing is done where the drafter has several
-        pools.
+        """Begin with acceptance of a drafter that was measured elsewhere. Nothing is done where the
+        drafter has several pools.
 
-        acceptance: by position, where the tokens before were accepted. tested: by position, draft tokens that were
-        tested."""
+        acceptance: by position, where the tokens before were accepted. tested: by position, draft
+        tokens that were tested."""
         pools = np.flatnonzero(self._pools.drafters == drafter)
         if len(pools) == 1:
             self._table.expect(int(pools[0]), acceptance, tested)
@@ -137,26 +155,32 @@ class AcceptanceEstimator:
         tested, accepted = observations.tests(self.max_draft_tokens)
         for number, child_ranks in self._child_ranks.items():
             self._learn_trees(number, child_ranks, observations, tested, accepted)
-        effects = self._effects.of(self._effects.rows(observations.request_ids), observations.class_ids)
+        effects = self._effects.of(
+            self._effects.rows(observations.request_ids), observations.class_ids
+        )
         history = self._recall(observations.match_lengths, effects)
         self._learn_confidence(observations, history, tested, accepted)
         observations.add_free_tests(tested, accepted)
         self._idle_steps += observations.num_steps
         if tested.any():
-            num_steps, self._idle_steps = self._idle_steps, 0  # estimates fade only when there are new observations
-            rows = self._effects.rows_to_learn(observations.request_ids, observations.class_ids, tested[0].any(axis=0))
+            # estimates fade only when there are new observations
+            num_steps, self._idle_steps = self._idle_steps, 0
+            rows = self._effects.rows_to_learn(
+                observations.request_ids, observations.class_ids, tested[0].any(axis=0)
+            )
             information, residual = self._learn_table(history, tested, accepted, num_steps)
             self._effects.learn(rows, history.effects, information, residual, num_steps)
         self._kept = self._rows_kept = None
 
     @property
     def rank_chances(self) -> dict[int, np.ndarray]:
-        """The chance that a node's second, third, ... child is right where its first is wrong: float [ranks] for each
-        drafter that makes trees, by number."""
+        """The chance that a node's second, third, ... child is right where its first is wrong:
+        float [ranks] for each drafter that makes trees, by number."""
         return {number: child_ranks.chances for number, child_ranks in self._child_ranks.items()}
 
     def forget(self, request_id: int) -> None:
-        """Drop a request that has ended. Its contribution to its class stays. Unknown ones are ignored."""
+        """Drop a request that has ended. Its contribution to its class stays. Unknown ones are
+        ignored."""
         self._effects.forget(request_id)
         self._kept = self._rows_kept = None
 
@@ -165,10 +189,13 @@ class AcceptanceEstimator:
         return self._effects.num_tracked_requests
 
     def table(self) -> dict:
-        """Return, JSON-able, the conditional acceptance of a request without a class or a history by pool and position,
-        the fading observations that it rests on (roughly), and the calibrations."""
+        """Return, JSON-able, the conditional acceptance of a request without a class or a history
+        by pool and position, the fading observations that it rests on (roughly), and the
+        calibrations."""
         pairs = zip(self._drafters, self._calibrations, strict=True)
-        calibrations = {f"calibration of {drafter.name}": calibration.table() for drafter, calibration in pairs}
+        calibrations = {
+            f"calibration of {drafter.name}": calibration.table() for drafter, calibration in pairs
+        }
         return self._table.table() | calibrations
 
     def _history(self, view: BatchView) -> _History:
@@ -190,13 +217,19 @@ class AcceptanceEstimator:
             self._rows_kept = rows
         return self._effects_kept
 
-    def _learn_table(self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int) -> np.ndarray:
-        """Update the table. Return the information and the residual that are left for each row: float [2, D, R].
+    def _learn_table(
+        self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int
+    ) -> np.ndarray:
+        """Update the table. Return the information and the residual that are left for each row:
+        float [2, D, R].
 
-        The table learns first, then the rows given the new table. Otherwise both would explain the whole residual.
+        The table learns first, then the rows given the new table. Otherwise both would explain the
+        whole residual.
         """
         information, residual = newton_terms(sigmoid(history.log_odds), tested, accepted)
-        moved = self._table.learn(history.pools, information, residual, num_steps).take(history.pools, axis=1)
+        moved = self._table.learn(history.pools, information, residual, num_steps).take(
+            history.pools, axis=1
+        )
         information, residual = newton_terms(sigmoid(history.log_odds + moved), tested, accepted)
         return np.array([information.sum(axis=0), residual.sum(axis=0)])
 
@@ -208,8 +241,8 @@ class AcceptanceEstimator:
         tested: np.ndarray,
         accepted: np.ndarray,
     ) -> None:
-        """Learn the chances by child rank, and write into tested and accepted (float [K, D, R]) the tests of a chain of
-        top-1 children."""
+        """Learn the chances by child rank, and write into tested and accepted (float [K, D, R]) the
+        tests of a chain of top-1 children."""
         rows = np.flatnonzero(observations.drafter == number)
         if observations.parents is None or observations.node_tests is None or not len(rows):
             return
@@ -218,11 +251,15 @@ class AcceptanceEstimator:
         tested[:, number, rows], accepted[:, number, rows] = top_child_tests(parents, node_tests)
 
     def _learn_confidence(
-        self, observations: Observations, history: _History, tested: np.ndarray, accepted: np.ndarray
+        self,
+        observations: Observations,
+        history: _History,
+        tested: np.ndarray,
+        accepted: np.ndarray,
     ) -> None:
-        """Update the calibrations. Then write into tested and accepted (float [K, D, R]) the expected outcome of the
-        first draft token that was cut. Without that, the table would learn from confident tokens only, and it is used
-        to plan drafts before they exist."""
+        """Update the calibrations. Then write into tested and accepted (float [K, D, R]) the
+        expected outcome of the first draft token that was cut. Without that, the table would learn
+        from confident tokens only, and it is used to plan drafts before they exist."""
         if observations.confidence is None:
             return
         drafter, confidence = observations.drafter, observations.confidence.T
@@ -234,10 +271,17 @@ class AcceptanceEstimator:
             if not known.any():
                 continue
             seen = known & (outcomes >= 0)
-            calibration.learn(confidence[seen], log_odds[seen], outcomes[seen].astype(float), observations.num_steps)
+            calibration.learn(
+                confidence[seen],
+                log_odds[seen],
+                outcomes[seen].astype(float),
+                observations.num_steps,
+            )
             if (cut := known & is_cut).any():
                 tested[:, number][cut] = 1.0
-                accepted[:, number][cut] = sigmoid(calibration.log_odds(confidence[cut], log_odds[cut]))
+                accepted[:, number][cut] = sigmoid(
+                    calibration.log_odds(confidence[cut], log_odds[cut])
+                )
 
 
 def _of_drafter(log_odds: np.ndarray, drafter: np.ndarray) -> np.ndarray:
@@ -246,15 +290,21 @@ def _of_drafter(log_odds: np.ndarray, drafter: np.ndarray) -> np.ndarray:
 
 
 def _by_node(log_odds: np.ndarray, parents: np.ndarray | None) -> np.ndarray:
-    """Return the log-odds of each depth, float [K, R], for each node of trees. parents: int [R, K]; None: chains."""
-    return log_odds if parents is None else np.take_along_axis(log_odds, depths_of(parents).T - 1, axis=0)
+    """Return the log-odds of each depth, float [K, R], for each node of trees. parents: int [R, K];
+    None: chains."""
+    return (
+        log_odds
+        if parents is None
+        else np.take_along_axis(log_odds, depths_of(parents).T - 1, axis=0)
+    )
 
 
 def _tree_survival(log_odds: np.ndarray, parents: np.ndarray) -> np.ndarray:
-    """Return the survival of the nodes of trees: float [R, K]. log_odds: float [K, R], given that parents are accepted.
+    """Return the survival of the nodes of trees: float [R, K]. log_odds: float [K, R], given that
+    parents are accepted.
 
-    It never increases along a row. The drafter's order of nodes stays: a node that would be likelier than one before it
-    counts as equally likely.
+    It never increases along a row. The drafter's order of nodes stays: a node that would be
+    likelier than one before it counts as equally likely.
     """
     acceptance, rows = sigmoid(log_odds), np.arange(len(parents))
     survival = np.ones((len(acceptance) + 1, len(parents)))  # first the text, then the nodes

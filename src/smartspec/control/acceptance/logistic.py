@@ -20,9 +20,11 @@ def log_odds_of(probability: np.ndarray | float) -> np.ndarray:
 def newton_terms(
     predicted: np.ndarray, tested: np.ndarray | float, accepted: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the information n p (1 - p) and the residual y - n p of y accepted out of n tested, predicted as p.
+    """Return the information n p (1 - p) and the residual y - n p of y accepted out of n tested,
+    predicted as p.
 
-    The residual is the gradient of the log-likelihood in log-odds, the information its expected curvature.
+    The residual is the gradient of the log-likelihood in log-odds, the information its expected
+    curvature.
     """
     information = np.maximum(predicted * (1.0 - predicted), MIN_INFORMATION) * tested
     return information, accepted - predicted * tested

@@ -13,8 +13,8 @@ LEAST_SURVIVAL = 1e-9
 class RunningSurvival:
     """The survival of the drafts of a step, pass by pass. R rows, K the longest draft.
 
-    survival: float [R, K], by what was known before drafting. drafter: int [R], -1 where a row is not followed.
-    acceptance: the estimator, see policy.Acceptance."""
+    survival: float [R, K], by what was known before drafting. drafter: int [R], -1 where a row is
+    not followed. acceptance: the estimator, see policy.Acceptance."""
 
     def __init__(self, survival: np.ndarray, drafter: np.ndarray, acceptance):
         # Positions first: one is needed at a time.
@@ -41,8 +41,9 @@ class RunningSurvival:
     def observe(
         self, number: int, depth: int, rows: np.ndarray, confidence: np.ndarray
     ) -> np.ndarray:
-        """Return the survival of the tokens of a pass: float [n]. number: of their drafter. depth: of the pass, from 0.
-        rows: int [n]. confidence: float [n], as in records.Drafted, NaN where there is none."""
+        """Return the survival of the tokens of a pass: float [n]. number: of their drafter. depth:
+        of the pass, from 0. rows: int [n]. confidence: float [n], as in records.Drafted, NaN where
+        there is none."""
         is_unknown = np.isnan(confidence) if isnan(confidence.dot(confidence)) else None
         known = confidence if is_unknown is None else np.where(is_unknown, 0.0, confidence)
         odds = (
@@ -59,6 +60,6 @@ class RunningSurvival:
         return survived
 
     def of(self, lengths: np.ndarray) -> np.ndarray | None:
-        """Return the survival of drafts of these lengths (int [R]): float [R, K], 0 where there is no token. None where
-        not all of their tokens were observed."""
+        """Return the survival of drafts of these lengths (int [R]): float [R, K], 0 where there is
+        no token. None where not all of their tokens were observed."""
         return self._survival.T if (self._num_seen >= lengths).all() else None

@@ -5,29 +5,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AcceptanceSettings:
-    """The assumptions before there are observations, and the rates at which observations are forgotten.
+    """The assumptions before there are observations, and the rates at which observations are
+    forgotten.
 
     Strengths are the information of a prior; an observation has at most 0.25.
     """
 
-    # The acceptance of an untested drafter. It is above one half: a try costs little, and never to try costs the whole
-    # gain.
+    # The acceptance of an untested drafter. It is above one half: a try costs little, and never to
+    # try costs the whole gain.
     prior: float = 0.6
     shared_strength: float = 1.0  # of all positions of a drafter
-    # Of an entry of the table in view of its neighbours, and of a bucket of the calibration. It is larger: noise at a
-    # position that few drafts reach must not keep all drafts shorter than that.
+    # Of an entry of the table in view of its neighbours, and of a bucket of the calibration. It is
+    # larger: noise at a position that few drafts reach must not keep all drafts shorter than that.
     entry_strength: float = 2.5
     request_strength: float = 1.5  # of a class, and of a request in its class
-    neighbour_decay: float = 0.6  # weight of a neighbouring position's observations, per position of distance
-    # Steps after which the observations of one request count 1/e beside new ones: its text may turn from prose to code.
+    # weight of a neighbouring position's observations, per position of distance
+    neighbour_decay: float = 0.6
+    # Steps after which the observations of one request count 1/e beside new ones: its text may turn
+    # from prose to code.
     request_memory: float = 80.0
     workload_memory: float = 500.0  # the same for everything that requests share
-    change_deviations: float = 3.0  # standard deviations from an entry of the table that mean a change
-    # The part of a calibration's prior that is the confidence. The rest is the usual acceptance of the drafter.
+    # standard deviations from an entry of the table that mean a change
+    change_deviations: float = 3.0
+    # The part of a calibration's prior that is the confidence. The rest is the usual acceptance of
+    # the drafter.
     confidence_trust: float = 0.5
-    # The part of the history of a request (see calibration) that shifts the acceptance at a confidence.
+    # The part of the history of a request (see calibration) that shifts the acceptance at a
+    # confidence.
     history_slope: float = 0.5
-    second_child: float = 0.3  # the chance that a node's second child is right where the first is wrong
+    # the chance that a node's second child is right where the first is wrong
+    second_child: float = 0.3
     rank_fall: float = 0.55  # the factor of this chance from each rank to the next
     rank_strength: float = 20.0  # the weight of this prior, in observations
     rank_memory: float = 2000.0  # observations of a rank that count

@@ -1,5 +1,5 @@
-"""A table of lengths by batch size (Su, Giannoula and Pekhimenko, "The Synergy of Speculative Decoding and Batching in
-Serving LLMs", arXiv 2310.18813)."""
+"""A table of lengths by batch size (Su, Giannoula and Pekhimenko, "The Synergy of Speculative
+Decoding and Batching in Serving LLMs", arXiv 2310.18813)."""
 
 import numpy as np
 
@@ -15,13 +15,14 @@ PROFILE_ACCEPTANCE = 0.7
 
 
 class BatchTable(Policy):
-    """One length for the whole batch, looked up by the number of decoding requests, rounded up to a measured one. 0
-    is a candidate, so that the table may turn speculation off.
+    """One length for the whole batch, looked up by the number of decoding requests, rounded up to a
+    measured one. 0 is a candidate, so that the table may turn speculation off.
 
-    As published, the table is made once and never changed. profile: a number, the acceptance of the profiling prompts,
-    or the path of a profiling run (see profiling_run). With the path nothing is assumed. With the number, models
-    replace two measurements. Times come from the profile of the first step, at 512 tokens of context per request.
-    Tokens per position come from that acceptance (geometric).
+    As published, the table is made once and never changed. profile: a number, the acceptance of the
+    profiling prompts, or the path of a profiling run (see profiling_run). With the path nothing is
+    assumed. With the number, models replace two measurements. Times come from the profile of the
+    first step, at 512 tokens of context per request. Tokens per position come from that acceptance
+    (geometric).
     """
 
     def __init__(self, profile: float | str = PROFILE_ACCEPTANCE):
@@ -46,22 +47,30 @@ def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:
     table = []
     for batch_size in BATCH_SIZES.tolist():
         view = even_view(batch_size, PROFILE_CONTEXT_TOKENS, len(estimates.drafters))
-        seconds = estimates.latency.target_seconds(view, batch_size * lengths) + estimates.latency.host_seconds
+        seconds = (
+            estimates.latency.target_seconds(view, batch_size * lengths)
+            + estimates.latency.host_seconds
+        )
         for number in estimates.models[:1]:
-            seconds = seconds + estimates.latency.draft_seconds(view, np.full(batch_size, number), lengths[-1])[number]
+            seconds = (
+                seconds
+                + estimates.latency.draft_seconds(view, np.full(batch_size, number), lengths[-1])[
+                    number
+                ]
+            )
         table.append(best_length(emitted, seconds))
     return np.array(table)
 
 
 def best_length(emitted: np.ndarray, seconds: np.ndarray) -> int:
-    """Return the length 0..K of least time per token. emitted, seconds: float [K + 1], tokens of a request and time of
-    a step."""
+    """Return the length 0..K of least time per token. emitted, seconds: float [K + 1], tokens of a
+    request and time of a step."""
     return int(np.argmin(seconds / emitted))
 
 
 def even_view(num_rows: int, context_tokens: int, num_drafters: int = 0) -> BatchView:
-    """Return a decode batch of equally long requests without prefill, as an offline profile would run it. No draft KV
-    lags."""
+    """Return a decode batch of equally long requests without prefill, as an offline profile would
+    run it. No draft KV lags."""
     return BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, context_tokens),

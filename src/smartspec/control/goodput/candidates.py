@@ -1,4 +1,5 @@
-"""The drafts that a step could have: for each row a drafter, and the worth of each of its tokens."""
+"""The drafts that a step could have: for each row a drafter, and the worth of each of its
+tokens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ class Candidate:
 def candidates(
     view: BatchView, estimates: Estimates, widths: tuple[int, ...], like: Candidate | None = None
 ) -> Iterator[Candidate]:
-    """Yield the assignments to compare, for chains and for trees: the model-free drafters alone, and
-    beside each drafter with passes. A row gets the drafter of largest yield among them.
+    """Yield the assignments to compare, for chains and for trees: the model-free drafters alone,
+    and beside each drafter with passes. A row gets the drafter of largest yield among them.
 
     like: only the one of the same width and drafters."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]

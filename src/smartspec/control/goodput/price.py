@@ -115,7 +115,8 @@ class DraftPrefill:
         self._made, self._ended, self._ids = ANSWER * NUM_ANSWERS, NUM_ANSWERS, NO_ROWS
 
     def seconds(self, view: BatchView, candidate: Candidate, latency: Latency) -> np.ndarray:
-        """Return the seconds of the draft prefill of each row that is late, by its lag: float [R]."""
+        """Return the seconds of the draft prefill of each row that is late, by its lag: float
+        [R]."""
         lag = candidate.lag * candidate.is_late
         if not lag.any():
             return np.zeros(view.num_rows)

@@ -4,10 +4,11 @@ It takes the length (or 0) of most expected tokens per second:
 
     tokens(k) / seconds(k)
 
-Tokens follow from the survival of drafts, seconds are measured for each length (see latency.measured). Where a host
-drafts after the target's pass, a length is for the next step, which may have prefill: as often as lately, and the more
-often the more a length emits, since every answer comes with a prompt. All that is uncertain is tried: each length once
-at each size, later the neighbours of the best one.
+Tokens follow from the survival of drafts, seconds are measured for each length (see
+latency.measured). Where a host drafts after the target's pass, a length is for the next step, which
+may have prefill: as often as lately, and the more often the more a length emits, since every answer
+comes with a prompt. All that is uncertain is tried: each length once at each size, later the
+neighbours of the best one.
 """
 
 from collections import defaultdict
@@ -42,7 +43,8 @@ class _Size:
 
 
 class Uniform(Policy):
-    """lengths: those of the host's captured graphs, besides 0. A row whose draft is shorter is padded by the host."""
+    """lengths: those of the host's captured graphs, besides 0. A row whose draft is shorter is
+    padded by the host."""
 
     learn_steps = LEARN_STEPS // 4  # a batch of many requests: a step teaches much, and takes long
 
@@ -101,7 +103,8 @@ class Uniform(Policy):
         lengths: list[int],
         emitted: np.ndarray,
     ) -> np.ndarray:
-        """Return the seconds of the target's pass with each length: float [n]. emitted: float [n], tokens of a row."""
+        """Return the seconds of the target's pass with each length: float [n]. emitted: float [n],
+        tokens of a row."""
         now, alone = self._sizes[size], view.without_prefill()
         self._times.use(estimates.latency)
         if not any(each.kept_passes for each in estimates.drafters):

@@ -1,20 +1,22 @@
 """Which draft tokens are worth their time.
 
-A second of step time has a price, in tokens (see price). A draft token is kept where it brings more than it costs:
+A second of step time has a price, in tokens (see price). A draft token is kept where it brings more
+than it costs:
 
     weight * survival > price * seconds
 
-Survival is the probability that the token and all before it are accepted. It never increases along a draft, so the kept
-tokens of a row are a prefix of its draft. A pass of a drafter serves a token of many rows: it is made where these
-tokens together bring more than the pass costs. At the price that equals the goodput of the result, the result is the
-plan of largest goodput (Dinkelbach 1967, On Nonlinear Fractional Programming).
+Survival is the probability that the token and all before it are accepted. It never increases along
+a draft, so the kept tokens of a row are a prefix of its draft. A pass of a drafter serves a token
+of many rows: it is made where these tokens together bring more than the pass costs. At the price
+that equals the goodput of the result, the result is the plan of largest goodput (Dinkelbach 1967,
+On Nonlinear Fractional Programming).
 
 The same inequality ends a draft while it is made (ConfidenceStop) and cuts it before it is verified
-(lengths_to_verify). Both are lossless. A sampled draft token keeps the target's distribution only if the decision to
-keep it is made before it is drawn. What is known then is the confidence of its own distribution and of those before
-it, and prices that were settled before drafting. Nothing else enters: not the later tokens of its draft, nor the final
-length, since both depend on which token was drawn. So a best cut of finished drafts would be biased, and this one is
-not.
+(lengths_to_verify). Both are lossless. A sampled draft token keeps the target's distribution only
+if the decision to keep it is made before it is drawn. What is known then is the confidence of its
+own distribution and of those before it, and prices that were settled before drafting. Nothing else
+enters: not the later tokens of its draft, nor the final length, since both depend on which token
+was drawn. So a best cut of finished drafts would be biased, and this one is not.
 """
 
 from dataclasses import dataclass
@@ -35,8 +37,8 @@ class Costs:
     passes: np.ndarray
 
     def of_drafts(self, kept: np.ndarray, depths: np.ndarray) -> float:
-        """Return the seconds that the kept tokens (bool [R, K]) add to the step. depths: int [R, K],
-        passes that each token takes."""
+        """Return the seconds that the kept tokens (bool [R, K]) add to the step. depths: int [R,
+        K], passes that each token takes."""
         depth = int((depths * kept).max(initial=0))
         return float(self.token * kept.sum() + self.passes[:depth].sum())
 
@@ -70,9 +72,9 @@ class ConfidenceStop:
     records.StopRule).
 
     After a pass a row goes on if its next token is expected to be worth its time, and all rows that
-    go on together must be worth the next pass. Survival only falls, so a token that is not worth its
-    time now will not be later: to look one step ahead is optimal where tokens do not become cheaper
-    (Chow, Robbins and Siegmund 1971, the monotone case).
+    go on together must be worth the next pass. Survival only falls, so a token that is not worth
+    its time now will not be later: to look one step ahead is optimal where tokens do not become
+    cheaper (Chow, Robbins and Siegmund 1971, the monotone case).
 
     drafter: int [R], -1 where drafts are as long as planned. weights: float [R], worth of another
     token. pass_price: float [K], tokens, of the draft pass at each depth. token_price: tokens, of

@@ -1,17 +1,20 @@
-"""A profiled cost curve that every measured pass corrects: recursive least squares over its coefficients.
+"""A profiled cost curve that every measured pass corrects: recursive least squares over its
+coefficients.
 
-The seconds of a pass are linear in coefficients theta, with factors x that its size gives. The coefficients are those
-of the profiled curve (one slope for every piece) and two deviations of passes with prefill: one per pass, one per
-token. A Kalman filter tracks them: P <- P - P x x' P / S, theta <- theta + P x (y - x' theta) / S, with Huber's bound
-on outliers. It starts from the profile. Its prior is the way in which profiles go wrong:
+The seconds of a pass are linear in coefficients theta, with factors x that its size gives. The
+coefficients are those of the profiled curve (one slope for every piece) and two deviations of
+passes with prefill: one per pass, one per token. A Kalman filter tracks them: P <- P - P x x' P /
+S, theta <- theta + P x (y - x' theta) / S, with Huber's bound on outliers. It starts from the
+profile. Its prior is the way in which profiles go wrong:
 
 * all coefficients together (another clock rate, a busy machine);
 * each by itself: the rest. A coefficient that is zero in the profile may turn out not to be zero.
 
-Observations fade: in every step the covariance moves a little back towards that prior. So it stays bounded also for
-coefficients that no step tests. Coefficients that vary together in the prior move faster than the ratios between them.
-A single factor on the profile could explain the time of any one size, but not the time that a draft token adds. The
-covariance shows which of these the steps so far have determined.
+Observations fade: in every step the covariance moves a little back towards that prior. So it stays
+bounded also for coefficients that no step tests. Coefficients that vary together in the prior move
+faster than the ratios between them. A single factor on the profile could explain the time of any
+one size, but not the time that a draft token adds. The covariance shows which of these the steps so
+far have determined.
 """
 
 from bisect import bisect_right
@@ -34,7 +37,8 @@ NAMES = (
 FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
 SLOPES = slice(len(NAMES), None)
 MIN_SHARE = 0.01  # of the smallest profiled pass: nothing is ever predicted to be faster
-BEYOND = 2.0**20  # tokens beyond the last knot up to which its slope holds: more than any pass is fed
+# tokens beyond the last knot up to which its slope holds: more than any pass is fed
+BEYOND = 2.0**20
 MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
 
 
@@ -50,28 +54,36 @@ class PassSize(NamedTuple):
 
 
 class CostCorrection:
-    """The time of passes: the profile, corrected by measured passes. It never decreases in any size but prefill's."""
+    """The time of passes: the profile, corrected by measured passes. It never decreases in any size
+    but prefill's."""
 
     def __init__(self, profile: CostCurve, settings: LatencySettings | None = None):
         self._settings = settings = settings or LatencySettings()
         self.profile = profile
-        self._knots = np.array(sorted({*profile.knots, *(k for k in map(float, KNOTS) if k > profile.knots[0])}))
+        self._knots = np.array(
+            sorted({*profile.knots, *(k for k in map(float, KNOTS) if k > profile.knots[0])})
+        )
         self._widths = np.append(np.diff(self._knots), np.inf)
-        slopes = np.array(profile.slopes)[np.searchsorted(profile.knots, self._knots, side="right") - 1]
+        slopes = np.array(profile.slopes)[
+            np.searchsorted(profile.knots, self._knots, side="right") - 1
+        ]
         self._start = np.concatenate([[getattr(profile, name, 0.0) for name in NAMES], slopes])
         self._prior = _prior_covariance(self._start, profile, settings)
         # The filter's estimate. It may be negative; otherwise noise could only push it up.
         self._estimate = self._start.copy()
-        self._theta = self._start.copy()  # the possible coefficients that are closest to it; predictions use these
+        # the possible coefficients that are closest to it; predictions use these
+        self._theta = self._start.copy()
         self._covariance = self._prior.copy()
-        self._scale = 1.0  # measured over profiled, roughly: the prior is relative to the present time of passes
+        # measured over profiled, roughly: the prior is relative to the present time of passes
+        self._scale = 1.0
         self._run = 0  # large innovations of one sign in a row, negative for negative ones
         self._lowest = np.zeros(len(self._theta))
         self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
         self._floor = max(MIN_SHARE * float(profile.seconds(1.0)), 1e-9)
         self._curve_knots = np.append(self._knots, self._knots[-1] + BEYOND)
         self._pieces = np.diff(self._curve_knots)
-        self._heights = np.zeros(len(self._curve_knots))  # of the token curve at each of these knots
+        # of the token curve at each of these knots
+        self._heights = np.zeros(len(self._curve_knots))
         self._update_curve()
 
     def seconds(self, size: PassSize) -> np.ndarray:
@@ -87,7 +99,11 @@ class CostCorrection:
         """Return the seconds of passes of these sizes without the curve over fed tokens."""
         fixed, row, context, attended, scored, prefill_pass, prefill_token = self._scalars
         of_prefill = (size.prefill_tokens > 0) * prefill_pass + prefill_token * size.prefill_tokens
-        of_tokens = context * size.context_tokens + attended * size.attended_tokens + scored * size.scored_tokens
+        of_tokens = (
+            context * size.context_tokens
+            + attended * size.attended_tokens
+            + scored * size.scored_tokens
+        )
         return fixed + row * size.rows + of_prefill + of_tokens
 
     def _curve_at(self, fed_tokens: Any) -> float:
@@ -121,20 +137,27 @@ class CostCorrection:
         return features
 
     def observe(self, features: np.ndarray, seconds: np.ndarray, is_first_use: np.ndarray) -> None:
-        """Learn from measured passes, one after the other. features: float [N, num_coefficients]. seconds: float [N].
-        is_first_use: bool [N], True for a pass that was the first of its size."""
+        """Learn from measured passes, one after the other. features: float [N, num_coefficients].
+        seconds: float [N]. is_first_use: bool [N], True for a pass that was the first of its
+        size."""
         prior = self._scale**2 * self._prior
-        for of_pass, measured, is_first in zip(features, seconds.tolist(), is_first_use.tolist(), strict=True):
+        for of_pass, measured, is_first in zip(
+            features, seconds.tolist(), is_first_use.tolist(), strict=True
+        ):
             self._observe_one(of_pass, measured, is_first, prior)
         self._theta = self._closest_possible()
         profiled = max(float(features[-1].dot(self._start)), self._floor)
         self._scale = min(max(float(features[-1].dot(self._theta)) / profiled, 0.05), 20.0)
         self._update_curve()
 
-    def _observe_one(self, features: np.ndarray, seconds: float, is_first_use: bool, prior: np.ndarray) -> None:
-        """Move estimate and covariance by one measured pass. prior: the covariance without observations."""
+    def _observe_one(
+        self, features: np.ndarray, seconds: float, is_first_use: bool, prior: np.ndarray
+    ) -> None:
+        """Move estimate and covariance by one measured pass. prior: the covariance without
+        observations."""
         self._covariance += self._settings.forgetting * (prior - self._covariance)
-        estimated = float(features.dot(self._estimate))  # may be negative; cut at 0, it would hardly be corrected
+        # may be negative; cut at 0, it would hardly be corrected
+        estimated = float(features.dot(self._estimate))
         predicted, innovation = max(estimated, self._floor), seconds - estimated
         noise = self._settings.noise * predicted  # relative
         if is_first_use:
@@ -155,17 +178,20 @@ class CostCorrection:
         return {**scalars, "knots": self._knots.tolist(), "slopes": self._theta[SLOPES].tolist()}
 
     def _gain(self, features: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the Kalman gain before division by the variance of the innovation, and that variance without noise."""
+        """Return the Kalman gain before division by the variance of the innovation, and that
+        variance without noise."""
         gain = self._covariance.dot(features)
         variance = float(features.dot(gain))
-        if variance < 0.0:  # rounding, after steps of very different sizes: begin again as uncertain as at the start
+        # rounding, after steps of very different sizes: begin again as uncertain as at the start
+        if variance < 0.0:
             self._covariance = self._scale**2 * self._prior
             gain = self._covariance.dot(features)
             variance = float(features.dot(gain))
         return gain, variance
 
     def _has_changed(self, innovation: float, variance: float) -> bool:
-        """True if this innovation is the last of change_run large ones of one sign (change detection)."""
+        """True if this innovation is the last of change_run large ones of one sign (change
+        detection)."""
         if abs(innovation) <= self._settings.max_deviations * variance**0.5:
             self._run = 0
             return False
@@ -174,8 +200,9 @@ class CostCorrection:
         return abs(self._run) >= self._settings.change_run
 
     def _closest_possible(self) -> np.ndarray:
-        """Return the estimate given that no coefficient but the prefill's deviations is negative. Negative ones become
-        zero. The others become what the covariance then expects, so that the measurements are still explained."""
+        """Return the estimate given that no coefficient but the prefill's deviations is negative.
+        Negative ones become zero. The others become what the covariance then expects, so that the
+        measurements are still explained."""
         theta, held = self._estimate, np.zeros(len(self._lowest), dtype=bool)
         for _ in range(MAX_CORRECTIONS):
             negative = theta < self._lowest
@@ -184,19 +211,23 @@ class CostCorrection:
             held |= negative
             columns = self._covariance[:, held]
             block = columns[held]
-            block.flat[:: len(block) + 1] *= 1.0 + 1e-9  # keeps it invertible where coefficients are nearly the same
+            # keeps it invertible where coefficients are nearly the same
+            block.flat[:: len(block) + 1] *= 1.0 + 1e-9
             theta = self._estimate - columns @ np.linalg.solve(block, self._estimate[held])
             theta[held] = 0.0
         return np.maximum(theta, self._lowest)
 
     def _update_curve(self) -> None:
-        """Prepare the coefficients for predictions: scalars as floats, and the token curve at its knots."""
+        """Prepare the coefficients for predictions: scalars as floats, and the token curve at its
+        knots."""
         self._scalars = self._theta[: len(NAMES)].tolist()
         (self._pieces * self._theta[SLOPES]).cumsum(out=self._heights[1:])
         self._curve = self._curve_knots.tolist(), self._heights.tolist()
 
 
-def _prior_covariance(theta: np.ndarray, profile: CostCurve, settings: LatencySettings) -> np.ndarray:
+def _prior_covariance(
+    theta: np.ndarray, profile: CostCurve, settings: LatencySettings
+) -> np.ndarray:
     """Return the covariance of the profile's errors: float [num_coefficients, num_coefficients]."""
     token = _mean_slope(profile)
     pass_seconds = profile.constant + token
@@ -213,6 +244,9 @@ def _prior_covariance(theta: np.ndarray, profile: CostCurve, settings: LatencySe
 
 
 def _mean_slope(profile: CostCurve) -> float:
-    """Return the seconds per token over the profiled sizes; a low guess where they showed no cost."""
+    """Return the seconds per token over the profiled sizes; a low guess where they showed no
+    cost."""
     last = max(profile.knots[-1], 64.0)
-    return max(float(profile.seconds(last) - profile.seconds(1.0)) / last, profile.constant / 1024, 1e-12)
+    return max(
+        float(profile.seconds(last) - profile.seconds(1.0)) / last, profile.constant / 1024, 1e-12
+    )

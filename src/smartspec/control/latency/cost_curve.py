@@ -3,13 +3,14 @@
     seconds = constant + curve(fed tokens) + per_context_token * context tokens + per_row * rows + per_attended_token
     * attended tokens + per_scored_token * scored tokens
 
-curve is piecewise linear with non-negative slopes. It fits memory-bound plateaus, the bend to compute-bound, and steps
-in between. Two terms are the time of attention: context tokens (the KV that is read) and attended tokens (sum over fed
-tokens of the context each attends to). Scored tokens are those whose logits are computed: newest and draft tokens, but
-not the inside of a prompt. That makes prompt tokens cheaper (by a fifth in a small model with a large vocabulary). All
-coefficients are non-negative: a negative one is a collinearity artefact that explodes outside the profiled range (arXiv
-2406.14066's prototype has a negative per-request term).
-"""
+curve is piecewise linear with non-negative slopes. It fits memory-bound plateaus, the bend to
+compute-bound, and steps in between. Two terms are the time of attention: context tokens (the KV
+that is read) and attended tokens (sum over fed tokens of the context each attends to). Scored
+tokens are those whose logits are computed: newest and draft tokens, but not the inside of a prompt.
+That makes prompt tokens cheaper (by a fifth in a small model with a large vocabulary). All
+coefficients are non-negative: a negative one is a collinearity artefact that explodes outside the
+profiled range (arXiv 2406.14066's prototype has a negative per-request term).
+"""  # noqa: E501
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,9 @@ import numpy as np
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.control.latency.settings import LatencySettings
 
-# Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges at 6, 12, 24, 48.
-# A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens: without 384 times were 3 % out there.
+# Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges
+# at 6, 12, 24, 48. A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens:
+# without 384 times were 3 % out there.
 KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 384, 512)
 _SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "per_scored_token")
 
@@ -37,7 +39,8 @@ class ProfileSample:
 
     @property
     def attended_tokens(self) -> float:
-        """The sum, over fed tokens, of the tokens that each attends to, for equally long sequences."""
+        """The sum, over fed tokens, of the tokens that each attends to, for equally long
+        sequences."""
         return _attended(self.fed_tokens, self.context_tokens, self.rows)
 
 
@@ -55,22 +58,34 @@ class CostCurve:
 
     @staticmethod
     def linear(constant: float, per_token: float) -> "CostCurve":
-        """Return a guess where there is no profile: constant + per_token * fed tokens, in seconds."""
+        """Return a guess where there is no profile: constant + per_token * fed tokens, in
+        seconds."""
         return CostCurve(knots=(0.0,), slopes=(per_token,), constant=constant)
 
     @staticmethod
     def fit(samples: list[ProfileSample]) -> "CostCurve":
-        """Return the curve of least squares of the relative error, all coefficients non-negative. ValueError on no or
-        bad samples."""
+        """Return the curve of least squares of the relative error, all coefficients non-negative.
+        ValueError on no or bad samples."""
         return CostCurve.fit_beside(samples, np.zeros((len(samples), 0)))[0]
 
     @staticmethod
-    def fit_beside(samples: list[ProfileSample], others: np.ndarray) -> tuple["CostCurve", np.ndarray]:
-        """Return the same where n other causes also take part of the seconds, and the seconds of one unit of each:
-        float [n], not negative either. others: float [samples, n], their sizes, the one that explains most first."""
+    def fit_beside(
+        samples: list[ProfileSample], others: np.ndarray
+    ) -> tuple["CostCurve", np.ndarray]:
+        """Return the same where n other causes also take part of the seconds, and the seconds of
+        one unit of each: float [n], not negative either. others: float [samples, n], their sizes,
+        the one that explains most first."""
         for sample in samples:
-            if not (np.isfinite(sample.seconds) and sample.seconds > 0 and sample.fed_tokens > 0 and sample.rows > 0):
-                raise ValueError(f"profile sample {sample} is unusable: seconds, fed_tokens and rows must be positive")
+            if not (
+                np.isfinite(sample.seconds)
+                and sample.seconds > 0
+                and sample.fed_tokens > 0
+                and sample.rows > 0
+            ):
+                raise ValueError(
+                    f"profile sample {sample} is unusable: seconds, fed_tokens and rows must be "
+                    "positive"
+                )
         if not samples:
             raise ValueError("the profile holds no samples: measure at least one pass")
         fed, context, rows, seconds, attended = (
@@ -81,18 +96,24 @@ class CostCurve:
         knots = _usable_knots(fed)
         widths = np.append(np.diff(knots), np.inf)
         pieces = np.clip(fed[:, None] - knots, 0.0, widths)
-        design = np.column_stack([np.ones_like(fed), context, rows, attended, scored, pieces, others])
+        design = np.column_stack(
+            [np.ones_like(fed), context, rows, attended, scored, pieces, others]
+        )
         design /= seconds[:, None]
         scale = np.maximum(design.max(axis=0), 1e-300)
-        # Samples of one batch size do not show the cost of a row. Then the constant has to explain their time, as a
-        # pass that reads the weights takes hardly less time for fewer rows. So all other coefficients have a prior,
-        # except that of the first of others.
-        ridge = LatencySettings().noise * np.delete(np.eye(len(scale)), [0, -others.shape[1]], axis=0)
+        # Samples of one batch size do not show the cost of a row. Then the constant has to explain
+        # their time, as a pass that reads the weights takes hardly less time for fewer rows. So all
+        # other coefficients have a prior, except that of the first of others.
+        ridge = LatencySettings().noise * np.delete(
+            np.eye(len(scale)), [0, -others.shape[1]], axis=0
+        )
         values = np.append(np.ones_like(seconds), np.zeros(len(ridge)))
         coefficients = solve_nnls(np.concatenate([design / scale, ridge]), values) / scale
         scalars = dict(zip(_SCALARS, coefficients[: len(_SCALARS)].tolist(), strict=True))
         slopes, of_others = np.split(coefficients[len(_SCALARS) :], [len(knots)])
-        return CostCurve(knots=tuple(knots.tolist()), slopes=tuple(slopes.tolist()), **scalars), of_others
+        return CostCurve(
+            knots=tuple(knots.tolist()), slopes=tuple(slopes.tolist()), **scalars
+        ), of_others
 
     def seconds(
         self,
@@ -104,7 +125,8 @@ class CostCurve:
     ) -> np.ndarray:
         """Return the seconds of passes of these sizes (broadcast).
 
-        Default of attended_tokens: that of rows equally long and equally fed. Default of scored_tokens: all fed tokens.
+        Default of attended_tokens: that of rows equally long and equally fed. Default of
+        scored_tokens: all fed tokens.
         """
         fed_tokens = np.asarray(fed_tokens, dtype=float)
         if attended_tokens is None:
@@ -121,7 +143,10 @@ class CostCurve:
     def relative_errors(self, samples: list[ProfileSample]) -> np.ndarray:
         """Return predicted / measured - 1 of every sample: float [len(samples)]."""
         fed, context, rows, seconds = np.array(
-            [(sample.fed_tokens, sample.context_tokens, sample.rows, sample.seconds) for sample in samples]
+            [
+                (sample.fed_tokens, sample.context_tokens, sample.rows, sample.seconds)
+                for sample in samples
+            ]
         ).T
         return self.seconds(fed, context, rows, scored_tokens=_scored(samples)) / seconds - 1.0
 
@@ -132,14 +157,19 @@ class CostCurve:
 
     @staticmethod
     def from_dict(data: object) -> "CostCurve":
-        """Return the inverse of to_dict. ValueError names the entry that is missing, not finite, negative, or out of
-        order."""
+        """Return the inverse of to_dict. ValueError names the entry that is missing, not finite,
+        negative, or out of order."""
         if not isinstance(data, dict):
-            raise ValueError(f"cost curve is corrupt: expected a mapping, found {type(data).__name__}; profile again")
+            raise ValueError(
+                f"cost curve is corrupt: expected a mapping, found {type(data).__name__}; profile "
+                "again"
+            )
         knots = tuple(_checked(data, "knots", list))
         slopes = tuple(_checked(data, "slopes", list))
         if not knots or len(knots) != len(slopes) or any(np.diff(knots) <= 0):
-            raise ValueError("cost curve is corrupt: knots must increase, with one slope each; profile again")
+            raise ValueError(
+                "cost curve is corrupt: knots must increase, with one slope each; profile again"
+            )
         scalars = {name: _checked(data, name, float) for name in _SCALARS}
         if scalars["constant"] == 0 and not any(slopes) and not any(scalars.values()):
             raise ValueError("cost curve is corrupt: all coefficients are zero; profile again")
@@ -148,7 +178,9 @@ class CostCurve:
     @cached_property
     def _corners(self) -> tuple[np.ndarray, np.ndarray]:
         """The knots, and the curve's height at each."""
-        return np.array(self.knots), np.concatenate([[0.0], np.cumsum(np.diff(self.knots) * self.slopes[:-1])])
+        return np.array(self.knots), np.concatenate(
+            [[0.0], np.cumsum(np.diff(self.knots) * self.slopes[:-1])]
+        )
 
     def _curve(self, fed_tokens: np.ndarray) -> np.ndarray:
         beyond = np.maximum(fed_tokens - self.knots[-1], 0.0) * self.slopes[-1]
@@ -156,17 +188,20 @@ class CostCurve:
 
 
 def _attended(fed_tokens, context_tokens, rows):
-    """Return the attended tokens of sequences equally long and equally fed. The last fed token attends to all tokens,
-    those before it to fewer."""
+    """Return the attended tokens of sequences equally long and equally fed. The last fed token
+    attends to all tokens, those before it to fewer."""
     return fed_tokens * np.maximum(context_tokens / rows - (fed_tokens / rows - 1) / 2, 0)
 
 
 def _scored(samples: list[ProfileSample]) -> np.ndarray:
-    return np.array([s.fed_tokens if s.scored_tokens is None else s.scored_tokens for s in samples], dtype=float)
+    return np.array(
+        [s.fed_tokens if s.scored_tokens is None else s.scored_tokens for s in samples], dtype=float
+    )
 
 
 def _usable_knots(fed: np.ndarray) -> np.ndarray:
-    """Return the knots with measurements on both sides. Where nothing was measured, the neighbour's slope continues."""
+    """Return the knots with measurements on both sides. Where nothing was measured, the neighbour's
+    slope continues."""
     knots = [0.0 if fed.min() == fed.max() else float(KNOTS[0])]
     for knot in KNOTS[1:]:
         if np.any((fed > knots[-1]) & (fed <= knot)) and np.any(fed > knot):
@@ -179,10 +214,16 @@ def _is_number(item: object) -> bool:
 
 
 def _checked(data: dict, name: str, kind: type):
-    """Return data[name] as a float or a list of floats, all finite and non-negative; else ValueError names it."""
+    """Return data[name] as a float or a list of floats, all finite and non-negative; else
+    ValueError names it."""
     value = data.get(name)
     values = value if kind is list else [value]
-    if not isinstance(values, list) or not all(_is_number(item) and 0 <= item < float("inf") for item in values):
-        raise ValueError(f"cost curve is corrupt: {name!r} is {value!r}, not finite and non-negative; profile again")
+    if not isinstance(values, list) or not all(
+        _is_number(item) and 0 <= item < float("inf") for item in values
+    ):
+        raise ValueError(
+            f"cost curve is corrupt: {name!r} is {value!r}, not finite and non-negative; profile "
+            "again"
+        )
     numbers = [float(item) for item in values]
     return numbers if kind is list else numbers[0]

@@ -1,8 +1,9 @@
 """Measured seconds of passes by size of the batch, draft length and kind of step.
 
-In engines with captured graphs the time of a pass is no smooth function of its tokens. A step of decoding requests
-alone runs as one graph, a step with prefill does not, and the next captured size may take much longer. So each length
-is timed by itself. Times are kept relative to the profile's, since batches of one size differ by some requests.
+In engines with captured graphs the time of a pass is no smooth function of its tokens. A step of
+decoding requests alone runs as one graph, a step with prefill does not, and the next captured size
+may take much longer. So each length is timed by itself. Times are kept relative to the profile's,
+since batches of one size differ by some requests.
 """
 
 from collections import Counter
@@ -28,7 +29,8 @@ class Profile(Protocol):
 
 
 class MeasuredSeconds:
-    """Seconds of the target's pass. Sizes are classes of batch sizes, neighbours are numbered one by one."""
+    """Seconds of the target's pass. Sizes are classes of batch sizes, neighbours are numbered one
+    by one."""
 
     def __init__(self) -> None:
         self._logs: dict[Key, float] = {}  # of measured over profiled seconds
@@ -49,7 +51,8 @@ class MeasuredSeconds:
         self._latency = latency
 
     def last_seen(self, size: int, length: int, mixed: bool) -> int:
-        """Return the number of the last pass of that size and length, beside prefill or alone; 0 for none."""
+        """Return the number of the last pass of that size and length, beside prefill or alone; 0
+        for none."""
         return self._seen.get((size, length, mixed), 0)
 
     def observe(self, size: int, length: int, view: BatchView, seconds: float) -> None:
@@ -69,7 +72,8 @@ class MeasuredSeconds:
     def seconds(
         self, size: int, lengths: list[int], view: BatchView, prefill_tokens: float
     ) -> np.ndarray:
-        """Return the seconds of a pass with each of these lengths beside so much prefill: float [n]."""
+        """Return the seconds of a pass with each of these lengths beside so much prefill: float
+        [n]."""
         assert self._latency is not None, "use() comes first"
         profiled = self._latency.profiled_seconds(
             view, view.num_rows * np.array(lengths), prefill_tokens
@@ -79,8 +83,9 @@ class MeasuredSeconds:
         ]
 
     def _log_of(self, size: int, length: int, mixed: bool, lengths: list[int]) -> float:
-        """Return the log of measured over profiled seconds. Where the length was not timed: its own in the other kind
-        of step, changed as the nearest length's is; else the nearest length's; else at the nearest size."""
+        """Return the log of measured over profiled seconds. Where the length was not timed: its own
+        in the other kind of step, changed as the nearest length's is; else the nearest length's;
+        else at the nearest size."""
         for near in sorted({each for each, _, _ in self._logs}, key=lambda each: abs(each - size)):
             logs = {
                 k: log

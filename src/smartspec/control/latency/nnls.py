@@ -4,8 +4,8 @@ import numpy as np
 
 
 def solve_nnls(design: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the x >= 0, float [N], that minimises |design @ x - values|, by the active-set method of Lawson and Hanson
-    (1974, chapter 23).
+    """Return the x >= 0, float [N], that minimises |design @ x - values|, by the active-set method
+    of Lawson and Hanson (1974, chapter 23).
 
     design: float [M, N]. values: float [M]. Columns should be of similar size.
     """
@@ -25,8 +25,11 @@ def solve_nnls(design: np.ndarray, values: np.ndarray) -> np.ndarray:
             blocking = free & (candidate <= 0)
             if not blocking.any():
                 break
-            # Walk from the old solution towards the candidate until the first coefficient reaches zero; fix it there.
-            steps = solution[blocking] / np.maximum(solution[blocking] - candidate[blocking], 1e-300)
+            # Walk from the old solution towards the candidate until the first coefficient reaches
+            # zero; fix it there.
+            steps = solution[blocking] / np.maximum(
+                solution[blocking] - candidate[blocking], 1e-300
+            )
             solution = solution + steps.min() * (candidate - solution)
             free &= solution > 1e-14
             solution[~free] = 0.0

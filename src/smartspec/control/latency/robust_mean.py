@@ -6,11 +6,11 @@ MIN_DEVIATION = 0.05  # of the mean
 
 
 class RobustMean:
-    """The mean of the recent values. A value counts as at most max_deviations mean absolute deviations from the mean
-    (Huber), as for passes (see cost_correction).
+    """The mean of the recent values. A value counts as at most max_deviations mean absolute
+    deviations from the mean (Huber), as for passes (see cost_correction).
 
-    The deviation follows the values, by bounded steps. It grows by a factor of 1.15 with every value of a lasting jump,
-    so the mean follows such a jump after some twenty values.
+    The deviation follows the values, by bounded steps. It grows by a factor of 1.15 with every
+    value of a lasting jump, so the mean follows such a jump after some twenty values.
     """
 
     def __init__(self, settings: LatencySettings | None = None):
@@ -26,7 +26,9 @@ class RobustMean:
             self.mean, self._deviation = value, 0.25 * value
             return
         rate = max(self._settings.host_rate, 1.0 / self._num_observed)
-        bound = self._settings.max_deviations * max(self._deviation, MIN_DEVIATION * self.mean, 1e-6)
+        bound = self._settings.max_deviations * max(
+            self._deviation, MIN_DEVIATION * self.mean, 1e-6
+        )
         error = min(max(value - self.mean, -bound), bound)
         self.mean += rate * error
         self._deviation += rate * (abs(error) - self._deviation)

@@ -1,7 +1,7 @@
 """Decision records: the view of a step, the decision about it, and the outcome.
 
-One record explains a step to a person, and is enough to replay the step with any policy (sim.replay). As text it is one
-line of JSON; a log of them begins with a header.
+One record explains a step to a person, and is enough to replay the step with any policy
+(sim.replay). As text it is one line of JSON; a log of them begins with a header.
 """
 
 import json
@@ -26,14 +26,16 @@ _TREE_MATRICES = ("parents", "node_tests")
 class DecisionRecord:
     """The record of one step."""
 
-    outcome: Outcome  # with the view of the step; its plan is the part of the chosen one that was carried out
+    # with the view of the step; its plan is the part of the chosen one that was carried out
+    outcome: Outcome
     lengths: np.ndarray  # int [R], of the plan that the policy chose
     drafter: np.ndarray  # int [R], the same
     goodput: float  # predicted (weighted) tokens per second of the tokens that were verified
     off_goodput: float  # predicted (weighted) tokens per second of no drafts at all
     predicted_seconds: float  # of the step
     survival: np.ndarray  # float [R, K], the estimates used, of the drafter of each row
-    reason: str | None = None  # why the planner's choice was not followed, see Plan; None where it was
+    # why the planner's choice was not followed, see Plan; None where it was
+    reason: str | None = None
 
     @property
     def view(self) -> BatchView:
@@ -58,36 +60,55 @@ class DecisionRecord:
         }
 
     def to_json(self) -> str:
-        """Return one line, without its end. Values that all have their default are left out, estimates rounded."""
+        """Return one line, without its end. Values that all have their default are left out,
+        estimates rounded."""
         outcome = self.outcome
         data = {"format": FORMAT, "now": self.view.now} | view_dict(self.view)
         data |= {"lengths": self.lengths.tolist(), "drafter": self.drafter.tolist()}
         data |= {"plan_lengths": outcome.plan.lengths.tolist()}
         if outcome.plan.width > 1 and outcome.plan.depths is not None:
             data |= {"width": int(outcome.plan.width), "depths": outcome.plan.depths.tolist()}
-        data |= {"goodput": self.goodput, "off_goodput": self.off_goodput, "predicted_seconds": self.predicted_seconds}
+        data |= {
+            "goodput": self.goodput,
+            "off_goodput": self.off_goodput,
+            "predicted_seconds": self.predicted_seconds,
+        }
         data |= {"survival": np.round(self.survival, 4).tolist(), "reason": self.reason}
         data |= {name: getattr(outcome, name).tolist() for name in _OUTCOME_COLUMNS}
         data |= {"num_emitted": int(outcome.num_emitted)}
         data |= {"seconds": [getattr(outcome.seconds, name) for name in _SECONDS]}
         if any(free.tested.any() for free in outcome.free_tests):
             data["free_tests"] = columns_of(outcome.free_tests, _FREE_COLUMNS)
-        matrices = {"confidence": outcome.confidence, "divergence": outcome.extras.get("divergence")}
-        data |= {name: matrix_or_null(value) for name, value in matrices.items() if value is not None}
+        matrices = {
+            "confidence": outcome.confidence,
+            "divergence": outcome.extras.get("divergence"),
+        }
+        data |= {
+            name: matrix_or_null(value) for name, value in matrices.items() if value is not None
+        }
         if outcome.parents is not None:
             data |= {name: getattr(outcome, name).tolist() for name in _TREE_MATRICES}
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str, line: int | None = None) -> "DecisionRecord":
-        """Return the inverse of to_json. ValueError names the line (if given), the field, and its problem."""
+        """Return the inverse of to_json. ValueError names the line (if given), the field, and its
+        problem."""
         fields = Fields.parse(text, FORMAT, line)
         view = read_view(fields)
         num_rows = view.num_rows
         drafter = fields.integers("drafter", num_rows)
         counts = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
-        matrices = {"confidence": fields.matrix("confidence", num_rows)} if fields.has("confidence") else {}
-        extras = {"divergence": fields.matrix("divergence", num_rows)} if fields.has("divergence") else {}
+        matrices = (
+            {"confidence": fields.matrix("confidence", num_rows)}
+            if fields.has("confidence")
+            else {}
+        )
+        extras = (
+            {"divergence": fields.matrix("divergence", num_rows)}
+            if fields.has("divergence")
+            else {}
+        )
         if fields.has("parents"):
             matrices |= {"parents": fields.parents("parents", num_rows)}
             matrices |= {"node_tests": fields.matrix("node_tests", num_rows).astype(np.int64)}
@@ -101,7 +122,9 @@ class DecisionRecord:
             ),
             num_emitted=fields.integer("num_emitted"),
             seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
-            free_tests=tuple(FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)),
+            free_tests=tuple(
+                FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)
+            ),
             extras=extras,
             **counts,
             **matrices,
@@ -110,7 +133,9 @@ class DecisionRecord:
         if problem := first_problem(view) or first_problem(view, outcome):
             fields.fail(problem)
         if min(lengths.min(initial=0), outcome.plan.lengths.min(initial=0)) < 0:
-            fields.fail(f"field 'lengths' or 'plan_lengths' holds a negative length: {lengths.tolist()}")
+            fields.fail(
+                f"field 'lengths' or 'plan_lengths' holds a negative length: {lengths.tolist()}"
+            )
         return DecisionRecord(
             outcome=outcome,
             lengths=lengths,
@@ -135,12 +160,14 @@ def decision_record(
 ) -> DecisionRecord:
     """Return the record of a finished step. plan: the policy's for view. outcome: the result of it.
 
-    view is kept in place of the outcome's own, which a host may have built from the same numbers. The prefill is taken
-    from the outcome: a host may know it only after the step.
+    view is kept in place of the outcome's own, which a host may have built from the same numbers.
+    The prefill is taken from the outcome: a host may know it only after the step.
 
     The rest as in DecisionRecord. AssertionError if the outcome is of another batch.
     """
-    assert np.array_equal(view.request_ids, outcome.view.request_ids), "the outcome is of another step"
+    assert np.array_equal(view.request_ids, outcome.view.request_ids), (
+        "the outcome is of another step"
+    )
     prefill = {name: getattr(outcome.view, name) for name in _PREFILL}
     if any(getattr(view, name) != value for name, value in prefill.items()):
         view = replace(view, **prefill)
@@ -168,7 +195,11 @@ class LogHeader:
 
     def to_json(self) -> str:
         """Return one line, without its end."""
-        data = {"format": FORMAT, "header": True} | vars(self) | {"drafters": [vars(d) for d in self.drafters]}
+        data = (
+            {"format": FORMAT, "header": True}
+            | vars(self)
+            | {"drafters": [vars(d) for d in self.drafters]}
+        )
         return json.dumps(data, allow_nan=False)
 
     @staticmethod
@@ -204,5 +235,7 @@ def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:
             for d in fields.data["drafters"]
         ]
     except (KeyError, TypeError, ValueError):
-        return fields.fail("field 'drafters' must be a list of objects with name, has_passes and match_lengths")
+        return fields.fail(
+            "field 'drafters' must be a list of objects with name, has_passes and match_lengths"
+        )
     return tuple(found)

@@ -16,18 +16,21 @@ MAX_INTEGER = 2**63
 def numbers_or_null(values: np.ndarray) -> list:
     """Return values, float [N], as a list, None where not finite."""
     return [
-        value if finite else None for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
+        value if finite else None
+        for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
     ]
 
 
 def matrix_or_null(values: np.ndarray) -> list:
-    """Return values, float [R, K], as lists of numbers rounded to 4 digits, None where not finite."""
+    """Return values, float [R, K], as lists of numbers rounded to 4 digits, None where not
+    finite."""
     return [numbers_or_null(row) for row in np.round(values, 4)]
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of one JSON object. All methods raise ValueError where a field is not as described."""
+    """The fields of one JSON object. All methods raise ValueError where a field is not as
+    described."""
 
     data: dict
     line: int | None  # its number in the file, None if unknown
@@ -42,7 +45,9 @@ class Fields:
             fields.fail(f"not valid JSON ({error})")
         if not isinstance(data, dict) or data.get("format") != version:
             found = data.get("format") if isinstance(data, dict) else type(data).__name__
-            fields.fail(f"field 'format' is {_shorten(found)}, this version reads {version}: record it anew")
+            fields.fail(
+                f"field 'format' is {_shorten(found)}, this version reads {version}: record it anew"
+            )
         return Fields(data, line)
 
     def fail(self, problem: str) -> NoReturn:
@@ -65,24 +70,42 @@ class Fields:
     def matrix(self, name: str, num_rows: int) -> np.ndarray:
         """Return a field of lists as float [num_rows, K], NaN for null. Without rows K is 0."""
         rows = self._list(name, num_rows, lambda row: isinstance(row, list), "lists")
-        if len({len(row) for row in rows}) > 1 or not all(_is_number_or_null(item) for row in rows for item in row):
-            self.fail(f"field {name!r} must be {num_rows} equally long lists of numbers, found {_shorten(rows)}")
+        if len({len(row) for row in rows}) > 1 or not all(
+            _is_number_or_null(item) for row in rows for item in row
+        ):
+            self.fail(
+                f"field {name!r} must be {num_rows} equally long lists of numbers, found "
+                f"{_shorten(rows)}"
+            )
         return np.array(rows, dtype=float).reshape(num_rows, -1 if num_rows else 0)
 
     def parents(self, name: str, num_rows: int) -> np.ndarray:
-        """Return int64 [num_rows, K], the node that each node of a tree follows, -1 for the text."""
+        """Return int64 [num_rows, K], the node that each node of a tree follows, -1 for the
+        text."""
         parents = self.matrix(name, num_rows)
         if not ((parents >= -1) & (parents < np.arange(parents.shape[1]))).all():
-            self.fail(f"field {name!r} must name for every node one before it or -1, found {self._found(name)}")
+            self.fail(
+                f"field {name!r} must name for every node one before it or -1, found "
+                f"{self._found(name)}"
+            )
         return parents.astype(np.int64)
 
     def tables(self, name: str, num_columns: int, length: int) -> list[np.ndarray]:
         """Return a field of tables as int64 [num_columns, length] each; none where left out."""
-        tables = self._list(name, None, lambda table: isinstance(table, list), "lists") if self.has(name) else []
+        tables = (
+            self._list(name, None, lambda table: isinstance(table, list), "lists")
+            if self.has(name)
+            else []
+        )
         for table in tables:
-            is_sound = len(table) == num_columns and all(isinstance(c, list) and len(c) == length for c in table)
+            is_sound = len(table) == num_columns and all(
+                isinstance(c, list) and len(c) == length for c in table
+            )
             if not is_sound or not all(_is_integer(item) for column in table for item in column):
-                self.fail(f"field {name!r} must hold {num_columns} x {length} integers each, found {_shorten(table)}")
+                self.fail(
+                    f"field {name!r} must hold {num_columns} x {length} integers each, found "
+                    f"{_shorten(table)}"
+                )
         return [np.array(table, dtype=np.int64).reshape(num_columns, length) for table in tables]
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -105,7 +128,11 @@ class Fields:
 
     def _list(self, name: str, length: int | None, fits, kind: str) -> list:
         values = self.data.get(name)
-        if not isinstance(values, list) or (length is not None and len(values) != length) or not all(map(fits, values)):
+        if (
+            not isinstance(values, list)
+            or (length is not None and len(values) != length)
+            or not all(map(fits, values))
+        ):
             count = "" if length is None else f"{length} "
             self.fail(f"field {name!r} must be a list of {count}{kind}, found {self._found(name)}")
         return values
@@ -120,7 +147,11 @@ def _shorten(value: object) -> str:
 
 
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -MAX_INTEGER <= value < MAX_INTEGER
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and -MAX_INTEGER <= value < MAX_INTEGER
+    )
 
 
 def _is_number(value: object) -> bool:

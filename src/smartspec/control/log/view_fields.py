@@ -19,7 +19,9 @@ def view_dict(view: BatchView) -> dict:
     data |= {"drafters": columns_of(view.drafters, _DRAFTER_COLUMNS)}
     for number, drafter in enumerate(view.drafters):
         matrices = {f"{name}_{number}": getattr(drafter, name) for name in _FOUND_MATRICES}
-        data |= {name: matrix_or_null(matrix) for name, matrix in matrices.items() if matrix is not None}
+        data |= {
+            name: matrix_or_null(matrix) for name, matrix in matrices.items() if matrix is not None
+        }
     data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
     data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
     if view.num_waiting:
@@ -40,7 +42,9 @@ def read_view(fields: Fields) -> BatchView:
     """Return the inverse of view_dict. ValueError names the field and its problem."""
     request_ids = fields.integers("request_ids")
     num_rows = len(request_ids)
-    options: dict[str, Any] = {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
+    options: dict[str, Any] = (
+        {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
+    )
     if fields.has("tpot_targets"):
         targets = fields.numbers("tpot_targets", num_rows)
         options["extras"] = {"tpot_targets": np.where(np.isnan(targets), np.inf, targets)}

@@ -1,9 +1,10 @@
 """Ragged cached attention for transformers' attention interface.
 
-A step feeds a ragged row of tokens: for each segment (one request) some new tokens at some position of its slot. Keys
-and values are written into the slot and attended to there, without a gather. On a processor our kernel takes the whole
-batch in one call. Elsewhere torch does: neighbouring slots share a batched call on a view of the cache, padded to the
-longest context among them, when a small cost rule says that pays.
+A step feeds a ragged row of tokens: for each segment (one request) some new tokens at some position
+of its slot. Keys and values are written into the slot and attended to there, without a gather. On a
+processor our kernel takes the whole batch in one call. Elsewhere torch does: neighbouring slots
+share a batched call on a view of the cache, padded to the longest context among them, when a small
+cost rule says that pays.
 """
 
 from collections.abc import Callable, Hashable
@@ -24,22 +25,25 @@ from smartspec.engine.kernels.cpu.ragged_attention import CachedLayer, Heads, ra
 ATTENTION_NAME = "smartspec"
 T = TypeVar("T")
 
-# One more call costs about as much as attending to this many cached tokens with one query. Measured on a CPU with
-# contexts of 256: 40 us a call, 28 us a row. On CUDA a call is about fifteen launches, which take the host 60 us; in
-# that time an H100 (3.35 TB/s) reads 20,000 tokens of 8 KiB and more of smaller ones. Calculated, not measured.
+# One more call costs about as much as attending to this many cached tokens with one query. Measured
+# on a CPU with contexts of 256: 40 us a call, 28 us a row. On CUDA a call is about fifteen
+# launches, which take the host 60 us; in that time an H100 (3.35 TB/s) reads 20,000 tokens of 8 KiB
+# and more of smaller ones. Calculated, not measured.
 CALL_OVERHEAD = {"cpu": 360, "cuda": 20_000}
 QUERY_COST = 0.25  # of a further query per row, where the first costs 1; measured on a CPU
 
 
 @dataclass(frozen=True)
 class Segment:
-    """New tokens of one request: token_ids int32 [n] in places start.. of slot; logits of the last num_logits."""
+    """New tokens of one request: token_ids int32 [n] in places start.. of slot; logits of the last
+    num_logits."""
 
     slot: int
     start: int
     token_ids: np.ndarray
     num_logits: int
-    # what they see where they are tokens of a draft tree; None: everything before, and their positions are their places
+    # what they see where they are tokens of a draft tree; None: everything before, and their
+    # positions are their places
     tree: TreeMask | None = None
     sparse: SparseWindow | None = None  # what they see of that, None for all; not of trees
 
@@ -61,9 +65,10 @@ class Segment:
 class _Group:
     """Segments of consecutive slots that share one attention call.
 
-    The group's tokens are ragged rows [first_row : first_row + num_rows]. Where all its segments are equally long that
-    is all there is to know; else rows, int64 [num_slots * num_queries], says which row each padded query takes (padding
-    repeats the segment's last one) and real, int64 [num_rows], where the true queries lie among the padded ones.
+    The group's tokens are ragged rows [first_row : first_row + num_rows]. Where all its segments
+    are equally long that is all there is to know; else rows, int64 [num_slots * num_queries], says
+    which row each padded query takes (padding repeats the segment's last one) and real, int64
+    [num_rows], where the true queries lie among the padded ones.
     """
 
     first_slot: int
@@ -74,7 +79,8 @@ class _Group:
     num_rows: int
     rows: torch.Tensor | None
     real: torch.Tensor | None
-    # int64 [num_slots, num_queries], where in its slot each query lies; its position too, but for those of trees
+    # int64 [num_slots, num_queries], where in its slot each query lies; its position too, but for
+    # those of trees
     places: torch.Tensor
     # slots, written: int64 [num_rows], where each row lies
     slots: torch.Tensor
@@ -82,8 +88,11 @@ class _Group:
     trees: dict[int, TreeMask]  # of the group's slots that feed trees, by their number in the group
     sparse: SparseWindow | None  # of its only segment
 
-    def write(self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the cache."""
+    def write(
+        self, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Put the group's new keys and values, [num_kv_heads, N, head_dim], into one layer of the
+        cache."""
         rows = slice(self.first_row, self.first_row + self.num_rows)
         keys[self.slots, :, self.written] = key[:, rows].transpose(0, 1)
         values[self.slots, :, self.written] = value[:, rows].transpose(0, 1)
@@ -107,7 +116,8 @@ class _Group:
         return mask.repeat(1, group_size, 1)[:, None]
 
     def read(self, cached: torch.Tensor, window: int | None) -> torch.Tensor:
-        """The part of one layer's keys or values that is attended to: [num_slots, num_kv_heads, places, head_dim]."""
+        """The part of one layer's keys or values that is attended to: [num_slots, num_kv_heads,
+        places, head_dim]."""
         of_slots = cached[self.first_slot : self.first_slot + self.num_slots]
         if window is None and self.sparse is not None:
             return of_slots[:, :, self._sparse_places]
@@ -115,17 +125,21 @@ class _Group:
 
     @cached_property
     def _sparse_places(self) -> torch.Tensor:
-        """int64 [places], ascending. Made once: a copy to a device in every layer would wait for the layer before."""
-        return self.sparse.places(self.context - self.num_queries, self.context).to(self.places.device)
+        """int64 [places], ascending. Made once: a copy to a device in every layer would wait for
+        the layer before."""
+        return self.sparse.places(self.context - self.num_queries, self.context).to(
+            self.places.device
+        )
 
 
 class AttentionPlan:
-    """Everything about a step's attention that is the same in every layer; masks are made once per window size.
+    """Everything about a step's attention that is the same in every layer; masks are made once per
+    window size.
 
-    segments: in slot order, as they lie in the ragged row. windows: of every layer, its sliding window in tokens or
-    None. max_tile_tokens: how many tokens of a request our kernel takes at once, 0 where it does not apply and torch
-    attends in groups. num_padding: ragged rows after the last segment that are no tokens and attend to nothing; only
-    with our kernel.
+    segments: in slot order, as they lie in the ragged row. windows: of every layer, its sliding
+    window in tokens or None. max_tile_tokens: how many tokens of a request our kernel takes at
+    once, 0 where it does not apply and torch attends in groups. num_padding: ragged rows after the
+    last segment that are no tokens and attend to nothing; only with our kernel.
     """
 
     def __init__(
@@ -147,7 +161,9 @@ class AttentionPlan:
         if max_tile_tokens:
             self.tiles = torch.from_numpy(make_tiles(segments, max_tile_tokens))
             ancestors = ancestors_of(segments)
-            self.ancestors = None if ancestors is None else torch.from_numpy(ancestors.view(np.int64))
+            self.ancestors = (
+                None if ancestors is None else torch.from_numpy(ancestors.view(np.int64))
+            )
         else:
             runs = _partition(segments, CALL_OVERHEAD[device.type])
             self.groups = [_make_group(segments[a:b], row, device) for a, b, row in runs]
@@ -161,12 +177,14 @@ class AttentionPlan:
 
     def masks(self, window: int | None, dtype: torch.dtype, group_size: int) -> list[torch.Tensor]:
         key = (window, dtype, group_size)
-        return self.once(key, lambda: [group.mask(window, dtype, group_size) for group in self.groups])
+        return self.once(
+            key, lambda: [group.mask(window, dtype, group_size) for group in self.groups]
+        )
 
 
 def make_tiles(segments: list[Segment], max_tokens: int) -> np.ndarray:
-    """Tiles of up to max_tokens tokens, int64 [n, 7]: slot, first place, first ragged row, number of tokens, base of
-    its tree or -1, and sinks and window, 0 where a token sees all."""
+    """Tiles of up to max_tokens tokens, int64 [n, 7]: slot, first place, first ragged row, number
+    of tokens, base of its tree or -1, and sinks and window, 0 where a token sees all."""
     tiles, row = [], 0
     for segment in segments:
         base = -1 if segment.tree is None else segment.tree.base
@@ -179,20 +197,26 @@ def make_tiles(segments: list[Segment], max_tokens: int) -> np.ndarray:
 
 
 def ancestors_of(segments: list[Segment]) -> np.ndarray | None:
-    """tree_mask's ancestors of every ragged row, uint64 [N], 0 where it is of no tree; None if no tree is fed."""
+    """tree_mask's ancestors of every ragged row, uint64 [N], 0 where it is of no tree; None if no
+    tree is fed."""
     if all(segment.tree is None for segment in segments):
         return None
-    words = [np.zeros(s.num_tokens, dtype=np.uint64) if s.tree is None else s.tree.ancestors for s in segments]
+    words = [
+        np.zeros(s.num_tokens, dtype=np.uint64) if s.tree is None else s.tree.ancestors
+        for s in segments
+    ]
     return np.concatenate(words)
 
 
 def _partition(segments: list[Segment], call_overhead: int) -> list[tuple[int, int, int]]:
-    """Split segments (in slot order) into runs [a, b) that share a call, with the ragged row each run begins at.
-    call_overhead: of a call, in cached tokens."""
+    """Split segments (in slot order) into runs [a, b) that share a call, with the ragged row each
+    run begins at. call_overhead: of a call, in cached tokens."""
     runs, begin, row, first_row = [], 0, 0, 0
     for index in range(1, len(segments) + 1):
         row += segments[index - 1].num_tokens
-        if index == len(segments) or not _worth_joining(segments[begin:index], segments[index], call_overhead):
+        if index == len(segments) or not _worth_joining(
+            segments[begin:index], segments[index], call_overhead
+        ):
             runs.append((begin, index, first_row))
             begin, first_row = index, row
     return runs
@@ -201,7 +225,10 @@ def _partition(segments: list[Segment], call_overhead: int) -> list[tuple[int, i
 def _worth_joining(run: list[Segment], segment: Segment, call_overhead: int) -> bool:
     if segment.slot != run[-1].slot + 1 or segment.sparse or run[-1].sparse:
         return False  # and so every segment between the run's first and last belongs to it
-    return _reading_cost([*run, segment]) <= _reading_cost(run) + _reading_cost([segment]) + call_overhead
+    return (
+        _reading_cost([*run, segment])
+        <= _reading_cost(run) + _reading_cost([segment]) + call_overhead
+    )
 
 
 def _reading_cost(run: list[Segment]) -> float:
@@ -227,11 +254,15 @@ def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Gr
         context=max(s.end for s in run),
         first_row=first_row,
         num_rows=int(lengths.sum()),
-        rows=torch.from_numpy((begins[:, None] + clipped).reshape(-1)).to(device) if ragged else None,
+        rows=torch.from_numpy((begins[:, None] + clipped).reshape(-1)).to(device)
+        if ragged
+        else None,
         real=torch.from_numpy(real).to(device) if ragged else None,
         places=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
         slots=torch.from_numpy(np.repeat([s.slot for s in run], lengths)).to(device),
-        written=torch.from_numpy(np.concatenate([np.arange(s.start, s.end) for s in run])).to(device),
+        written=torch.from_numpy(np.concatenate([np.arange(s.start, s.end) for s in run])).to(
+            device
+        ),
         trees={number: s.tree for number, s in enumerate(run) if s.tree is not None},
         sparse=run[0].sparse,
     )
@@ -248,10 +279,12 @@ def cached_attention(
     attention_plan: AttentionPlan,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
-    """query [1, num_heads, N, head_dim]; key, value [1, num_kv_heads, N, head_dim] -> [1, N, num_heads, head_dim].
+    """query [1, num_heads, N, head_dim]; key, value [1, num_kv_heads, N, head_dim] -> [1, N,
+    num_heads, head_dim].
 
-    The signature is transformers' attention interface; attention_plan travels through the model's keyword arguments.
-    The window is the plan's: some models pass theirs as an option, others have it in their mask alone.
+    The signature is transformers' attention interface; attention_plan travels through the model's
+    keyword arguments. The window is the plan's: some models pass theirs as an option, others have
+    it in their mask alone.
     """
     plan, layer = attention_plan, module.layer_idx
     keys, values, window = plan.cache.keys[layer], plan.cache.values[layer], plan.windows[layer]
@@ -265,7 +298,8 @@ def cached_attention(
         if num_tokens > plan.num_tokens:
             output[plan.num_tokens :] = 0.0
         return output[None], None
-    # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size, head_dim].
+    # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size,
+    # head_dim].
     folded = query[0].transpose(0, 1).unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
     masks = plan.masks(window, query.dtype, num_heads // num_kv_heads)
     for group, mask in zip(plan.groups, masks, strict=True):
@@ -292,7 +326,9 @@ def _attend(
     # [slots, kv_heads, group_size * queries, head_dim]
     query = query.reshape(shape).permute(0, 2, 3, 1, 4).flatten(2, 3)
     attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
-    attended = attended.unflatten(2, (group_size, group.num_queries)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+    attended = (
+        attended.unflatten(2, (group_size, group.num_queries)).permute(0, 3, 1, 2, 4).flatten(0, 1)
+    )
     output[rows] = attended if group.real is None else attended[group.real]
 
 

@@ -1,5 +1,5 @@
-"""Rows of numbers by position of every slot, beside a cache: on a CPU memory that appears when it is written and goes
-back when a slot is trimmed, as the cache's does."""
+"""Rows of numbers by position of every slot, beside a cache: on a CPU memory that appears when it
+is written and goes back when a slot is trimmed, as the cache's does."""
 
 import mmap
 
@@ -12,7 +12,9 @@ from smartspec.engine.attention.kv_cache import map_anonymous
 class SlotRows:
     """rows: [num_slots, max_len, size]."""
 
-    def __init__(self, num_slots: int, max_len: int, size: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self, num_slots: int, max_len: int, size: int, dtype: torch.dtype, device: torch.device
+    ):
         shape = (num_slots, max_len, size)
         self._mapping = None
         if device.type == "cpu":
@@ -21,7 +23,8 @@ class SlotRows:
             self.rows = torch.empty(shape, dtype=dtype, device=device)
 
     def apply(self, op: MemoryOp) -> None:
-        """Carry out one memory operation of the block manager. What is wiped is written anew before it is read."""
+        """Carry out one memory operation of the block manager. What is wiped is written anew before
+        it is read."""
         if isinstance(op, PrefixCopy):
             self.rows[op.target_slot, : op.num_tokens] = self.rows[op.source_slot, : op.num_tokens]
         elif isinstance(op, Trim) and self._mapping is not None:

@@ -1,4 +1,5 @@
-"""Attention to the first tokens of a text and the newest ones alone (StreamingLLM, arXiv 2309.17453)."""
+"""Attention to the first tokens of a text and the newest ones alone (StreamingLLM, arXiv
+2309.17453)."""
 
 from dataclasses import dataclass
 
@@ -7,15 +8,18 @@ import torch
 
 @dataclass(frozen=True)
 class SparseWindow:
-    """A token sees the first `sinks` places of its slot and `window` places up to its own. Layers that have a sliding
-    window themselves keep that, as it does not grow with the text either. ValueError where either is not positive."""
+    """A token sees the first `sinks` places of its slot and `window` places up to its own. Layers
+    that have a sliding window themselves keep that, as it does not grow with the text either.
+    ValueError where either is not positive."""
 
     sinks: int
     window: int
 
     def __post_init__(self):
         if min(self.sinks, self.window) < 1:
-            raise ValueError(f"sinks and window must be at least 1, got {self.sinks} and {self.window}")
+            raise ValueError(
+                f"sinks and window must be at least 1, got {self.sinks} and {self.window}"
+            )
 
     @property
     def num_places(self) -> int:

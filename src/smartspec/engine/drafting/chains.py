@@ -12,8 +12,8 @@ from smartspec.core.request import Request
 from smartspec.engine.sampling.logit_rules import BANNED, broken_grammar
 from smartspec.engine.sampling.sampler import sample_draft
 
-# A pass over some rows, the newest token of each, int32 [1], and how many draft tokens stand before it: logits after
-# these tokens, [n, vocabulary].
+# A pass over some rows, the newest token of each, int32 [1], and how many draft tokens stand before
+# it: logits after these tokens, [n, vocabulary].
 ChainPass = Callable[[list[int], list[np.ndarray], int], torch.Tensor]
 
 
@@ -23,8 +23,9 @@ def draft_chains(
     stop: StopRule | None,
     run_pass: ChainPass,
 ) -> list[Draft]:
-    """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
-    nothing. Tokens of sampled requests are drawn, those of greedy ones are point masses."""
+    """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of
+    length 0 costs nothing. Tokens of sampled requests are drawn, those of greedy ones are point
+    masses."""
     made = [_Row([], [], []) for _ in requests]
     active = np.flatnonzero(lengths > 0)
     newest = {i: requests[i].token_ids[-1:] for i in active.tolist()}
@@ -33,7 +34,8 @@ def draft_chains(
         logits = run_pass(rows, [newest[i] for i in rows], depth)
         broken = broken_grammar([requests[i] for i in rows], [made[i].token_ids for i in rows])
         if broken is not None:
-            can_go_on = ~broken.all(dim=1)  # else the grammar is too complex to look ahead in: the draft ends here
+            # else the grammar is too complex to look ahead in: the draft ends here
+            can_go_on = ~broken.all(dim=1)
             active = active[can_go_on.numpy()]
             if not (rows := active.tolist()):
                 break
@@ -46,7 +48,9 @@ def draft_chains(
             newest[i] = np.array(entry[:1], dtype=np.int32)
         is_done = lengths[active] == depth + 1
         if stop is not None:
-            is_done |= np.asarray(stop(depth, active, confidence, _entropy(logits, draft_probs)), dtype=bool)
+            is_done |= np.asarray(
+                stop(depth, active, confidence, _entropy(logits, draft_probs)), dtype=bool
+            )
         active = active[~is_done]
         if not len(active):
             break
@@ -69,25 +73,41 @@ class _Row:
     def draft(self) -> Draft:
         if not self.token_ids:
             return NO_DRAFT
-        # A sampled request's draft carries the distributions it was drawn from, a greedy one's none.
+        # A sampled request's draft carries the distributions it was drawn from, a greedy one's
+        # none.
         probs = None if self.probs[0] is None else torch.stack(self.probs)
-        return chain(np.array(self.token_ids, dtype=np.int32), probs=probs, confidence=np.array(self.confidence))
+        return chain(
+            np.array(self.token_ids, dtype=np.int32),
+            probs=probs,
+            confidence=np.array(self.confidence),
+        )
 
 
 def _confidence(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
-    """Largest probability of each row's distribution, float [n]: the one drawn from; where greedy, the model's own."""
-    confidence = torch.exp(logits.amax(dim=-1).float() - torch.logsumexp(logits.float(), dim=-1)).cpu().numpy()
+    """Largest probability of each row's distribution, float [n]: the one drawn from; where greedy,
+    the model's own."""
+    confidence = (
+        torch.exp(logits.amax(dim=-1).float() - torch.logsumexp(logits.float(), dim=-1))
+        .cpu()
+        .numpy()
+    )
     drawn = {row: probs.max() for row, probs in enumerate(draft_probs) if probs is not None}
     if drawn:
-        confidence[[*drawn]] = torch.stack([*drawn.values()]).cpu().numpy()  # at once: each copy waits for the device
+        # at once: each copy waits for the device
+        confidence[[*drawn]] = torch.stack([*drawn.values()]).cpu().numpy()
     return confidence
 
 
 def _entropy(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
     """Entropy of the same distributions in nats, float [n]."""
-    return torch.special.entr(torch.stack(_all_probs(logits, draft_probs))).sum(dim=-1).cpu().numpy()
+    return (
+        torch.special.entr(torch.stack(_all_probs(logits, draft_probs))).sum(dim=-1).cpu().numpy()
+    )
 
 
 def _all_probs(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> list[torch.Tensor]:
     """The distribution of each row, [V]: the one drawn from; where greedy, the model's own."""
-    return [torch.softmax(row.float(), dim=-1) if p is None else p for row, p in zip(logits, draft_probs, strict=True)]
+    return [
+        torch.softmax(row.float(), dim=-1) if p is None else p
+        for row, p in zip(logits, draft_probs, strict=True)
+    ]

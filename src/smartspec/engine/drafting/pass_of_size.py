@@ -34,15 +34,17 @@ class LogitsRunner(Runner, Protocol):
 
 
 def segments_of_size(runner: Runner, num_rows: int, num_new: int, context: int) -> list[Segment]:
-    """num_new tokens of each row after a cache that has been written: memory that never was is one page of zeros to a
-    CPU, and reads 4 rows of context in a tenth less time."""
+    """num_new tokens of each row after a cache that has been written: memory that never was is one
+    page of zeros to a CPU, and reads 4 rows of context in a tenth less time."""
     for slot in range(num_rows):
         runner.cache.fill_with_ones(slot, context)
     token_ids = np.arange(num_new, dtype=np.int32) % runner.loaded.vocab_size
     return [Segment(slot, context, token_ids, num_scored(num_new)) for slot in range(num_rows)]
 
 
-def verification_pass(runner: LogitsRunner, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
+def verification_pass(
+    runner: LogitsRunner, num_rows: int, num_new: int, context: int
+) -> Callable[[], object]:
     """A pass and what the executor does with its logits."""
     segments = segments_of_size(runner, num_rows, num_new, context)
     params = SamplingParams(temperature=0.0)

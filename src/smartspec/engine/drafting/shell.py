@@ -36,8 +36,8 @@ class PassDrafter:
         return DrafterView(np.full(len(batch.decoding), UNLIMITED, dtype=np.int64))
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
-        """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
-        nothing."""
+        """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a
+        row of length 0 costs nothing."""
         return draft_chains(batch.decoding, lengths, stop, partial(self._pass, batch.decoding))
 
     def observe(
@@ -50,22 +50,28 @@ class PassDrafter:
         """No free tests: nothing is known of drafts that were not made."""
         return FreeTests(*[no_tokens(len(verified))] * 3)
 
-    def _pass(self, requests: Sequence[Request], rows: list[int], newest: list[np.ndarray], depth: int) -> torch.Tensor:
+    def _pass(
+        self, requests: Sequence[Request], rows: list[int], newest: list[np.ndarray], depth: int
+    ) -> torch.Tensor:
         """See ChainPass. requests: of the whole batch."""
         raise NotImplementedError
 
 
 class KVDrafter(PassDrafter):
-    """A drafter with memory of its own in the target's slots, which follows them. runner: has apply, too."""
+    """A drafter with memory of its own in the target's slots, which follows them. runner: has
+    apply, too."""
 
     def __init__(self, runner, spec: DrafterSpec, num_slots: int):
         super().__init__(runner, spec)
-        self._num_seen = np.zeros(num_slots, dtype=np.int64)  # first tokens of each slot that the KV holds
+        # first tokens of each slot that the KV holds
+        self._num_seen = np.zeros(num_slots, dtype=np.int64)
 
     def begin_step(self, batch: Batch) -> None:
-        """Follow the block manager's memory operations, and forget what was rolled back since the last step.
+        """Follow the block manager's memory operations, and forget what was rolled back since the
+        last step.
 
-        Must run in every step: a later one could no longer tell rejected drafts from committed text.
+        Must run in every step: a later one could no longer tell rejected drafts from committed
+        text.
         """
         self.runner.apply(batch.memory_ops)
         for op in batch.memory_ops:

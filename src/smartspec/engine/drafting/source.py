@@ -1,4 +1,5 @@
-"""The two steps in which a drafter is made: its checkpoint is read; once the target runs, the drafter is made."""
+"""The two steps in which a drafter is made: its checkpoint is read; once the target runs, the
+drafter is made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ class DrafterSource:
     name: str  # as in --drafter
     model: str  # name of the model that is served
     target: LoadedModel  # that model
-    load_model: Callable[[str], LoadedModel]  # another by its name, with the same dtype, device and quantization
+    # another by its name, with the same dtype, device and quantization
+    load_model: Callable[[str], LoadedModel]
     num_slots: int
     max_len: int
     max_draft_tokens: int

@@ -1,7 +1,7 @@
 """Chat templates: which one of a model's, and rendering it within limits.
 
-A template is a program that came with a checkpoint. It may raise anything, loop or print without end. It is run in a
-thread of its own, which is interrupted when its time is up.
+A template is a program that came with a checkpoint. It may raise anything, loop or print without
+end. It is run in a thread of its own, which is interrupted when its time is up.
 """
 
 import ctypes
@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 MAX_SECONDS = 2.0  # of one rendering; a long conversation takes 0.1
 QUICK_SECONDS = 0.25  # that any number of renderings may take
-MAX_SLOW = 2  # renderings that take longer at once: they compete with the engine for the interpreter
+# renderings that take longer at once: they compete with the engine for the interpreter
+MAX_SLOW = 2
 DEFAULT = "default"
 
 
@@ -31,8 +32,8 @@ class ChatTemplate:
         self._slow = threading.BoundedSemaphore(MAX_SLOW)
 
     def text(self, tools: Sequence[dict] = ()) -> str | None:
-        """The template of conversations with these tools, None if the tokenizer has none. Raises ChatTemplateError
-        where it has only others."""
+        """The template of conversations with these tools, None if the tokenizer has none. Raises
+        ChatTemplateError where it has only others."""
         if not self._tokenizer.chat_template:
             return None
         try:
@@ -40,8 +41,8 @@ class ChatTemplate:
         except ValueError as error:
             names = ", ".join(sorted(self._tokenizer.chat_template))
             raise ChatTemplateError(
-                f"the model has the chat templates {names} and no default, so that conversations need tools: start the "
-                "server with --chat-template NAME"
+                f"the model has the chat templates {names} and no default, so that conversations "
+                "need tools: start the server with --chat-template NAME"
             ) from error
 
     def render(self, messages: Sequence[dict], /, **options) -> str:
@@ -58,7 +59,9 @@ class ChatTemplate:
             error.is_slow = True
             raise error
         if rendering.error is not None:
-            raise ChatTemplateError(str(rendering.error) or type(rendering.error).__name__) from rendering.error
+            raise ChatTemplateError(
+                str(rendering.error) or type(rendering.error).__name__
+            ) from rendering.error
         return rendering.text
 
 
@@ -77,18 +80,25 @@ class _Rendering(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.text = str(self._tokenizer.apply_chat_template(list(self._messages), tokenize=False, **self._options))
+            self.text = str(
+                self._tokenizer.apply_chat_template(
+                    list(self._messages), tokenize=False, **self._options
+                )
+            )
         except BaseException as error:  # whatever a template does with what it is given
             self.error = error
 
     def interrupt(self) -> None:
         """Raise in the thread, at its next instruction of Python."""
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_Interrupted))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(self.ident), ctypes.py_object(_Interrupted)
+        )
 
 
 def choose_template(tokenizer: PreTrainedTokenizerBase, choice: str | None) -> None:
-    """Makes the template of that name, or of that file, the tokenizer's only one. None: its default and, with tools,
-    `tool_use`; where it has but one, that one. Raises ValueError naming the choices."""
+    """Makes the template of that name, or of that file, the tokenizer's only one. None: its default
+    and, with tools, `tool_use`; where it has but one, that one. Raises ValueError naming the
+    choices."""
     templates = tokenizer.chat_template
     named = templates if isinstance(templates, dict) else {DEFAULT: templates} if templates else {}
     names = ", ".join(sorted(named)) or "none"
@@ -96,14 +106,20 @@ def choose_template(tokenizer: PreTrainedTokenizerBase, choice: str | None) -> N
         if len(named) == 1:
             (tokenizer.chat_template,) = named.values()
         elif named and not {DEFAULT, "tool_use"} & named.keys():
-            raise ValueError(f"the model has the chat templates {names}, and none is the default: give --chat-template")
+            raise ValueError(
+                f"the model has the chat templates {names}, and none is the default: give "
+                "--chat-template"
+            )
     elif choice in named:
         tokenizer.chat_template = named[choice]
     elif Path(choice).is_file():
         tokenizer.chat_template = Path(choice).read_text(encoding="utf-8-sig")
         _check_syntax(tokenizer, choice)
     else:
-        raise ValueError(f"--chat-template {choice}: there is no such file, and the model's templates are: {names}")
+        raise ValueError(
+            f"--chat-template {choice}: there is no such file, and the model's templates are: "
+            f"{names}"
+        )
 
 
 def _check_syntax(tokenizer: PreTrainedTokenizerBase, path: str) -> None:

@@ -1,4 +1,5 @@
-"""Reading a checkpoint: where it lies, whether it is whole, and whether its kind is one we serve."""
+"""Reading a checkpoint: where it lies, whether it is whole, and whether its kind is one we
+serve."""
 
 import json
 import logging
@@ -17,7 +18,10 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
@@ -36,7 +40,8 @@ KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 def locate(name: str) -> tuple[str, dict[str, str]]:
-    """The arguments for from_pretrained: a folder or hub id, and {"gguf_file": file} for a GGUF file."""
+    """The arguments for from_pretrained: a folder or hub id, and {"gguf_file": file} for a GGUF
+    file."""
     path = default_model_file() if name == DEFAULT_MODEL else Path(name).expanduser()
     if path.is_dir() and not (path / "config.json").is_file():
         path = gguf_in(path) or path
@@ -58,7 +63,8 @@ def locate(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _check_hub(name: str) -> None:
-    """Raise OSError where a hub id is neither in the local cache nor to be had: a download would try again for long."""
+    """Raise OSError where a hub id is neither in the local cache nor to be had: a download would
+    try again for long."""
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return
     try:
@@ -66,14 +72,14 @@ def _check_hub(name: str) -> None:
     except Exception as error:  # the library raises many kinds for what is one thing here
         reason = re.sub(r"\[Errno -?\d+\] ", "", str(error).split("\n")[0]) or type(error).__name__
         raise OSError(
-            f"unknown model {name!r}: no folder, not in the local cache, and the hub does not have it or cannot be "
-            f"reached ({reason}); the embedded model is {DEFAULT_MODEL!r}"
+            f"unknown model {name!r}: no folder, not in the local cache, and the hub does not have "
+            f"it or cannot be reached ({reason}); the embedded model is {DEFAULT_MODEL!r}"
         ) from error
 
 
 def claimed_positions(name: str) -> int | None:
-    """The longest text by a model's configuration, read without loading it; None where it does not say.
-    Raises OSError as `locate`."""
+    """The longest text by a model's configuration, read without loading it; None where it does not
+    say. Raises OSError as `locate`."""
     source, files = locate(name)
     try:
         if files:
@@ -91,11 +97,13 @@ def _gguf_positions(path: Path) -> int | None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise OSError where config or weights are missing or a safetensors file is cut short; reads headers only."""
+    """Raise OSError where config or weights are missing or a safetensors file is cut short; reads
+    headers only."""
     if not (folder / "config.json").is_file():
         raise OSError(
-            f"{folder} holds no config.json, nor one GGUF file: give the folder of a Hugging Face checkpoint, a GGUF "
-            "file or, of drafters, a trained head (of one whose training was interrupted, give that command again)"
+            f"{folder} holds no config.json, nor one GGUF file: give the folder of a Hugging Face "
+            "checkpoint, a GGUF file or, of drafters, a trained head (of one whose training was "
+            "interrupted, give that command again)"
         )
     _check_parts(folder)
     weights = sorted(folder.glob("*.safetensors"))
@@ -106,12 +114,16 @@ def _check_folder(folder: Path) -> None:
             with safe_open(path, framework="pt"):
                 pass
         except SafetensorError as error:
-            raise OSError(f"{path} is damaged or cut short ({error}): download or convert it again") from error
+            raise OSError(
+                f"{path} is damaged or cut short ({error}): download or convert it again"
+            ) from error
 
 
 def _check_parts(folder: Path) -> None:
-    """Raise OSError where a file is missing of a checkpoint in several, or the index that says what is in which."""
-    for whole in ("model.safetensors", "pytorch_model.bin"):  # in the order in which transformers looks for them
+    """Raise OSError where a file is missing of a checkpoint in several, or the index that says what
+    is in which."""
+    # in the order in which transformers looks for them
+    for whole in ("model.safetensors", "pytorch_model.bin"):
         index = folder / f"{whole}.index.json"
         if (folder / whole).is_file():
             return
@@ -119,7 +131,10 @@ def _check_parts(folder: Path) -> None:
             return _check_index(index)
         stem, _, ending = whole.rpartition(".")
         if parts := sorted(folder.glob(f"{stem}-*-of-*.{ending}")):
-            raise OSError(f"{folder} holds {parts[0].name}, but no {index.name}: download the checkpoint again")
+            raise OSError(
+                f"{folder} holds {parts[0].name}, but no {index.name}: download the checkpoint "
+                "again"
+            )
 
 
 def _check_index(index: Path) -> None:
@@ -130,22 +145,30 @@ def _check_index(index: Path) -> None:
         raise OSError(f"{index} is damaged ({error}): download it again") from error
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        problem = f"of the {len(names)} files that {index.name} names, {missing[0]}{others} is missing"
-        raise OSError(f"{index.parent} is not whole ({problem}): download the missing files into it")
+        problem = (
+            f"of the {len(names)} files that {index.name} names, {missing[0]}{others} is missing"
+        )
+        raise OSError(
+            f"{index.parent} is not whole ({problem}): download the missing files into it"
+        )
 
 
 def read_checkpoint(
     name: str, source: str, files: dict[str, str], dtype: torch.dtype | None, *, keep_blocks: bool
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """The stock model, set to our attention, and its tokenizer; source, files: as `locate` gives them.
+    """The stock model, set to our attention, and its tokenizer; source, files: as `locate` gives
+    them.
 
-    dtype: None takes that of the checkpoint's configuration, of a GGUF file fp32. keep_blocks: weights of a GGUF file
-    stay in its blocks (QuantizedLinear, QuantizedEmbedding) where that is possible.
+    dtype: None takes that of the checkpoint's configuration, of a GGUF file fp32. keep_blocks:
+    weights of a GGUF file stay in its blocks (QuantizedLinear, QuantizedEmbedding) where that is
+    possible.
     """
     register_attention()
     disable_progress_bar()
     if files:
-        return _read_gguf(name, open_gguf(Path(source) / files["gguf_file"]), dtype or torch.float32, keep_blocks)
+        return _read_gguf(
+            name, open_gguf(Path(source) / files["gguf_file"]), dtype or torch.float32, keep_blocks
+        )
     try:
         config = AutoConfig.from_pretrained(source)
         _check_architecture(name, config)
@@ -153,10 +176,12 @@ def read_checkpoint(
         return model, AutoTokenizer.from_pretrained(source)
     except UnsupportedModelError:
         raise
-    except Exception as error:  # transformers raises many kinds for what is one thing here: the checkpoint is unusable
+    except Exception as error:
+        # transformers raises many kinds for what is one thing here: the checkpoint is unusable
         raise OSError(
-            f"cannot load model {name!r}: {error}\nUse {DEFAULT_MODEL!r}, a local checkpoint folder, a .gguf file, or "
-            "a Hugging Face id that can be downloaded or is in the local cache."
+            f"cannot load model {name!r}: {error}\nUse {DEFAULT_MODEL!r}, a local checkpoint "
+            "folder, a .gguf file, or a Hugging Face id that can be downloaded or is in the local "
+            "cache."
         ) from error
 
 
@@ -166,45 +191,60 @@ def _stock_model(name: str, source: str, dtype: torch.dtype | None) -> nn.Module
     )
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise OSError(f"the checkpoint of {name!r} lacks {len(missing)} weights, {missing[0]!r} among them")
+        raise OSError(
+            f"the checkpoint of {name!r} lacks {len(missing)} weights, {missing[0]!r} among them"
+        )
     return model
 
 
 def _read_gguf(
     name: str, file: GGUFFile, dtype: torch.dtype, keep_blocks: bool
 ) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    """keep_blocks: as in read_checkpoint. Weights that cannot stay in their blocks are unpacked, and a line says so."""
+    """keep_blocks: as in read_checkpoint. Weights that cannot stay in their blocks are unpacked,
+    and a line says so."""
     try:
         values, known = config_values(file)
         folder = configuration_folder(file, values)
         config = AutoConfig.from_pretrained(folder)
         _check_architecture(name, config)
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)  # no class of the model's would keep it as it is
+        # no class of the model's would keep it as it is
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         model = None
         if keep_blocks:
             try:
                 model = read_gguf_model(file, config, ATTENTION_NAME, known=known)
             except BlocksNotKept as reason:
-                logger.warning("%s: its weights are unpacked to %s, because %s", name, dtype, reason)
+                logger.warning(
+                    "%s: its weights are unpacked to %s, because %s", name, dtype, reason
+                )
         if model is None:
-            model = read_gguf_model(file, config, ATTENTION_NAME, known=known, keep_blocks=False, dtype=dtype)
+            model = read_gguf_model(
+                file, config, ATTENTION_NAME, known=known, keep_blocks=False, dtype=dtype
+            )
         keep_gguf_defaults(model.generation_config, file.scalars)
         return model, tokenizer
     except (UnsupportedModelError, OSError):
         raise
     except Exception as error:  # as above
-        problem = f"the GGUF file is damaged, cut short or of an unknown kind ({error}): download or convert it again"
+        problem = (
+            f"the GGUF file is damaged, cut short or of an unknown kind ({error}): download or "
+            "convert it again"
+        )
         raise OSError(f"cannot load model {name!r}: {problem}") from error
 
 
 def _check_architecture(name: str, config: PretrainedConfig) -> None:
     if config.is_encoder_decoder:
-        raise UnsupportedModelError(f"{name!r} is an encoder-decoder ({config.model_type}): use a decoder-only model")
+        raise UnsupportedModelError(
+            f"{name!r} is an encoder-decoder ({config.model_type}): use a decoder-only model"
+        )
     causal = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     architectures = set(config.architectures or causal)
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or not causal & architectures:
         kind = ", ".join(config.architectures or [config.model_type])
-        raise UnsupportedModelError(f"{name!r} is not a causal language model ({kind}): use a decoder-only model")
+        raise UnsupportedModelError(
+            f"{name!r} is not a causal language model ({kind}): use a decoder-only model"
+        )
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     layer_types = set(getattr(config.get_text_config(), "layer_types", None) or ())
     if model_class._is_stateful or layer_types - KNOWN_LAYER_TYPES:

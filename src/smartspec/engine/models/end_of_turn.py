@@ -1,7 +1,8 @@
 """The tokens at which a model's answer ends.
 
-A model's own end of text is often not what ends its turn: bases and many fine-tunes keep <|endoftext|> as eos and write
-<|im_end|>. What ends it is then known by its name, and by what the chat template writes after an assistant's answer.
+A model's own end of text is often not what ends its turn: bases and many fine-tunes keep
+<|endoftext|> as eos and write <|im_end|>. What ends it is then known by its name, and by what the
+chat template writes after an assistant's answer.
 """
 
 import logging
@@ -19,21 +20,29 @@ _ANSWER = "Xylophone"  # a word that no template writes or changes
 
 
 def end_token_ids(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """All of the model's generation config and configuration, the tokenizer's eos, special tokens with a name that says
-    so, and what the chat template writes after an answer."""
+    """All of the model's generation config and configuration, the tokenizer's eos, special tokens
+    with a name that says so, and what the chat template writes after an answer."""
     configs = model.generation_config, model.config, model.config.get_text_config()
     said = [getattr(config, "eos_token_id", None) for config in configs]
     ids = [i for value in said for i in (value if isinstance(value, list) else [value])]
     named = named_ends(_special_tokens(tokenizer))
-    return frozenset(int(i) for i in [*ids, tokenizer.eos_token_id, *named, template_end(tokenizer)] if i is not None)
+    return frozenset(
+        int(i)
+        for i in [*ids, tokenizer.eos_token_id, *named, template_end(tokenizer)]
+        if i is not None
+    )
 
 
 def template_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The special token that the chat template writes directly after an assistant's answer, where it writes one.
+    """The special token that the chat template writes directly after an assistant's answer, where
+    it writes one.
 
     What opens a turn is none: a template may begin the next one without being told to.
     """
-    user, assistant = {"role": "user", "content": "Hello"}, {"role": "assistant", "content": _ANSWER}
+    user, assistant = (
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": _ANSWER},
+    )
     special = _special_tokens(tokenizer)
 
     template = ChatTemplate(tokenizer)
@@ -65,4 +74,6 @@ def _first(special: Mapping[str, int], text: str) -> str | None:
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    return {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return {
+        token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special
+    }

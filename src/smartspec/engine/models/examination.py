@@ -1,20 +1,34 @@
-"""The examination of a stock model by its passes: what it is, and whether our attention can replace its own."""
+"""The examination of a stock model by its passes: what it is, and whether our attention can replace
+its own."""
 
 import torch
 from torch import nn
 
 from smartspec.engine.attention.probe import AttentionCall, probe
 from smartspec.engine.models.findings import Notes
-from smartspec.engine.models.load_check import Reference, independent_length, layer_windows, take_reference
+from smartspec.engine.models.load_check import (
+    Reference,
+    independent_length,
+    layer_windows,
+    take_reference,
+)
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
-# Options of an attention call that change nothing for us or that our attention implements; any other must be off.
+# Options of an attention call that change nothing for us or that our attention implements; any
+# other must be off.
 KNOWN_ATTENTION_OPTIONS = {
-    "scaling", "dropout", "sliding_window", "position_ids", "use_cache", "is_causal", "logits_to_keep"
-}  # fmt: skip
+    "scaling",
+    "dropout",
+    "sliding_window",
+    "position_ids",
+    "use_cache",
+    "is_causal",
+    "logits_to_keep",
+}
 BEYOND_CHANGES_OTHERS = (
-    "the positions beyond which one request would change the rotary factors of all others in its batch"
+    "the positions beyond which one request would change the rotary factors of all others in its "
+    "batch"
 )
 
 
@@ -49,13 +63,25 @@ def examine(name: str, model: nn.Module, notes: Notes) -> tuple[dict, Reference]
 
 
 def _check_attention(name: str, model: nn.Module, calls: list[AttentionCall]) -> None:
-    """Our cache holds keys and values of one shape per layer, and our attention knows causal and sliding windows."""
+    """Our cache holds keys and values of one shape per layer, and our attention knows causal and
+    sliding windows."""
     num_layers = model.config.get_text_config().num_hidden_layers
-    options = {key for call in calls for key, value in call.options.items() if value is not None and value is not False}
+    options = {
+        key
+        for call in calls
+        for key, value in call.options.items()
+        if value is not None and value is not False
+    }
     problem = None
     if sorted(call.module.layer_idx for call in calls) != list(range(num_layers)):
-        problem = f"its {num_layers} layers call the attention interface of transformers {len(calls)} times"
-    elif any(call.key.shape != calls[0].key.shape or call.value.shape != calls[0].key.shape for call in calls):
+        problem = (
+            f"its {num_layers} layers call the attention interface of transformers {len(calls)} "
+            "times"
+        )
+    elif any(
+        call.key.shape != calls[0].key.shape or call.value.shape != calls[0].key.shape
+        for call in calls
+    ):
         problem = "its layers or its keys and values differ in shape"
     elif options - KNOWN_ATTENTION_OPTIONS:
         problem = f"its attention uses {', '.join(sorted(options - KNOWN_ATTENTION_OPTIONS))}"
@@ -70,11 +96,16 @@ def _check_attention(name: str, model: nn.Module, calls: list[AttentionCall]) ->
 
 
 def _unsupported(name: str, model: nn.Module, problem: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"{name!r} ({type(model).__name__}) is not supported: {problem}: use another model")
+    return UnsupportedModelError(
+        f"{name!r} ({type(model).__name__}) is not supported: {problem}: use another model"
+    )
 
 
-def _max_model_len(name: str, model: nn.Module, logits: torch.Tensor, calls: list[AttentionCall]) -> tuple[int, str]:
-    """Positions the model can be served with, and what they are. logits, calls: what a probe of it gave."""
+def _max_model_len(
+    name: str, model: nn.Module, logits: torch.Tensor, calls: list[AttentionCall]
+) -> tuple[int, str]:
+    """Positions the model can be served with, and what they are. logits, calls: what a probe of it
+    gave."""
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if length is None:
         raise _unsupported(name, model, "its config names no max_position_embeddings")
@@ -83,5 +114,6 @@ def _max_model_len(name: str, model: nn.Module, logits: torch.Tensor, calls: lis
         return independent, LoadedModel.max_model_len_reason
     return (
         independent,
-        "the positions beyond which one request would change the rotary factors of all others in its batch",
+        "the positions beyond which one request would change the rotary factors of all others in "
+        "its batch",
     )

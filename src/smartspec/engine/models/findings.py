@@ -1,8 +1,9 @@
-"""The findings of a load that computed with a model, kept so that the next load need not compute them again.
+"""The findings of a load that computed with a model, kept so that the next load need not compute
+them again.
 
-The checks of a load (load_check.py) take most of a start, and give the same for the same files, options, software and
-processor. The name of a file of findings is the hash of all that; one that is damaged, or that another user may have
-written, is not used.
+The checks of a load (load_check.py) take most of a start, and give the same for the same files,
+options, software and processor. The name of a file of findings is the hash of all that; one that is
+damaged, or that another user may have written, is not used.
 """
 
 import functools
@@ -48,15 +49,19 @@ class Notes:
 
 
 def findings_path(source: str, files: dict[str, str], options: Iterable[str]) -> Path | None:
-    """The path of the findings about a checkpoint under these options of a load. source, files: as `locate` gives them.
-    None where its files are not known."""
+    """The path of the findings about a checkpoint under these options of a load. source, files: as
+    `locate` gives them. None where its files are not known."""
     checkpoint = _files_of(source, files)
     if checkpoint is None:
         return None
     kernels = native.load_kernels(quantized_linear.LIBRARY).about
     software = [str(torch.__version__), transformers.__version__, _engine_digest()]
     key = [checkpoint, list(options), software, kernels, native.key(quantized_linear.LIBRARY)]
-    return cache_folder() / "findings" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
+    return (
+        cache_folder()
+        / "findings"
+        / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
+    )
 
 
 def read_findings(path: Path | None) -> Findings | None:
@@ -69,7 +74,9 @@ def read_findings(path: Path | None) -> Findings | None:
             raise ValueError("it is not what was written")
         return Findings(**json.loads(text))
     except (ValueError, TypeError, OSError) as error:
-        logger.warning("findings %s are unusable (%s): the model is checked again", path.name, error)
+        logger.warning(
+            "findings %s are unusable (%s): the model is checked again", path.name, error
+        )
         return None
 
 
@@ -82,18 +89,23 @@ def keep_findings(path: Path | None, findings: Findings) -> None:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".storing-") as folder:
             made = Path(folder) / path.name
-            made.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}", encoding="utf-8")
+            made.write_text(
+                f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}", encoding="utf-8"
+            )
             made.chmod(0o644)
             made.replace(path)
     except OSError as error:
         logger.warning(
-            "what was found out about the model could not be stored (%s); the next start checks again", error
+            "what was found out about the model could not be stored (%s); the next start checks "
+            "again",
+            error,
         )
 
 
 def _files_of(source: str, files: dict[str, str]) -> list | None:
-    """Name, size and times of all files of a checkpoint. The time of its last change is set by the system alone, so a
-    file that was put in the place of another shows, whatever its size and date."""
+    """Name, size and times of all files of a checkpoint. The time of its last change is set by the
+    system alone, so a file that was put in the place of another shows, whatever its size and
+    date."""
     if files:
         parts = sorted(Path(source).glob("*.[gG][gG][uU][fF]"))  # it may be one of several
         paths = [Path(source, files["gguf_file"]), *parts]
@@ -105,7 +117,10 @@ def _files_of(source: str, files: dict[str, str]) -> list | None:
             return None
         paths = sorted(path for path in Path(config).parent.iterdir() if path.is_file())
     facts = [(path, path.stat()) for path in paths]
-    return [(str(path.absolute()), f.st_size, f.st_ino, f.st_mtime_ns, f.st_ctime_ns) for path, f in facts]
+    return [
+        (str(path.absolute()), f.st_size, f.st_ino, f.st_mtime_ns, f.st_ctime_ns)
+        for path, f in facts
+    ]
 
 
 @functools.cache

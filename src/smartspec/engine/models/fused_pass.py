@@ -1,7 +1,7 @@
 """A pass of a model whose layers are all fused: embedding, the layers in one call, norm, head.
 
-Without transformers' own forward around the layers, which at one token of a small model takes as long as a quarter of
-its weights. As with layers, it is used only where it reproduces the model.
+Without transformers' own forward around the layers, which at one token of a small model takes as
+long as a quarter of its weights. As with layers, it is used only where it reproduces the model.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,13 @@ from smartspec.engine.models.taps import decoder_layers
 
 @dataclass(frozen=True)
 class FusedPass:
-    """The parts of a model: what it embeds tokens and positions with, its layers, and what follows them."""
+    """The parts of a model: what it embeds tokens and positions with, its layers, and what follows
+    them."""
 
     embedding: nn.Module
     rotaries: tuple[Rotary, ...]
-    tables: tuple[int, ...]  # of each layer, the number of its position embeddings among the rotaries
+    # of each layer, the number of its position embeddings among the rotaries
+    tables: tuple[int, ...]
     layers: tuple[FusedDecoderLayer, ...]
     norm: FusedRMSNorm
     head: nn.Module
@@ -44,17 +46,23 @@ class PlacedPass:
     def __init__(self, parts: FusedPass, cache: KVCache, windows: tuple[int | None, ...]):
         self._parts = parts
         self._layers = [
-            layer.placed(cache, windows, table) for layer, table in zip(parts.layers, parts.tables, strict=True)
+            layer.placed(cache, windows, table)
+            for layer, table in zip(parts.layers, parts.tables, strict=True)
         ]
         self._spans: dict[tuple[int, int], object] = {}
         rotary = side_by_side(parts.rotaries)
         self._rotary = rotary_table(rotary, cache.keys[0].shape[2]) or rotary
 
     def run(
-        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None, taps: tuple[int, ...]
+        self,
+        token_ids: torch.Tensor,
+        plan: AttentionPlan,
+        wanted: torch.Tensor | None,
+        taps: tuple[int, ...],
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Logits [n, vocabulary] of the wanted rows, int64 [n] (None: of all), of token_ids, int64 [N], and what the
-        first i layers computed, [1, N, hidden_size], for every i in taps (ascending)."""
+        """Logits [n, vocabulary] of the wanted rows, int64 [n] (None: of all), of token_ids, int64
+        [N], and what the first i layers computed, [1, N, hidden_size], for every i in taps
+        (ascending)."""
         num_layers = len(self._layers)
         hidden, found, begin = self.embed(token_ids), [], 0
         for end in (*taps, num_layers):
@@ -67,7 +75,9 @@ class PlacedPass:
         """The input of the first layer for token_ids, int64 [N]: [1, N, hidden_size]."""
         return _scaled(self._parts.embedding(token_ids[None]), self._parts.scales[0])
 
-    def layers(self, hidden: torch.Tensor, plan: AttentionPlan, begin: int, end: int) -> torch.Tensor:
+    def layers(
+        self, hidden: torch.Tensor, plan: AttentionPlan, begin: int, end: int
+    ) -> torch.Tensor:
         """The output of layers begin..end - 1 for their input, both [1, N, hidden_size]."""
         if end <= begin:
             return hidden
@@ -96,15 +106,24 @@ def fused_pass(model: nn.Module) -> FusedPass | None:
         layers = tuple(decoder_layers(model))
     except ValueError:
         return None
-    if not all(isinstance(layer, FusedDecoderLayer) for layer in layers) or len({layer.shape for layer in layers}) > 1:
+    if (
+        not all(isinstance(layer, FusedDecoderLayer) for layer in layers)
+        or len({layer.shape for layer in layers}) > 1
+    ):
         return None
     inner = {module for layer in layers for module in layer.modules()}
-    norms = [module for module in model.modules() if isinstance(module, FusedRMSNorm) and module not in inner]
+    norms = [
+        module
+        for module in model.modules()
+        if isinstance(module, FusedRMSNorm) and module not in inner
+    ]
     rotaries = _rotaries_of(model, layers)
     if len(norms) != 1 or rotaries is None:
         return None
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    found = FusedPass(embedding, *rotaries, layers, norms[0], head, _scales(model, embedding, layers[0], head))
+    found = FusedPass(
+        embedding, *rotaries, layers, norms[0], head, _scales(model, embedding, layers[0], head)
+    )
     return found if _reproduces(found, model) else None
 
 
@@ -112,16 +131,25 @@ def _scaled(x: torch.Tensor, scale: float) -> torch.Tensor:
     return x if scale == 1.0 else x * scale
 
 
-def _scales(model: nn.Module, embedding: nn.Module, first: nn.Module, head: nn.Module) -> tuple[float, float]:
-    """The factors by which the model multiplies the embedding's and the head's output, if it does."""
+def _scales(
+    model: nn.Module, embedding: nn.Module, first: nn.Module, head: nn.Module
+) -> tuple[float, float]:
+    """The factors by which the model multiplies the embedding's and the head's output, if it
+    does."""
     seen: dict[str, torch.Tensor] = {}
     handles = [
-        embedding.register_forward_hook(lambda module, args, output: seen.update(embedded=output.clone())),
+        embedding.register_forward_hook(
+            lambda module, args, output: seen.update(embedded=output.clone())
+        ),
         first.register_forward_pre_hook(
-            lambda module, args, kwargs: seen.update(read=args[0] if args else kwargs["hidden_states"]),
+            lambda module, args, kwargs: seen.update(
+                read=args[0] if args else kwargs["hidden_states"]
+            ),
             with_kwargs=True,
         ),
-        head.register_forward_hook(lambda module, args, output: seen.update(output=output[0].clone())),
+        head.register_forward_hook(
+            lambda module, args, output: seen.update(output=output[0].clone())
+        ),
     ]
     try:
         logits = probe(model)[0]
@@ -140,13 +168,15 @@ def _ratio(x: torch.Tensor, to: torch.Tensor) -> float:
 def _rotaries_of(
     model: nn.Module, layers: tuple[FusedDecoderLayer, ...]
 ) -> tuple[tuple[Rotary, ...], tuple[int, ...]] | None:
-    """The modules that give the layers their position embeddings, and which of them each layer is given; None where a
-    layer's are no module's output."""
+    """The modules that give the layers their position embeddings, and which of them each layer is
+    given; None where a layer's are no module's output."""
     made: list[tuple[Rotary, object]] = []
     given: list[object] = []
     handles = [
         module.register_forward_hook(
-            lambda module, args, kwargs, output: made.append((_as_called(module, args, kwargs), output)),
+            lambda module, args, kwargs, output: made.append(
+                (_as_called(module, args, kwargs), output)
+            ),
             with_kwargs=True,
         )
         for module in model.modules()
@@ -154,7 +184,8 @@ def _rotaries_of(
     ]
     handles += [
         layer.register_forward_pre_hook(
-            lambda layer, args, kwargs: given.append(kwargs.get("position_embeddings")), with_kwargs=True
+            lambda layer, args, kwargs: given.append(kwargs.get("position_embeddings")),
+            with_kwargs=True,
         )
         for layer in layers
     ]
@@ -164,16 +195,30 @@ def _rotaries_of(
         for handle in handles:
             handle.remove()
     # Of all outputs only position embeddings are tuples that layers are given.
-    outputs = [(rotary, output) for rotary, output in made if any(output is positions for positions in given)]
-    tables = [next((i for i, (_, o) in enumerate(outputs) if o is positions), None) for positions in given]
-    if len(tables) != len(layers) or None in tables or not all(isinstance(output, tuple) for _, output in outputs):
+    outputs = [
+        (rotary, output)
+        for rotary, output in made
+        if any(output is positions for positions in given)
+    ]
+    tables = [
+        next((i for i, (_, o) in enumerate(outputs) if o is positions), None) for positions in given
+    ]
+    if (
+        len(tables) != len(layers)
+        or None in tables
+        or not all(isinstance(output, tuple) for _, output in outputs)
+    ):
         return None
     return tuple(rotary for rotary, _ in outputs), tuple(tables)
 
 
 def _as_called(module: nn.Module, args: tuple, kwargs: dict[str, object]) -> Rotary:
-    """The module with what else it was given, as the kind of layer that it computes positions for."""
-    rest, named = args[2:], {name: value for name, value in kwargs.items() if not isinstance(value, torch.Tensor)}
+    """The module with what else it was given, as the kind of layer that it computes positions
+    for."""
+    rest, named = (
+        args[2:],
+        {name: value for name, value in kwargs.items() if not isinstance(value, torch.Tensor)},
+    )
     return lambda hidden, positions: module(hidden, positions, *rest, **named)
 
 
@@ -183,12 +228,17 @@ def _reproduces(found: FusedPass, model: nn.Module) -> bool:
     sizes = {"num_layers": len(found.layers), "num_slots": 1, "max_len": NUM_PROBE_ROWS}
     heads = {"num_kv_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
     cache = KVCache(**sizes, **heads, dtype=torch.float32, device=device)
-    max_tile = max_tokens_per_tile(device, torch.float32, shape.num_heads // shape.num_kv_heads, shape.head_dim)
+    max_tile = max_tokens_per_tile(
+        device, torch.float32, shape.num_heads // shape.num_kv_heads, shape.head_dim
+    )
     tokens = np.linspace(0, found.embedding.num_embeddings - 1, NUM_PROBE_ROWS).astype(np.int32)
     windows = (None,) * len(found.layers)
     plan = AttentionPlan([Segment(0, 0, tokens, 1)], cache, windows, device, max_tile)
     token_ids = torch.from_numpy(tokens.astype(np.int64))
     expected = model(
-        input_ids=token_ids[None], position_ids=plan.positions[None], use_cache=False, attention_plan=plan
+        input_ids=token_ids[None],
+        position_ids=plan.positions[None],
+        use_cache=False,
+        attention_plan=plan,
     ).logits[0]
     return close(found.placed(cache, windows).run(token_ids, plan, None, ())[0], expected)

@@ -1,7 +1,8 @@
-"""The configuration of a GGUF file's model, as transformers' configuration class of its architecture takes it.
+"""The configuration of a GGUF file's model, as transformers' configuration class of its
+architecture takes it.
 
-For every architecture one function, which takes the keys that its model applies. What it does not take is refused
-(gguf_keys.py), so a key that is new to us never changes a model unseen.
+For every architecture one function, which takes the keys that its model applies. What it does not
+take is refused (gguf_keys.py), so a key that is new to us never changes a model unseen.
 """
 
 from collections.abc import Callable
@@ -20,15 +21,17 @@ ATTENTION_BIASES = ("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_output.bi
 
 
 def config_values(file: GGUFFile) -> tuple[Values, set[str]]:
-    """The values to make the configuration of, with its model_type, and the tensors that stand in it.
+    """The values to make the configuration of, with its model_type, and the tensors that stand in
+    it.
 
     Raises UnsupportedModelError naming the architecture, key or tensor that cannot be applied.
     """
     keys = Keys(file)
     if keys.architecture not in ARCHITECTURES:
         raise UnsupportedModelError(
-            f"{file.path.name} is not served: its general.architecture is {keys.architecture!r}, GGUF files are read "
-            f"of {', '.join(sorted(ARCHITECTURES))}: use one of these, or the model's Hugging Face checkpoint"
+            f"{file.path.name} is not served: its general.architecture is {keys.architecture!r}, "
+            f"GGUF files are read of {', '.join(sorted(ARCHITECTURES))}: use one of these, or the "
+            "model's Hugging Face checkpoint"
         )
     model_type, read = ARCHITECTURES[keys.architecture]
     values = _common(keys) | {"model_type": model_type}
@@ -38,23 +41,30 @@ def config_values(file: GGUFFile) -> tuple[Values, set[str]]:
 
 
 def make_config(values: Values) -> PretrainedConfig:
-    """The configuration of these values. Raises UnsupportedModelError where transformers refuses them, ValueError where
-    it makes something else of one."""
+    """The configuration of these values. Raises UnsupportedModelError where transformers refuses
+    them, ValueError where it makes something else of one."""
     try:
         config = CONFIG_MAPPING[values["model_type"]](**values)
     except Exception as error:  # of many kinds
         reason = " ".join(str(error).split())
-        raise UnsupportedModelError(f"transformers has no such {values['model_type']} model ({reason})") from error
+        raise UnsupportedModelError(
+            f"transformers has no such {values['model_type']} model ({reason})"
+        ) from error
     for name, value in values.items():
         found = getattr(config, name, None)
-        same = value.items() <= found.items() if isinstance(value, dict) and isinstance(found, dict) else found == value
+        same = (
+            value.items() <= found.items()
+            if isinstance(value, dict) and isinstance(found, dict)
+            else found == value
+        )
         if not same:
             raise ValueError(f"transformers makes {found!r} of {name} = {value!r}")
     return config
 
 
 def _common(keys: Keys) -> Values:
-    """The values that all architectures have. Token ids are set, as those of a class would be of another vocabulary."""
+    """The values that all architectures have. Token ids are set, as those of a class would be of
+    another vocabulary."""
     scalars, num_heads = keys.file.scalars, keys.size("attention.head_count")
     embedding = keys.file.tensors.get("token_embd.weight")
     return {
@@ -71,9 +81,15 @@ def _common(keys: Keys) -> Values:
 
 
 def _decoder(
-    keys: Keys, values: Values, *, free_heads: bool = True, partial: bool = False, named: bool = True
+    keys: Keys,
+    values: Values,
+    *,
+    free_heads: bool = True,
+    partial: bool = False,
+    named: bool = True,
 ) -> Values:
-    """Keys and values in groups, rotary positions. free_heads: heads need not share the hidden size."""
+    """Keys and values in groups, rotary positions. free_heads: heads need not share the hidden
+    size."""
     head_dim = _head_dim(keys, values, free_heads)
     found = {
         "num_key_value_heads": keys.size("attention.head_count_kv", values["num_attention_heads"]),
@@ -89,7 +105,9 @@ def _head_dim(keys: Keys, values: Values, is_free: bool) -> int:
     shared, rest = divmod(values["hidden_size"], values["num_attention_heads"])
     if rest and not is_free:
         keys.refuse(
-            "attention.head_count", values["num_attention_heads"], f"the hidden size is {values['hidden_size']}"
+            "attention.head_count",
+            values["num_attention_heads"],
+            f"the hidden size is {values['hidden_size']}",
         )
     head_dim = keys.size("attention.key_length", shared)
     if not is_free and head_dim != shared:
@@ -115,7 +133,9 @@ def _qwen2(keys: Keys, values: Values) -> Values:
 def _qwen2moe(keys: Keys, values: Values) -> Values:
     found = _qwen2(keys, values) | _experts(keys)
     return found | {
-        "shared_expert_intermediate_size": keys.size("expert_shared_feed_forward_length", found["intermediate_size"]),
+        "shared_expert_intermediate_size": keys.size(
+            "expert_shared_feed_forward_length", found["intermediate_size"]
+        ),
         "norm_topk_prob": False,
         "qkv_bias": keys.has("attn_q.bias"),
         "tie_word_embeddings": False,  # these files have a head
@@ -144,7 +164,9 @@ def _experts(keys: Keys) -> Values:
 
 def _phi3(keys: Keys, values: Values) -> Values:
     found = _decoder(keys, values, free_heads=False, partial=True, named=False)
-    original = found["rope_parameters"].get("original_max_position_embeddings", values["max_position_embeddings"])
+    original = found["rope_parameters"].get(
+        "original_max_position_embeddings", values["max_position_embeddings"]
+    )
     return found | {
         "rms_norm_eps": keys.real(RMS),
         "original_max_position_embeddings": original,
@@ -164,24 +186,36 @@ def _gpt2(keys: Keys, values: Values) -> Values:
     _head_dim(keys, values, is_free=False)
     num_heads = keys.size("attention.head_count_kv", values["num_attention_heads"])
     if num_heads != values["num_attention_heads"]:
-        keys.refuse("attention.head_count_kv", num_heads, f"there are {values['num_attention_heads']} heads")
-    return {"n_inner": keys.size("feed_forward_length"), "layer_norm_epsilon": keys.real(LAYER_NORM)}
+        keys.refuse(
+            "attention.head_count_kv", num_heads, f"there are {values['num_attention_heads']} heads"
+        )
+    return {
+        "n_inner": keys.size("feed_forward_length"),
+        "layer_norm_epsilon": keys.real(LAYER_NORM),
+    }
 
 
 def _gemma3(keys: Keys, values: Values) -> Values:
-    """Every sixth layer sees the whole text, the others a window, at positions of a base of their own."""
+    """Every sixth layer sees the whole text, the others a window, at positions of a base of their
+    own."""
     found = _decoder(keys, values)
     num_layers, window = values["num_hidden_layers"], keys.count("attention.sliding_window", 0)
     local_base = rope_base(keys, "rope.freq_base_swa")
     period = keys.size("attention.sliding_window_pattern", 6)
     is_local = [bool(window and (layer + 1) % period) for layer in range(num_layers)]
     if window and not any(is_local):
-        keys.refuse("attention.sliding_window_pattern", period, f"no layer has the window of {window}")
+        keys.refuse(
+            "attention.sliding_window_pattern", period, f"no layer has the window of {window}"
+        )
     whole, scaled_width = found["rope_parameters"], found["head_dim"]
     if num_layers == 62:  # the 27B model
         scaled_width = values["hidden_size"] // values["num_attention_heads"]
     if whole["rope_type"] not in ("default", "linear"):
-        keys.refuse("rope.scaling.type", whole["rope_type"], "these models' positions are scaled linearly or not")
+        keys.refuse(
+            "rope.scaling.type",
+            whole["rope_type"],
+            "these models' positions are scaled linearly or not",
+        )
     return found | {
         "rms_norm_eps": keys.real(RMS),
         "query_pre_attn_scalar": scaled_width,
@@ -202,7 +236,11 @@ def _minimax_m2(keys: Keys, values: Values) -> Values:
         keys.refuse("expert_gating_func", gating, "the model's experts are gated by 2, the sigmoid")
     width = keys.size("expert_feed_forward_length", found["intermediate_size"])
     if width != found["intermediate_size"]:
-        keys.refuse("expert_feed_forward_length", width, f"feed_forward_length is {found['intermediate_size']}")
+        keys.refuse(
+            "expert_feed_forward_length",
+            width,
+            f"feed_forward_length is {found['intermediate_size']}",
+        )
     return found | {
         "rms_norm_eps": keys.real(RMS),
         "tie_word_embeddings": False,  # these files have a head

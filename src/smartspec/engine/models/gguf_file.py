@@ -1,8 +1,9 @@
 """The places of the tensors of a GGUF file, and their raw bytes.
 
-The gguf package's reader makes an array of every token and merge of the vocabulary, which takes seconds; here they are
-passed over. A model that is split into several files is read as one. What a file says is believed only as far as the
-file goes: lengths, types, offsets and overlaps are checked before anything is read.
+The gguf package's reader makes an array of every token and merge of the vocabulary, which takes
+seconds; here they are passed over. A model that is split into several files is read as one. What a
+file says is believed only as far as the file goes: lengths, types, offsets and overlaps are checked
+before anything is read.
 
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -25,11 +26,15 @@ MAX_DIMENSIONS = 4
 # Longer arrays are of a vocabulary; those of a model have a number for every layer.
 MAX_ARRAY = 1024
 # Files of one model that is split, as llama.cpp's tools name them; the first is 00001.
-_PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<ending>\.gguf)", re.IGNORECASE)
-# Values that models are built by; in a file that is whole, some tensor has a dimension at least as large.
+_PART = re.compile(
+    r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<ending>\.gguf)", re.IGNORECASE
+)
+# Values that models are built by; in a file that is whole, some tensor has a dimension at least as
+# large.
 SIZES = (
-    "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count", "attention.head_count_kv",
-    "attention.key_length", "attention.value_length", "rope.dimension_count",
+    "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "rope.dimension_count",
 )  # fmt: skip
 _LENGTH = struct.Struct("<Q")
 _SCALARS = {
@@ -81,7 +86,9 @@ class GGUFFile:
     def read(self, name: str) -> np.ndarray:
         """uint8 [all dimensions but the innermost, row_bytes]: a copy of the tensor's bytes."""
         tensor = self.tensors[name]
-        content = np.fromfile(tensor.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        content = np.fromfile(
+            tensor.path, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset
+        )
         if len(content) != tensor.num_bytes:
             raise _damaged(tensor.path, f"it ends within tensor {name!r}")
         return content.reshape(*tensor.shape[:-1], tensor.row_bytes)
@@ -94,7 +101,8 @@ class GGUFFile:
 
 
 def gguf_in(folder: Path) -> Path | None:
-    """The GGUF file in a folder, or the first of a model that is split; None where there is none, or are several."""
+    """The GGUF file in a folder, or the first of a model that is split; None where there is none,
+    or are several."""
     found = []
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         with path.open("rb") as file:
@@ -105,7 +113,8 @@ def gguf_in(folder: Path) -> Path | None:
 
 
 def open_gguf(path: Path) -> GGUFFile:
-    """Read the header of a file, or of all files of a model that is split, given any of them, which lie beside it.
+    """Read the header of a file, or of all files of a model that is split, given any of them, which
+    lie beside it.
 
     Raises OSError naming the file, what is wrong and the remedy.
     """
@@ -123,14 +132,23 @@ def _join(path: Path, count: int) -> GGUFFile:
     found = _PART.fullmatch(path.name)
     if not found or int(found["parts"]) != count:
         ending = f"-0000N-of-{count:05d}.gguf"
-        raise OSError(f"{path} is one of {count} parts of a model and its name does not end in {ending}: rename it so")
-    names = (f"{found['stem']}-{number + 1:05d}-of-{count:05d}{found['ending']}" for number in range(count))
+        raise OSError(
+            f"{path} is one of {count} parts of a model and its name does not end in {ending}: "
+            "rename it so"
+        )
+    names = (
+        f"{found['stem']}-{number + 1:05d}-of-{count:05d}{found['ending']}"
+        for number in range(count)
+    )
     places = [path.with_name(name) for name in names]
     missing = [place.name for place in places if not place.is_file()]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         problem = f"{missing[0]}{others} is missing beside it"
-        raise OSError(f"{path} is one of {count} parts of a model, {problem}: download all parts into one folder")
+        raise OSError(
+            f"{path} is one of {count} parts of a model, {problem}: download all parts into one "
+            "folder"
+        )
     parts = [_open_one(place) for place in places]
     tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
     for number, part in enumerate(parts):
@@ -138,22 +156,32 @@ def _join(path: Path, count: int) -> GGUFFile:
     wanted = parts[0].scalars.get("split.tensors.count")
     if not sum(len(part.tensors) for part in parts) == len(tensors) == wanted:
         problem = f"they hold {len(tensors)} tensors, the model has {wanted}"
-        raise OSError(f"{places[0]} and the parts beside it are not of one model ({problem}): download all parts again")
+        raise OSError(
+            f"{places[0]} and the parts beside it are not of one model ({problem}): download all "
+            "parts again"
+        )
     return replace(parts[0], tensors=tensors, header=b"".join(part.header for part in parts))
 
 
 def _check_part(number: int, part: GGUFFile, first: GGUFFile) -> None:
-    """Raise OSError where a part says that it is another one, or says of the model what the first does not."""
+    """Raise OSError where a part says that it is another one, or says of the model what the first
+    does not."""
     for key, value in part.scalars.items():
         wanted = number if key == "split.no" else first.scalars.get(key)
         if value != wanted:
             problem = f"its {key} is {value!r}, not {wanted!r}"
-            raise OSError(f"{part.path} is not the part that its name says ({problem}): download all parts again")
+            raise OSError(
+                f"{part.path} is not the part that its name says ({problem}): download all parts "
+                "again"
+            )
 
 
 def _open_one(path: Path) -> GGUFFile:
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
             return _read_header(_Cursor(path, content))
     except ValueError as error:  # of mmap: an empty file
         raise _damaged(path, "it is empty") from error
@@ -171,9 +199,17 @@ def _read_header(cursor: "_Cursor") -> GGUFFile:
     if type(alignment) is not int or alignment < 1:
         cursor.fail(f"its alignment is {alignment!r}")
     begin = -(-cursor.place // alignment) * alignment
-    tensors = [StoredTensor(cursor.path, name, type_, shape, begin + offset) for name, type_, shape, offset in stored]
+    tensors = [
+        StoredTensor(cursor.path, name, type_, shape, begin + offset)
+        for name, type_, shape, offset in stored
+    ]
     _check_places(cursor, tensors)
-    return GGUFFile(cursor.path, scalars, {tensor.name: tensor for tensor in tensors}, cursor.content[: cursor.place])
+    return GGUFFile(
+        cursor.path,
+        scalars,
+        {tensor.name: tensor for tensor in tensors},
+        cursor.content[: cursor.place],
+    )
 
 
 def _damaged(path: Path, problem: str) -> OSError:
@@ -229,7 +265,8 @@ class _Cursor:
 
 
 def _read_value(cursor: _Cursor) -> tuple[str, object]:
-    """A key and its value; of arrays, short ones of numbers as a tuple, others as None: those are passed over."""
+    """A key and its value; of arrays, short ones of numbers as a tuple, others as None: those are
+    passed over."""
     key = cursor.text()
     (number,) = cursor.numbers("I")
     if number == GGUFValueType.ARRAY:
@@ -271,7 +308,10 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, GGMLQuantizationType, tuple[int,
     except (ValueError, KeyError):
         cursor.fail(f"tensor {name!r} is of unknown type {number}")
     if 0 in shape or shape[-1] % block_size:
-        cursor.fail(f"tensor {name!r} of shape {shape} does not consist of {kind.name} blocks of {block_size}")
+        cursor.fail(
+            f"tensor {name!r} of shape {shape} does not consist of {kind.name} blocks of "
+            f"{block_size}"
+        )
     return name, kind, shape, offset
 
 
@@ -291,14 +331,19 @@ def _check_places(cursor: _Cursor, tensors: list[StoredTensor]) -> None:
 
 
 def _check_sizes(file: GGUFFile) -> None:
-    """A model is built before its tensors are looked for; by a size that is damage, for ever or until memory ends."""
+    """A model is built before its tensors are looked for; by a size that is damage, for ever or
+    until memory ends."""
     architecture = file.scalars.get("general.architecture")
     num_layers = file.scalars.get(f"{architecture}.block_count")
     if isinstance(num_layers, int) and num_layers > len(file.tensors):
-        raise _damaged(file.path, f"it is of {num_layers} layers and holds {len(file.tensors)} tensors")
+        raise _damaged(
+            file.path, f"it is of {num_layers} layers and holds {len(file.tensors)} tensors"
+        )
     largest = max((size for tensor in file.tensors.values() for size in tensor.shape), default=0)
     for key in (f"{architecture}.{name}" for name in SIZES):
         found = file.scalars.get(key)
         for size in found if isinstance(found, tuple) else (found,):
             if file.tensors and isinstance(size, int) and size > largest:
-                raise _damaged(file.path, f"its {key} is {size}, its tensors have no dimension above {largest}")
+                raise _damaged(
+                    file.path, f"its {key} is {size}, its tensors have no dimension above {largest}"
+                )

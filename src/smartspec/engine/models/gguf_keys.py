@@ -1,9 +1,12 @@
-"""The keys of a GGUF file: every key is applied, or changes nothing, or the file is refused by its name.
+"""The keys of a GGUF file: every key is applied, or changes nothing, or the file is refused by its
+name.
 
-Why: transformers reads a few keys and drops the others without a word, so that a model is served that is not the
-file's. Here the code that applies a key takes it; a key that no code took is refused. Unknown keys are refused, too.
+Why: transformers reads a few keys and drops the others without a word, so that a model is served
+that is not the file's. Here the code that applies a key takes it; a key that no code took is
+refused. Unknown keys are refused, too.
 
-Names and meanings: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and llama.cpp, which defines the rest.
+Names and meanings: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and llama.cpp, which
+defines the rest.
 """
 
 import math
@@ -12,7 +15,8 @@ from typing import Never
 from smartspec.engine.models.gguf_file import GGUFFile
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
-# Keys under the architecture's name that change no number, whatever they say. Tensors tell the parallel residual.
+# Keys under the architecture's name that change no number, whatever they say. Tensors tell the
+# parallel residual.
 HARMLESS = {"rope.scaling.finetuned", "use_parallel_residual", "pooling_type"}
 # Keys that change nothing with these values.
 NEUTRAL: dict[str, tuple] = {
@@ -45,7 +49,8 @@ NEUTRAL: dict[str, tuple] = {
 }
 # Keys that have a number for every layer in some files.
 LISTS = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"}
-# Keys outside the architecture's name: what a file is, and how the numbers of its blocks are to be read.
+# Keys outside the architecture's name: what a file is, and how the numbers of its blocks are to be
+# read.
 GENERAL: dict[str, tuple] = {"general.type": ("model",), "general.quantization_version": (2,)}
 _REMEDY = "use another file of this model, or its Hugging Face checkpoint"
 
@@ -57,8 +62,14 @@ class Keys:
         self.file = file
         self.architecture = str(file.scalars.get("general.architecture"))
         prefix = f"{self.architecture}."
-        self._left = {key.removeprefix(prefix): value for key, value in file.scalars.items() if key.startswith(prefix)}
-        self._layer_tensors = {name.split(".", 2)[2] for name in file.tensors if name.startswith("blk.")}
+        self._left = {
+            key.removeprefix(prefix): value
+            for key, value in file.scalars.items()
+            if key.startswith(prefix)
+        }
+        self._layer_tensors = {
+            name.split(".", 2)[2] for name in file.tensors if name.startswith("blk.")
+        }
         self.tensors: set[str] = set()  # those that were taken
 
     def size(self, name: str, default: int | None = None) -> int:
@@ -118,7 +129,9 @@ class Keys:
     def refuse_rest(self) -> None:
         """Raise UnsupportedModelError where something was not taken that can change a number."""
         for name, value in self._left.items():
-            if name not in HARMLESS and (isinstance(value, tuple) or value not in NEUTRAL.get(name, ())):
+            if name not in HARMLESS and (
+                isinstance(value, tuple) or value not in NEUTRAL.get(name, ())
+            ):
                 self.refuse(name, value, f"not known of {self.architecture!r} models here")
         for key, values in GENERAL.items():
             if self.file.scalars.get(key, values[0]) not in values:

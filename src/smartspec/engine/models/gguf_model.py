@@ -1,4 +1,5 @@
-"""A transformers model on the weights of a GGUF file, which stay in their blocks where our kernels read them."""
+"""A transformers model on the weights of a GGUF file, which stay in their blocks where our kernels
+read them."""
 
 from collections.abc import Collection
 
@@ -27,7 +28,8 @@ from smartspec.engine.models.quantized import (
 )
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
-# How transformers turns a file's weights into its own: these move whole rows of a weight, or change norms alone.
+# How transformers turns a file's weights into its own: these move whole rows of a weight, or change
+# norms alone.
 ROWWISE = (TensorProcessor, LlamaTensorProcessor, Gemma2TensorProcessor)
 
 
@@ -46,16 +48,18 @@ def read_gguf_model(
 ) -> nn.Module:
     """The model of config with the file's weights, on CPU. Every tensor of the file is used.
 
-    known: tensors that stand in the configuration already. keep_blocks: weights stay in their blocks where they belong
-    to a plain module; otherwise all are unpacked to dtype. Raises BlocksNotKept where what lies between the file's
-    weights and transformers' is more than an order of rows, UnsupportedModelError naming a tensor that has no place in
-    the model or a weight that the file lacks, ValueError where a weight has another shape than the model's.
+    known: tensors that stand in the configuration already. keep_blocks: weights stay in their
+    blocks where they belong to a plain module; otherwise all are unpacked to dtype. Raises
+    BlocksNotKept where what lies between the file's weights and transformers' is more than an order
+    of rows, UnsupportedModelError naming a tensor that has no place in the model or a weight that
+    the file lacks, ValueError where a weight has another shape than the model's.
     """
     architecture = file.scalars.get("general.architecture")
     processor_class = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     if keep_blocks and processor_class not in ROWWISE:
         raise BlocksNotKept(f"transformers rearranges those of {architecture!r} models")
-    # Weights without memory need no initial values, for which torch would import its compiler's algebra.
+    # Weights without memory need no initial values, for which torch would import its compiler's
+    # algebra.
     with init_empty_weights(include_buffers=False), no_init_weights():
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     model.tie_weights()
@@ -63,7 +67,8 @@ def read_gguf_model(
     places = get_gguf_hf_weights_map(_Names(model), processor)
     _check_tensors(file, places, known)
     _zero_biases(model, file, places, dtype)
-    placed: dict[str, dict[str, torch.Tensor]] = {"tensors": {}}  # what the processor puts together of several tensors
+    # what the processor puts together of several tensors
+    placed: dict[str, dict[str, torch.Tensor]] = {"tensors": {}}
     # Weights in blocks take the place of their module, so its bias must be there before.
     for stored in sorted(file.tensors.values(), key=lambda stored: len(stored.shape)):
         if stored.name in known:
@@ -72,10 +77,14 @@ def read_gguf_model(
         if keep_blocks and place and _is_plain(model, place, stored):
             rows = processor.process(file.read(stored.name), stored.name).weights
             _check_shape(model, place, stored)
-            put_on_blocks(model, place.rpartition(".")[0], QuantizedWeight(_tensor(rows), stored.type))
+            put_on_blocks(
+                model, place.rpartition(".")[0], QuantizedWeight(_tensor(rows), stored.type)
+            )
             continue
         numbers = file.read_plain(stored.name)
-        done = processor.process(numbers, stored.name, tensor_key_mapping=places, parsed_parameters=placed)
+        done = processor.process(
+            numbers, stored.name, tensor_key_mapping=places, parsed_parameters=placed
+        )
         if done.name is not None:
             _place(model, places[done.name], _tensor(done.weights).to(dtype), stored.name)
     for place, tensor in placed["tensors"].items():
@@ -85,7 +94,9 @@ def read_gguf_model(
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         problem = f"it lacks {len(missing)} weights, {missing[0]!r} among them"
-        raise UnsupportedModelError(f"{file.path.name} is not served: {problem}: download or convert it again")
+        raise UnsupportedModelError(
+            f"{file.path.name} is not served: {problem}: download or convert it again"
+        )
     return model
 
 
@@ -94,23 +105,32 @@ def _check_tensors(file: GGUFFile, places: dict[str, str], known: Collection[str
     for name in file.tensors:
         if name not in places and name.removesuffix(".weight") not in places and name not in known:
             raise UnsupportedModelError(
-                f"{file.path.name} is not served: its tensor {name!r} has no place in transformers' model: use another "
-                "file of this model, or its Hugging Face checkpoint"
+                f"{file.path.name} is not served: its tensor {name!r} has no place in "
+                "transformers' model: use another file of this model, or its Hugging Face "
+                "checkpoint"
             )
 
 
-def _zero_biases(model: nn.Module, file: GGUFFile, places: dict[str, str], dtype: torch.dtype) -> None:
-    """A file has biases of some linears and layers only; transformers' configurations know all or none."""
+def _zero_biases(
+    model: nn.Module, file: GGUFFile, places: dict[str, str], dtype: torch.dtype
+) -> None:
+    """A file has biases of some linears and layers only; transformers' configurations know all or
+    none."""
     names = {place: name for name, place in places.items()}
     for path, module in model.named_modules():
         bias = getattr(module, "bias", None)
-        if type(module) is nn.Linear and bias is not None and names.get(f"{path}.bias") not in file.tensors:
+        if (
+            type(module) is nn.Linear
+            and bias is not None
+            and names.get(f"{path}.bias") not in file.tensors
+        ):
             module.bias = nn.Parameter(torch.zeros(bias.shape, dtype=dtype), requires_grad=False)
 
 
 class _Names:
-    """A model as transformers' mapping of names sees it, without its submodules: for each of them it would build its
-    table of names anew, seconds in all, for the sake of architectures that are not read here."""
+    """A model as transformers' mapping of names sees it, without its submodules: for each of them
+    it would build its table of names anew, seconds in all, for the sake of architectures that are
+    not read here."""
 
     def __init__(self, model: nn.Module):
         self.config, self.state_dict = model.config, model.state_dict
@@ -120,7 +140,8 @@ class _Names:
 
 
 def _is_plain(model: nn.Module, place: str, stored: StoredTensor) -> bool:
-    """True if the weight can stay in its blocks: it must belong to a module of which we know the forward."""
+    """True if the weight can stay in its blocks: it must belong to a module of which we know the
+    forward."""
     module = model.get_submodule(place.rpartition(".")[0])
     return stored.type in BLOCK_TYPES and len(stored.shape) == 2 and can_be_on_blocks(module)
 

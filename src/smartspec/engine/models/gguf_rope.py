@@ -1,7 +1,8 @@
 """Rotary positions of a GGUF file, as transformers' rope_parameters.
 
-The file tells them as llama.cpp's ggml_rope_ext takes them: a base, a scale of frequencies (linear), its mixture over
-dimensions (YaRN), a factor for every frequency as a tensor (Llama 3, LongRoPE), and a factor on cosine and sine.
+The file tells them as llama.cpp's ggml_rope_ext takes them: a base, a scale of frequencies
+(linear), its mixture over dimensions (YaRN), a factor for every frequency as a tensor (Llama 3,
+LongRoPE), and a factor on cosine and sine.
 """
 
 import math
@@ -13,11 +14,14 @@ FREQUENCIES = "rope_freqs.weight"
 SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 
 
-def rope_parameters(keys: Keys, head_dim: int, context: int, *, partial: bool = False, named: bool = True) -> dict:
+def rope_parameters(
+    keys: Keys, head_dim: int, context: int, *, partial: bool = False, named: bool = True
+) -> dict:
     """transformers' rope_parameters of heads of head_dim numbers in texts of up to context tokens.
 
-    partial: the model can rotate the first numbers of a head alone. named: its configuration takes the types linear and
-    yarn, not only longrope. Raises UnsupportedModelError naming the key that cannot be applied.
+    partial: the model can rotate the first numbers of a head alone. named: its configuration takes
+    the types linear and yarn, not only longrope. Raises UnsupportedModelError naming the key that
+    cannot be applied.
     """
     width = keys.size("rope.dimension_count", head_dim)
     if width % 2 or not (width == head_dim or (partial and width < head_dim)):
@@ -43,13 +47,19 @@ def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dic
     short, long = _factors(keys, kind, num_frequencies)
     if kind == "yarn":
         if short or not named:
-            keys.refuse("rope.scaling.type", kind, "not together with factors of its own for every frequency")
+            keys.refuse(
+                "rope.scaling.type",
+                kind,
+                "not together with factors of its own for every frequency",
+            )
         return _yarn(keys, factor, attention, original)
     if kind not in ("none", "linear", "longrope"):
         keys.refuse("rope.scaling.type", kind, "known are none, linear, yarn and longrope")
     factor = 1.0 if kind == "none" else factor
     if not short and attention == 1.0 and (named or factor == 1.0):
-        return {"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
+        return (
+            {"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
+        )
     return {
         "rope_type": "longrope",
         "short_factor": [factor * number for number in short or [1.0] * num_frequencies],
@@ -60,14 +70,21 @@ def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dic
     }
 
 
-def _factors(keys: Keys, kind: str, num_frequencies: int) -> tuple[list[float] | None, list[float] | None]:
+def _factors(
+    keys: Keys, kind: str, num_frequencies: int
+) -> tuple[list[float] | None, list[float] | None]:
     """The divisors of frequencies in short and in long texts."""
     same, short, long = (keys.factors(name) for name in (FREQUENCIES, SHORT, LONG))
     if (short is None) != (long is None) or (same and short):
-        keys.refuse_tensor(FREQUENCIES if same else SHORT if short else LONG, f"{SHORT} and {LONG} go together, alone")
+        keys.refuse_tensor(
+            FREQUENCIES if same else SHORT if short else LONG,
+            f"{SHORT} and {LONG} go together, alone",
+        )
     for name, found in ((FREQUENCIES, same), (SHORT, short), (LONG, long)):
         if found and len(found) != num_frequencies:
-            keys.refuse_tensor(name, f"it has {len(found)} numbers for {num_frequencies} frequencies")
+            keys.refuse_tensor(
+                name, f"it has {len(found)} numbers for {num_frequencies} frequencies"
+            )
     return same or short, same or long
 
 

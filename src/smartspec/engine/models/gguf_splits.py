@@ -1,8 +1,10 @@
-r"""The words that a byte-level tokenizer cuts a text into before it merges, by the name in `tokenizer.ggml.pre`.
+r"""The words that a byte-level tokenizer cuts a text into before it merges, by the name in
+`tokenizer.ggml.pre`.
 
-The table is llama.cpp's (src/llama-vocab.cpp, llm_tokenizer_bpe and llama_vocab::load): its names, and what its
-patterns match, in the syntax of the tokenizers library. llama.cpp does not tell apart the categories of letters: where
-a model's own pattern says \p{Lu} or \p{Ll}, its pattern says any letter, or any letter but a-z, and so do these.
+The table is llama.cpp's (src/llama-vocab.cpp, llm_tokenizer_bpe and llama_vocab::load): its names,
+and what its patterns match, in the syntax of the tokenizers library. llama.cpp does not tell apart
+the categories of letters: where a model's own pattern says \p{Lu} or \p{Ll}, its pattern says any
+letter, or any letter but a-z, and so do these.
 """
 
 from dataclasses import dataclass
@@ -10,12 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Split:
-    """Patterns, each of which cuts what those before it left; what none matches stays as it lies between matches."""
+    """Patterns, each of which cuts what those before it left; what none matches stays as it lies
+    between matches."""
 
     patterns: tuple[str, ...]
     ignores_merges: bool = False  # a word that is a token is that token, whatever its merges give
     adds_bos: bool = False  # unless the file says otherwise
-    is_byte_level: bool = True  # False where tokens are written in plain text, spaces as U+2581 and bytes as <0x0A>
+    # False where tokens are written in plain text, spaces as U+2581 and bytes as <0x0A>
+    is_byte_level: bool = True
 
 
 _LETTER = r"\p{L}"
@@ -33,37 +37,41 @@ _KANA_AND_HAN = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+"
 _GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+|{_SIGNS}|{_SPACES}"
 _LLAMA3 = rf"{_SHORT}|{_LETTERS}|\p{{N}}{{1,3}}|{_REST}"
 _QWEN2 = rf"{_SHORT}|{_LETTERS}|\p{{N}}|{_REST}"
-_QWEN35 = (
-    rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDINGS}"
-)  # fmt: skip
+_QWEN35 = rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDINGS}"  # noqa: E501
 _CASELESS = rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+(?:{_SHORT})?"
-_SIGN_AND_LETTERS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+_SIGN_AND_LETTERS = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+)
 _DEEPSEEK3 = rf"{_SIGN_AND_LETTERS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_ENDINGS}"
 
 
 def _cased(letters: str, ending: str = "") -> str:
-    """Words that begin with large letters and go on with small ones; letters: the classes that are letters."""
+    """Words that begin with large letters and go on with small ones; letters: the classes that are
+    letters."""
     large, small = rf"[{letters}&&[^a-z]]", rf"[{letters}&&[^A-Z]]"
     before = r"[^\r\n\p{L}\p{N}]?"
     return f"{before}{large}*{small}+{ending}|{before}{large}+{small}*{ending}"
 
 
 _GPT4O = rf"{_cased(_LETTER, _MAYBE_SHORT)}|\p{{N}}{{1,3}}|{_REST_AND_SLASHES}"
-# Latin, Greek, Cyrillic, Armenian and other letters that come in two sizes, as DeepSeek's files list them.
+# Latin, Greek, Cyrillic, Armenian and other letters that come in two sizes, as DeepSeek's files
+# list them.
 _CASED = (
-    r"A-Za-z\x{00B5}\x{00C0}-\x{00D6}\x{00D8}-\x{00F6}\x{00F8}-\x{01BA}\x{01BC}-\x{01BF}\x{01C4}-\x{0293}"
-    r"\x{0295}-\x{02AF}\x{0370}-\x{0373}\x{0376}\x{0377}\x{037B}-\x{037D}\x{037F}\x{0386}\x{0388}-\x{038A}\x{038C}"
-    r"\x{038E}-\x{03A1}\x{03A3}-\x{03F5}\x{03F7}-\x{0481}\x{048A}-\x{052F}\x{0531}-\x{0556}\x{10A0}-\x{10C5}"
-    r"\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}"
-    r"\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}"
-    r"\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}"
-    r"\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}"
-    r"\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}"
-    r"\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}\x{2C00}-\x{2C7B}"
-    r"\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}"
-    r"\x{A771}-\x{A787}\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}"
-    r"\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}"
-    r"\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}"
+    r"A-Za-z\x{00B5}\x{00C0}-\x{00D6}\x{00D8}-\x{00F6}\x{00F8}-\x{01BA}\x{01BC}-\x{01BF}\x{01C4}-"
+    r"\x{0293}\x{0295}-\x{02AF}\x{0370}-\x{0373}\x{0376}\x{0377}\x{037B}-\x{037D}\x{037F}\x{0386}"
+    r"\x{0388}-\x{038A}\x{038C}\x{038E}-\x{03A1}\x{03A3}-\x{03F5}\x{03F7}-\x{0481}\x{048A}-\x{052F}"
+    r"\x{0531}-\x{0556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}"
+    r"\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}"
+    r"\x{1F18}-\x{1F1D}\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}"
+    r"\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}"
+    r"\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}"
+    r"\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}"
+    r"\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184}\x{2C00}-"
+    r"\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}"
+    r"\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}"
+    r"\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}"
+    r"\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-"
+    r"\x{1E943}"
 )
 _DEEPSEEK_LLM = (
     r"[\r\n]",
@@ -73,31 +81,45 @@ _DEEPSEEK_LLM = (
     r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}&&[^\s]]+",
     r"\p{N}+",
 )
-_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}&&[^\s]]+", r"\p{N}")
+_DEEPSEEK_CODER = (
+    r"[\r\n]",
+    r"\s?\p{L}+",
+    r"\s?\p{P}+",
+    r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}&&[^\s]]+",
+    r"\p{N}",
+)
 _HAN = (
-    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
-    r"\x{2B820}-\x{2CEAF}\x{2CEB0}-\x{2EBEF}\x{2F800}-\x{2FA1F}"
+    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
+    r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2CEB0}-\x{2EBEF}\x{2F800}-\x{2FA1F}"
 )
 _KIMI_K2 = (
     rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+(?:{_SHORT})?|\p{{N}}{{1,3}}|{_REST}",
 )  # fmt: skip
 _YOUTU = (
-    r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|[！…“”‘’—：；，\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|[\x{3105}-\x{312F}]+|"
-    + _KANA_AND_HAN,
+    r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|[！…“”‘’—：；，\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|["
+    r"\x{3105}-\x{312F}]+|" + _KANA_AND_HAN,
     rf"{_CASELESS}|\p{{N}}|{_REST_AND_SLASHES}",
 )
 # Digits by three, counted from the right; what is before them stays with the first.
 _THREE_DIGITS = r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
 _AFMOE = (
     _THREE_DIGITS,
-    r"[\x{3400}-\x{4DBF}\x{4E00}-\x{FAFF}\x{3040}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}\x{0E40}-\x{0EFF}"
-    r"\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{1100}-\x{11FF}]+",
+    r"[\x{3400}-\x{4DBF}\x{4E00}-\x{FAFF}\x{3040}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}"
+    r"\x{0E40}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}"
+    r"\x{1100}-\x{11FF}]+",
     _DEEPSEEK3,
 )
 _CHAMELEON = (
-    r"<sentinel:[0-9]+>", r"IMGIMG[A-I]{1,4}Z", r"[\t\n]|    |  ", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2
-)  # fmt: skip
-_JAIS2_SPACES = "|".join([*(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4)), r"\s{1,2}(?!\S)"])
+    r"<sentinel:[0-9]+>",
+    r"IMGIMG[A-I]{1,4}Z",
+    r"[\t\n]|    |  ",
+    r"\p{N}",
+    r"[\p{P}!-/:-@\[-`{-~]",
+    _GPT2,
+)
+_JAIS2_SPACES = "|".join(
+    [*(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4)), r"\s{1,2}(?!\S)"]
+)
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 _PLAIN_TEXT = Split((r"[^\n]+|\n+",), is_byte_level=False)
@@ -109,13 +131,23 @@ _TYPES = (
         Split((_LLAMA3,), ignores_merges=True, adds_bos=True),
     ),
     ("dbrx smaug-bpe glm4 glm5 chatglm-bpe", Split((_LLAMA3,))),
-    ("jais-2", Split((rf"{_SHORT}|{_LETTERS}|\p{{N}}{{1,3}}|{_SIGNS}[\r\n]*|\s*[\r\n]+|{_JAIS2_SPACES}|\s",))),
+    (
+        "jais-2",
+        Split(
+            (rf"{_SHORT}|{_LETTERS}|\p{{N}}{{1,3}}|{_SIGNS}[\r\n]*|\s*[\r\n]+|{_JAIS2_SPACES}|\s",)
+        ),
+    ),
     ("deepseek-llm", Split(_DEEPSEEK_LLM)),
     ("deepseek-coder", Split(_DEEPSEEK_CODER)),
-    ("deepseek-v3 hunyuan-dense joyai-llm hy_v4", Split((r"\p{N}{1,3}", _KANA_AND_HAN, _DEEPSEEK3))),
+    (
+        "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
+        Split((r"\p{N}{1,3}", _KANA_AND_HAN, _DEEPSEEK3)),
+    ),
     (
         "spark2_5",
-        Split((r"\p{N}", _KANA_AND_HAN, rf"{_SIGN_AND_LETTERS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|{_SPACES}")),
+        Split(
+            (r"\p{N}", _KANA_AND_HAN, rf"{_SIGN_AND_LETTERS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|{_SPACES}")
+        ),
     ),
     ("youtu", Split(_YOUTU, ignores_merges=True)),
     ("falcon", Split((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]"))),
@@ -124,13 +156,13 @@ _TYPES = (
         Split((r"\p{N}", _GPT2)),
     ),
     (
-        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum modern-bert roberta-bpe "
-        "jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code",
+        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum "
+        "modern-bert roberta-bpe jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code",
         Split((_GPT2,)),
     ),
     (
-        "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2 bailingmoe bailingmoe2 "
-        "llada-moe",
+        "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2 "
+        "bailingmoe bailingmoe2 llada-moe",
         Split((_QWEN2,)),
     ),
     (
@@ -139,13 +171,19 @@ _TYPES = (
     ),
     ("bloom gpt3-finnish poro-chat", Split((_BLOOM,))),
     ("viking", Split((_BLOOM, r"\p{N}"))),
-    ("tekken", Split((rf"{_cased(_LETTER)}|\p{{N}}|{_REST_AND_SLASHES}",), ignores_merges=True, adds_bos=True)),
+    (
+        "tekken",
+        Split(
+            (rf"{_cased(_LETTER)}|\p{{N}}|{_REST_AND_SLASHES}",), ignores_merges=True, adds_bos=True
+        ),
+    ),
     ("chameleon", Split(_CHAMELEON, adds_bos=True)),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", Split((_GPT4O,))),
     (
         "granite-embed-multi-97m",
         Split(
-            (rf"{_cased(_LETTER_OR_MARK, _MAYBE_SHORT)}|\p{{N}}{{1,3}}|{_REST_AND_SLASHES}",), ignores_merges=True
+            (rf"{_cased(_LETTER_OR_MARK, _MAYBE_SHORT)}|\p{{N}}{{1,3}}|{_REST_AND_SLASHES}",),
+            ignores_merges=True,
         ),
     ),
     (
@@ -156,7 +194,9 @@ _TYPES = (
     (
         "k2-horizon",
         Split(
-            (rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}\x{{200C}}\x{{200D}}]+|\p{{N}}{{1,3}}|{_REST}",)
+            (
+                rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}\x{{200C}}\x{{200D}}]+|\p{{N}}{{1,3}}|{_REST}",
+            )
         ),
     ),
     ("superbpe", Split((r"\p{N}+", r"(?=([0-9]{3})+(?![0-9]))"))),
@@ -168,7 +208,7 @@ _TYPES = (
         "exaone-moe",
         Split(
             (
-                rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}|"
+                rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}|"  # noqa: E501
                 rf"{_SIGNS}[\r\n/]?|\s*[\r\n]|{_SPACES}",
             )
         ),
@@ -178,5 +218,5 @@ _TYPES = (
         Split((r"\p{N}{1,3}", rf"{_SHORT}|{_LETTERS}|\p{{N}}+|{_REST}"), ignores_merges=True),
     ),
     ("gemma4 granite-embed-multi-311m sarvam-moe", _PLAIN_TEXT),
-)  # fmt: skip
+)
 SPLITS = {name: split for names, split in _TYPES for name in names.split()}

@@ -1,6 +1,7 @@
 """Configuration and tokenizer of a GGUF file in transformers' own form, made once.
 
-A tokenizer is made of the file's vocabulary in a second or more; transformers reads its own form in a fraction of one.
+A tokenizer is made of the file's vocabulary in a second or more; transformers reads its own form in
+a fraction of one.
 """
 
 import hashlib
@@ -18,10 +19,11 @@ from smartspec.engine.models.gguf_vocabulary import read_vocabulary
 
 
 def configuration_folder(file: GGUFFile, values: dict) -> Path:
-    """Folder of config.json and tokenizer for this file, in the cache under a name that holds the digest of its header,
-    of the values of its configuration and of the code that makes the folder.
+    """Folder of config.json and tokenizer for this file, in the cache under a name that holds the
+    digest of its header, of the values of its configuration and of the code that makes the folder.
 
-    Raises OSError where the cache cannot be written, and whatever transformers raises for a file it cannot read.
+    Raises OSError where the cache cannot be written, and whatever transformers raises for a file it
+    cannot read.
     """
     said = json.dumps(values, sort_keys=True, default=str) + transformers.__version__
     digest = hashlib.sha256(file.header + said.encode() + _code()).hexdigest()[:16]
@@ -30,13 +32,16 @@ def configuration_folder(file: GGUFFile, values: dict) -> Path:
 
 
 def _code() -> bytes:
-    """The source of all that reads GGUF files here: what an older version made must not be taken."""
+    """The source of all that reads GGUF files here: what an older version made must not be
+    taken."""
     return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("gguf_*.py")))
 
 
 def _write(path: Path, values: dict, folder: Path) -> None:
     config = make_config(values)
-    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, type(config).__name__)]
+    config.architectures = [
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, type(config).__name__)
+    ]
     vocabulary = read_vocabulary(path)
     config.eos_token_id = sorted(vocabulary.ends)
     config.save_pretrained(folder)

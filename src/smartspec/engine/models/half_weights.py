@@ -1,7 +1,8 @@
 """Weights in floats of 16 bits that stay as they are, while the model computes in fp32.
 
-Plain linears and embeddings are put on them as on GGUF's BF16 and F16, so our kernels read half of fp32's bytes and
-compute exactly what the model in fp32 would. Whatever else has weights gets them in fp32.
+Plain linears and embeddings are put on them as on GGUF's BF16 and F16, so our kernels read half of
+fp32's bytes and compute exactly what the model in fp32 would. Whatever else has weights gets them
+in fp32.
 """
 
 import torch
@@ -22,7 +23,8 @@ TYPES = {torch.bfloat16: GGMLQuantizationType.BF16, torch.float16: GGMLQuantizat
 
 
 def keep_half_weights(model: nn.Module) -> None:
-    """Bring a stock model of any dtype to fp32, in place, but for linears and embeddings on 16-bit weights."""
+    """Bring a stock model of any dtype to fp32, in place, but for linears and embeddings on 16-bit
+    weights."""
     if all(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return
     for path, module in list(model.named_modules()):
@@ -35,8 +37,8 @@ def keep_half_weights(model: nn.Module) -> None:
 
 
 def _renew_buffers(model: nn.Module) -> None:
-    """Buffers that no checkpoint holds, and scales of embeddings, as they are made in fp32: made in 16 bits, they were
-    rounded."""
+    """Buffers that no checkpoint holds, and scales of embeddings, as they are made in fp32: made in
+    16 bits, they were rounded."""
     with init_empty_weights(include_buffers=False):
         fresh = AutoModelForCausalLM.from_config(model.config, dtype=torch.float32)
     stored = fresh.state_dict().keys()

@@ -1,7 +1,9 @@
-"""Linear layers on CPU: weights reordered once, into panels for our kernels or, without a compiler, for oneDNN.
+"""Linear layers on CPU: weights reordered once, into panels for our kernels or, without a compiler,
+for oneDNN.
 
-At the row counts speculation lives at (1 to 16) either is 1.6 to 5 times faster than the stock call. Where neither
-applies (another device or dtype, a build without oneDNN) layers stay `torch.nn.Linear`.
+At the row counts speculation lives at (1 to 16) either is 1.6 to 5 times faster than the stock
+call. Where neither applies (another device or dtype, a build without oneDNN) layers stay
+`torch.nn.Linear`.
 """
 
 import time
@@ -19,25 +21,30 @@ PAD_REPETITIONS = 4
 MAX_WARM_ROWS = 576
 MAX_WARM_OUTPUTS = 49152 * 33
 
-_linear = torch.ops.mkldnn._linear_pointwise.default  # the resolved overload: resolving it anew costs microseconds
+# the resolved overload: resolving it anew costs microseconds
+_linear = torch.ops.mkldnn._linear_pointwise.default
 
 
 class PackedLinear(nn.Module):
-    """Packed for oneDNN: x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain weight
-    is not kept."""
+    """Packed for oneDNN: x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on
+    CPU; the plain weight is not kept."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
         """weight: [out_features, in_features]; bias: [out_features] or None."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # The number of rows is not known here; without one, oneDNN picks a layout that suits few rows and many.
+        # The number of rows is not known here; without one, oneDNN picks a layout that suits few
+        # rows and many.
         self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+        self.bias = (
+            None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+        )
         self.min_rows = 1
 
     @property
     def weight(self) -> torch.Tensor:
-        """Shape and dtype of the weight, for models that read it; it holds no values, computing with it raises."""
+        """Shape and dtype of the weight, for models that read it; it holds no values, computing
+        with it raises."""
         return torch.empty(self.out_features, self.in_features, device="meta")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -50,11 +57,15 @@ class PackedLinear(nn.Module):
         return _linear(x, self.packed_weight, self.bias, "none", [], "")
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
-    """A linear layer over weight [out_features, in_features]: in panels or packed where it can be, else `nn.Linear`."""
+    """A linear layer over weight [out_features, in_features]: in panels or packed where it can be,
+    else `nn.Linear`."""
     if panel_linear.why_not(weight) is None:
         return PanelLinear(weight, bias)
     if _packable(weight):
@@ -67,17 +78,22 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Mo
 
 
 def is_linear(module: object) -> bool:
-    """True if it is a linear layer whose forward we know: torch's own, or one on weights in blocks."""
+    """True if it is a linear layer whose forward we know: torch's own, or one on weights in
+    blocks."""
     return type(module) in (nn.Linear, QuantizedLinear)
 
 
 def prepared(linear: nn.Linear | QuantizedLinear) -> nn.Module:
-    """The layer in the form in which it is served: packed, or as it is where its weights are in blocks."""
-    return linear if isinstance(linear, QuantizedLinear) else make_linear(linear.weight, linear.bias)
+    """The layer in the form in which it is served: packed, or as it is where its weights are in
+    blocks."""
+    return (
+        linear if isinstance(linear, QuantizedLinear) else make_linear(linear.weight, linear.bias)
+    )
 
 
 def joined(linears: list[nn.Linear | QuantizedLinear]) -> nn.Module:
-    """One layer whose output is the outputs of these side by side. Raises ValueError where only some are in blocks."""
+    """One layer whose output is the outputs of these side by side. Raises ValueError where only
+    some are in blocks."""
     bias = _joined_bias(linears)
     kept = [linear for linear in linears if isinstance(linear, QuantizedLinear)]
     if not kept:
@@ -92,14 +108,19 @@ def _joined_bias(linears: list[nn.Linear | QuantizedLinear]) -> torch.Tensor | N
     known = [linear.bias for linear in linears if linear.bias is not None]
     if not known:
         return None
-    biases = [known[0].new_zeros(linear.out_features) if linear.bias is None else linear.bias for linear in linears]
+    biases = [
+        known[0].new_zeros(linear.out_features) if linear.bias is None else linear.bias
+        for linear in linears
+    ]
     return torch.cat(biases)
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace every `nn.Linear` that can be packed in place; each plain weight is freed before the next is packed.
+    """Replace every `nn.Linear` that can be packed in place; each plain weight is freed before the
+    next is packed.
 
-    A weight tied to the embedding stays for the lookups and exists twice afterwards. Returns how many were replaced.
+    A weight tied to the embedding stays for the lookups and exists twice afterwards. Returns how
+    many were replaced.
     """
     # Subclasses may compute something else in their forward, so only the plain class is touched.
     paths = [path for path, module in model.named_modules() if type(module) is nn.Linear]
@@ -114,9 +135,9 @@ def pack_linears(model: nn.Module) -> int:
 
 
 def padded_rows(num_rows: int, min_rows: int = 1) -> int:
-    """Rows to compute for num_rows: as many where min_rows is 0, else at least min_rows (see pad_small_batches), and
-    beyond 64 only some sizes, so that all of them can be warm. A padded row takes as long as a real one: they are at
-    most 6 % of the rows."""
+    """Rows to compute for num_rows: as many where min_rows is 0, else at least min_rows (see
+    pad_small_batches), and beyond 64 only some sizes, so that all of them can be warm. A padded row
+    takes as long as a real one: they are at most 6 % of the rows."""
     if num_rows <= 64 or not min_rows:
         return max(num_rows, min_rows)
     step = 4 if num_rows <= 128 else 8 if num_rows <= 256 else 16
@@ -127,10 +148,13 @@ def padded_rows(num_rows: int, min_rows: int = 1) -> int:
 def warm_up(model: nn.Module) -> None:
     """Use every size of batch once for every shape of layer.
 
-    oneDNN generates code at the first use of a size, 10 to 100 ms for a whole pass: speculation, whose batches differ
-    in every step, would pay that in its first hundreds of steps, and the cost model would learn it.
+    oneDNN generates code at the first use of a size, 10 to 100 ms for a whole pass: speculation,
+    whose batches differ in every step, would pay that in its first hundreds of steps, and the cost
+    model would learn it.
     """
-    layers = {(m.in_features, m.out_features): m for m in model.modules() if isinstance(m, PackedLinear)}
+    layers = {
+        (m.in_features, m.out_features): m for m in model.modules() if isinstance(m, PackedLinear)
+    }
     sizes = sorted({padded_rows(num_rows) for num_rows in range(1, MAX_WARM_ROWS + 1)})
     for layer in layers.values():
         for num_rows in sizes:
@@ -141,12 +165,12 @@ def warm_up(model: nn.Module) -> None:
 
 @torch.inference_mode()
 def pad_small_batches(model: nn.Module) -> int:
-    """Let packed layers compute PADDED_ROWS rows where fewer are slower on this machine; returns the rows chosen, 0
-    where no layer is packed for oneDNN.
+    """Let packed layers compute PADDED_ROWS rows where fewer are slower on this machine; returns
+    the rows chosen, 0 where no layer is packed for oneDNN.
 
-    oneDNN multiplies a single row with another kernel than several, on some processors a slower one (measured: 21.6 ms
-    for all layers of the default model at one row, 18.3 ms at four). All layers are timed in turn, so that weights come
-    from memory as they do in a step.
+    oneDNN multiplies a single row with another kernel than several, on some processors a slower one
+    (measured: 21.6 ms for all layers of the default model at one row, 18.3 ms at four). All layers
+    are timed in turn, so that weights come from memory as they do in a step.
     """
     layers = [module for module in model.modules() if isinstance(module, PackedLinear)]
     if not layers:
@@ -169,4 +193,8 @@ def pad_small_batches(model: nn.Module) -> int:
 
 
 def _packable(weight: torch.Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+    )

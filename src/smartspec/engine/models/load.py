@@ -1,4 +1,5 @@
-"""A decoder-only model, its tokenizer and the few numbers the engine needs, from a name, a folder or a GGUF file."""
+"""A decoder-only model, its tokenizer and the few numbers the engine needs, from a name, a folder
+or a GGUF file."""
 
 import ctypes
 import gc
@@ -13,11 +14,22 @@ from transformers import PreTrainedTokenizerBase
 
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models import half_weights
-from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, map_tensor, read_checkpoint
+from smartspec.engine.models.checkpoint import (
+    UnsupportedModelError,
+    locate,
+    map_tensor,
+    read_checkpoint,
+)
 from smartspec.engine.models.decoder_layer import describe_layers, fuse_layers
 from smartspec.engine.models.end_of_turn import end_token_ids
 from smartspec.engine.models.examination import examine
-from smartspec.engine.models.findings import Findings, Notes, findings_path, keep_findings, read_findings
+from smartspec.engine.models.findings import (
+    Findings,
+    Notes,
+    findings_path,
+    keep_findings,
+    read_findings,
+)
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.fusion import FusedAttention, fuse
 from smartspec.engine.models.half_weights import keep_half_weights
@@ -31,27 +43,33 @@ from smartspec.engine.models.sampling_defaults import sampling_defaults
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# What is tried, in turn, until the model computes what the stock one does: layers in one call, modules fused and
-# linears packed, only linears packed, the stock modules.
+# What is tried, in turn, until the model computes what the stock one does: layers in one call,
+# modules fused and linears packed, only linears packed, the stock modules.
 PREPARATIONS = ("layers", "fused", "packed", "stock")
 ACTIVATIONS = ("auto", "int8", "fp32")
 _BF16 = frozenset([GGMLQuantizationType.BF16])
 
 
 def load_model(
-    name: str, *, dtype: str = "auto", device: str = "auto", quantization: str = "auto", activations: str = "auto"
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    quantization: str = "auto",
+    activations: str = "auto",
 ) -> LoadedModel:
     """Load a model by DEFAULT_MODEL, Hugging Face id, local folder or path of a .gguf file.
 
-    dtype: of weights that are in floats, "auto" (the checkpoint's on CPU, bfloat16 on CUDA) or one of DTYPES. On a CPU
-    our kernels compute in fp32 on any of them, but for linears after "bfloat16", see round_inputs; where they do not
-    run everything is of the dtype, and "auto" is float32. device: "auto" or a torch device. quantization: "auto" keeps
-    weights as the checkpoint has them, in blocks or in floats; "none" unpacks blocks; "int8" and "int4" round floats to
-    blocks. Blocks need our kernels: where these do not run, "auto" unpacks too. activations: "int8" rounds the inputs
-    of linears on blocks to 8 bits, "fp32" rounds no inputs, "auto" is int8 where the processor multiplies it faster and
-    the model's logits hardly change.
-    Raises ValueError for a dtype, device or architecture we cannot serve, OSError for a checkpoint that is missing or
-    damaged; both name the remedy.
+    dtype: of weights that are in floats, "auto" (the checkpoint's on CPU, bfloat16 on CUDA) or one
+    of DTYPES. On a CPU our kernels compute in fp32 on any of them, but for linears after
+    "bfloat16", see round_inputs; where they do not run everything is of the dtype, and "auto" is
+    float32. device: "auto" or a torch device. quantization: "auto" keeps weights as the checkpoint
+    has them, in blocks or in floats; "none" unpacks blocks; "int8" and "int4" round floats to
+    blocks. Blocks need our kernels: where these do not run, "auto" unpacks too. activations: "int8"
+    rounds the inputs of linears on blocks to 8 bits, "fp32" rounds no inputs, "auto" is int8 where
+    the processor multiplies it faster and the model's logits hardly change.
+    Raises ValueError for a dtype, device or architecture we cannot serve, OSError for a checkpoint
+    that is missing or damaged; both name the remedy.
     """
     torch_device = _parse_device(device)
     has_kernels = native.why_not(quantized_linear.LIBRARY, torch_device, torch.float32) is None
@@ -73,12 +91,15 @@ def load_model(
     path = findings_path(source, files, (dtype, str(torch_device), quantization, activations))
     known = read_findings(path)
     if known is not None:
-        return _as_found(known, _facts(name, model, tokenizer, known.shape), model, Path(source), rounds_bf16)
+        return _as_found(
+            known, _facts(name, model, tokenizer, known.shape), model, Path(source), rounds_bf16
+        )
     notes = Notes()
     shape, reference = examine(name, model, notes)
     facts = _facts(name, model, tokenizer, shape)
     for preparation in PREPARATIONS:
-        model = read()[0] if model is None else model  # what is replaced is gone: it must not be in memory twice
+        # what is replaced is gone: it must not be in memory twice
+        model = read()[0] if model is None else model
         try:
             loaded = _prepared(facts, model, preparation, Path(source), rounds_bf16)
             problem = find_difference(loaded, reference)
@@ -87,13 +108,19 @@ def load_model(
             path = None  # it may have been for want of memory, and go better next time
         if problem is None:
             if activations != "fp32" and has_kernels:
-                loaded = _in_int8_if_harmless(loaded, is_required=activations == "int8", notes=notes)
-            keep_findings(path, Findings(shape, preparation, loaded.activations == "int8", notes.lines))
+                loaded = _in_int8_if_harmless(
+                    loaded, is_required=activations == "int8", notes=notes
+                )
+            keep_findings(
+                path, Findings(shape, preparation, loaded.activations == "int8", notes.lines)
+            )
             give_back_memory()
             return loaded
         notes.add(f"{name} is not served with {preparation} modules: {problem}")
         loaded = model = None
-    raise UnsupportedModelError(f"{name!r} is not supported: even with stock modules {problem}: use another model")
+    raise UnsupportedModelError(
+        f"{name!r} is not supported: even with stock modules {problem}: use another model"
+    )
 
 
 def _parse_device(device: str) -> torch.device:
@@ -106,7 +133,9 @@ def _parse_device(device: str) -> torch.device:
     if parsed.type not in ("cpu", "cuda"):
         raise ValueError(f"device {device!r} is not supported: use auto, cpu, cuda or cuda:N")
     if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device {device!r} is not there (torch sees {torch.cuda.device_count()}): use cpu")
+        raise ValueError(
+            f"device {device!r} is not there (torch sees {torch.cuda.device_count()}): use cpu"
+        )
     return parsed
 
 
@@ -125,9 +154,15 @@ def _parse_quantization(quantization: str, device: torch.device, dtype: torch.dt
         raise ValueError(f"unknown quantization {quantization!r}: use {', '.join(QUANTIZATIONS)}")
     reason = native.why_not(quantized_linear.LIBRARY, device, torch.float32)
     if quantization in TYPES and reason:
-        raise ValueError(f"quantization {quantization!r} needs our kernels for processors, but {reason}: use none")
+        raise ValueError(
+            f"quantization {quantization!r} needs our kernels for processors, but {reason}: use "
+            "none"
+        )
     if quantization in TYPES and dtype in half_weights.TYPES:
-        raise ValueError(f"weights are either of dtype {dtype} or in blocks of {quantization!r}: name one of them")
+        raise ValueError(
+            f"weights are either of dtype {dtype} or in blocks of {quantization!r}: name one of "
+            "them"
+        )
     return quantization != "none" and reason is None
 
 
@@ -136,12 +171,15 @@ def _parse_activations(activations: str, device: torch.device) -> None:
         raise ValueError(f"unknown activations {activations!r}: use {', '.join(ACTIVATIONS)}")
     reason = native.why_not(quantized_linear.LIBRARY, device, torch.float32)
     if activations == "int8" and reason:
-        raise ValueError(f"activations 'int8' need our kernels for processors, but {reason}: use auto or fp32")
+        raise ValueError(
+            f"activations 'int8' need our kernels for processors, but {reason}: use auto or fp32"
+        )
 
 
 def _in_int8_if_harmless(loaded: LoadedModel, *, is_required: bool, notes: Notes) -> LoadedModel:
-    """The model with the inputs of its linears on blocks rounded to 8 bits, where that is faster and hardly changes its
-    logits, or is required. Raises ValueError where it is required and there are no such linears."""
+    """The model with the inputs of its linears on blocks rounded to 8 bits, where that is faster
+    and hardly changes its logits, or is required. Raises ValueError where it is required and there
+    are no such linears."""
     if not is_required and not quantized_linear.is_int8_fast():
         return loaded
     before = predictions_of_text(loaded)
@@ -149,8 +187,8 @@ def _in_int8_if_harmless(loaded: LoadedModel, *, is_required: bool, notes: Notes
     if rounded is loaded:
         if is_required:
             raise ValueError(
-                f"activations 'int8' need weights of 8 bits or less, {loaded.name!r} has none: use quantization int8 "
-                "or int4, or activations auto"
+                f"activations 'int8' need weights of 8 bits or less, {loaded.name!r} has none: use "
+                "quantization int8 or int4, or activations auto"
             )
         return loaded
     problem = rounding_harm(before, predictions_of_text(rounded))
@@ -166,17 +204,23 @@ def _in_int8_if_harmless(loaded: LoadedModel, *, is_required: bool, notes: Notes
 
 
 def _in_int8(loaded: LoadedModel) -> LoadedModel:
-    """The model with the inputs of its linears on blocks rounded to 8 bits; itself where it has none."""
+    """The model with the inputs of its linears on blocks rounded to 8 bits; itself where it has
+    none."""
     # Rounding what queries and keys are made of would be a third of all that rounding changes.
-    heads = frozenset(module.qkv for module in loaded.model.modules() if isinstance(module, FusedAttention))
+    heads = frozenset(
+        module.qkv for module in loaded.model.modules() if isinstance(module, FusedAttention)
+    )
     if not round_inputs(loaded.model, quantized_linear.INT8_TYPES, in_two_terms=heads):
         return loaded
     describe_layers(loaded.model)
     return replace(loaded, activations="int8")
 
 
-def _facts(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase, shape: dict) -> LoadedModel:
-    """The facts to be known of a model before its modules are replaced; the model itself is left out."""
+def _facts(
+    name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase, shape: dict
+) -> LoadedModel:
+    """The facts to be known of a model before its modules are replaced; the model itself is left
+    out."""
     return LoadedModel(
         name=name,
         model=None,
@@ -190,7 +234,9 @@ def _facts(name: str, model: nn.Module, tokenizer: PreTrainedTokenizerBase, shap
     )
 
 
-def _as_found(known: Findings, facts: LoadedModel, model: nn.Module, folder: Path, rounds_bf16: bool) -> LoadedModel:
+def _as_found(
+    known: Findings, facts: LoadedModel, model: nn.Module, folder: Path, rounds_bf16: bool
+) -> LoadedModel:
     """The model as an earlier load of it has found that it may be served."""
     for note in known.notes:
         logger.warning(note)
@@ -199,8 +245,11 @@ def _as_found(known: Findings, facts: LoadedModel, model: nn.Module, folder: Pat
     return _in_int8(loaded) if known.rounds_to_int8 else loaded
 
 
-def _prepared(facts: LoadedModel, model: nn.Module, preparation: str, folder: Path, rounds_bf16: bool) -> LoadedModel:
-    """The model with its modules replaced. rounds_bf16: inputs of linears on bfloat16 may be rounded to that."""
+def _prepared(
+    facts: LoadedModel, model: nn.Module, preparation: str, folder: Path, rounds_bf16: bool
+) -> LoadedModel:
+    """The model with its modules replaced. rounds_bf16: inputs of linears on bfloat16 may be
+    rounded to that."""
     min_rows = _prepare(model, preparation, folder)
     rounds = rounds_bf16 and round_inputs(model, _BF16)
     describe_layers(model)
@@ -210,7 +259,8 @@ def _prepared(facts: LoadedModel, model: nn.Module, preparation: str, folder: Pa
 
 
 def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
-    """Replace modules in place as the preparation says; returns the rows its linears like at least."""
+    """Replace modules in place as the preparation says; returns the rows its linears like at
+    least."""
     if preparation == "stock":
         _own_parameters(model, None)
         return 1
@@ -228,7 +278,8 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
 
 
 def give_back_memory() -> None:
-    """Free what a start needed for a moment: modules in cycles, and what glibc keeps of it, a fifth of the process."""
+    """Free what a start needed for a moment: modules in cycles, and what glibc keeps of it, a fifth
+    of the process."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -238,8 +289,8 @@ def give_back_memory() -> None:
 def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
     """Pack a head that shares the embedding's weight, without keeping that weight in memory twice.
 
-    Packing reads the whole of the mapped file; mapped anew, only the rows that are looked up become resident. Returns
-    the embedding where that was possible.
+    Packing reads the whole of the mapped file; mapped anew, only the rows that are looked up become
+    resident. Returns the embedding where that was possible.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if type(head) is not nn.Linear or head.weight is not embedding.weight:
@@ -248,7 +299,11 @@ def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
     parameters = model.named_parameters(remove_duplicate=False)
     names = {name for name, parameter in parameters if parameter is embedding.weight}
     again = map_tensor(folder, names) if not isinstance(packed, nn.Linear) else None
-    if again is None or again.dtype != embedding.weight.dtype or not torch.equal(again[-1], embedding.weight[-1]):
+    if (
+        again is None
+        or again.dtype != embedding.weight.dtype
+        or not torch.equal(again[-1], embedding.weight[-1])
+    ):
         return None
     model.set_output_embeddings(packed)
     embedding.weight.data = again
@@ -256,8 +311,8 @@ def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
 
 
 def _own_parameters(model: nn.Module, mapped: nn.Parameter | None) -> None:
-    """Copy what is still mapped from a checkpoint file, so that the file's pages can leave memory. What lies on another
-    device has been copied there."""
+    """Copy what is still mapped from a checkpoint file, so that the file's pages can leave memory.
+    What lies on another device has been copied there."""
     for parameter in model.parameters():
         if parameter is not mapped and parameter.device.type == "cpu":
             parameter.data = parameter.data.clone()

@@ -12,7 +12,8 @@ from smartspec.engine.models.fused_pass import FusedPass
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to serve: eval mode, no gradients, our attention; on CPU its linears packed and modules fused."""
+    """A model ready to serve: eval mode, no gradients, our attention; on CPU its linears packed and
+    modules fused."""
 
     name: str
     model: nn.Module
@@ -28,13 +29,17 @@ class LoadedModel:
     dtype: torch.dtype  # of activations and KV
     device: torch.device
     weight_bytes: int  # the size of the distinct parameters as loaded, before packing
-    # rows below which its linears do not become faster, 0 where every number of rows is as good as the next
+    # rows below which its linears do not become faster, 0 where every number of rows is as good as
+    # the next
     min_rows: int = 1
-    # "int8" or "bfloat16" where the inputs of linears on blocks or bfloat16 are rounded to that, else "fp32"
+    # "int8" or "bfloat16" where the inputs of linears on blocks or bfloat16 are rounded to that,
+    # else "fp32"
     activations: str = "fp32"
     fused_pass: FusedPass | None = None  # computes what the model does, where there is one
-    sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # see models.sampling_defaults
-    max_model_len_reason: str = "the positions it was trained for"  # what the positions of max_model_len are
+    # see models.sampling_defaults
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    # what the positions of max_model_len are
+    max_model_len_reason: str = "the positions it was trained for"
 
     @property
     def coarsest_dtype(self) -> torch.dtype:

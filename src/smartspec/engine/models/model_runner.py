@@ -1,4 +1,5 @@
-"""One model on its device: segments of tokens in, logits out. Anything that runs on the device starts here."""
+"""One model on its device: segments of tokens in, logits out. Anything that runs on the device
+starts here."""
 
 from contextlib import nullcontext
 
@@ -21,11 +22,13 @@ class ModelRunner:
     Raises ValueError where the model cannot be served with that many, or has no such layers.
     """
 
-    def __init__(self, loaded: LoadedModel, *, num_slots: int, max_len: int, taps: tuple[int, ...] = ()):
+    def __init__(
+        self, loaded: LoadedModel, *, num_slots: int, max_len: int, taps: tuple[int, ...] = ()
+    ):
         if max_len > loaded.max_model_len:
             raise ValueError(
-                f"max_len {max_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} ({loaded.name!r}): "
-                "lower it"
+                f"max_len {max_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} "
+                f"({loaded.name!r}): lower it"
             )
         if taps:
             check_taps(loaded.model, taps)
@@ -47,7 +50,9 @@ class ModelRunner:
             device=self.device,
         )
 
-        self._fused = loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else None
+        self._fused = (
+            loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else None
+        )
 
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
         """Carry out the block manager's memory operations, in order. A step begins with them."""
@@ -55,15 +60,18 @@ class ModelRunner:
             self.cache.apply(op)
 
     def keep_path(self, slot: int, start: int, nodes: tuple[int, ...]) -> None:
-        """The draft tree whose nodes lie in places start.. of a slot has become text: these of them, root first."""
+        """The draft tree whose nodes lie in places start.. of a slot has become text: these of
+        them, root first."""
         if nodes != tuple(range(len(nodes))):
             self.cache.compact(slot, start, start + np.array(nodes))
 
     @torch.inference_mode()
     def forward(self, segments: list[Segment]) -> torch.Tensor:
-        """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the segments.
+        """One pass over all segments: logits [sum of num_logits, vocabulary], in the order of the
+        segments.
 
-        With taps, features then holds of each segment what those layers computed: [num_tokens, taps * hidden_size].
+        With taps, features then holds of each segment what those layers computed: [num_tokens, taps
+        * hidden_size].
         """
         order, ordered = self._placed(segments)
         token_ids, plan = self._plan(ordered)
@@ -83,20 +91,39 @@ class ModelRunner:
     def _plan(self, ordered: list[Segment]) -> tuple[torch.Tensor, AttentionPlan]:
         """Tokens of a pass, int64 [N], and its attention; padding stands after the last segment."""
         padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
-        plan = AttentionPlan(ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens, len(padding))
-        token_ids = torch.from_numpy(np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64))
+        plan = AttentionPlan(
+            ordered,
+            self.cache,
+            self.loaded.windows,
+            self.device,
+            self.max_tile_tokens,
+            len(padding),
+        )
+        token_ids = torch.from_numpy(
+            np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64)
+        )
         return token_ids.to(self.device), plan
 
-    def _wanted(self, ordered: list[Segment], order: list[int], num_rows: int) -> torch.Tensor | None:
+    def _wanted(
+        self, ordered: list[Segment], order: list[int], num_rows: int
+    ) -> torch.Tensor | None:
         """Rows whose logits are wanted, int64 [n]; None for all, as where requests only decode."""
         rows = logit_rows(ordered, order)
-        return None if np.array_equal(rows, np.arange(num_rows)) else torch.from_numpy(rows).to(self.device)
+        return (
+            None
+            if np.array_equal(rows, np.arange(num_rows))
+            else torch.from_numpy(rows).to(self.device)
+        )
 
     def _computed(
-        self, token_ids: torch.Tensor, plan: AttentionPlan, wanted: torch.Tensor | None, taps: tuple[int, ...]
+        self,
+        token_ids: torch.Tensor,
+        plan: AttentionPlan,
+        wanted: torch.Tensor | None,
+        taps: tuple[int, ...],
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Logits [n, vocabulary] of the wanted rows (None: of all), and what the tapped layers computed, [1, N,
-        hidden_size] each."""
+        """Logits [n, vocabulary] of the wanted rows (None: of all), and what the tapped layers
+        computed, [1, N, hidden_size] each."""
         if self._fused is not None and plan.tiles is not None:
             return self._fused.run(token_ids, plan, wanted, taps)
         with tapped(self.loaded.model, taps) if taps else nullcontext([]) as found:
@@ -110,25 +137,34 @@ class ModelRunner:
         return output.logits[0], found
 
     def _num_padding(self, num_tokens: int) -> int:
-        """Rows to add so that the pass has a size the linears like: once here, or every layer would copy its input."""
-        return padded_rows(num_tokens, self.loaded.min_rows) - num_tokens if self.max_tile_tokens else 0
+        """Rows to add so that the pass has a size the linears like: once here, or every layer would
+        copy its input."""
+        return (
+            padded_rows(num_tokens, self.loaded.min_rows) - num_tokens
+            if self.max_tile_tokens
+            else 0
+        )
 
 
 def logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
-    """Rows of the ragged batch whose logits are wanted, in the caller's order. int64 [sum of num_logits]."""
+    """Rows of the ragged batch whose logits are wanted, in the caller's order. int64 [sum of
+    num_logits]."""
     ends = np.cumsum([s.num_tokens for s in ordered])
     rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(ordered)
     for segment, end, index in zip(ordered, ends, order, strict=True):
         rows[index] = np.arange(end - segment.num_logits, end)
     wanted = np.concatenate(rows).astype(np.int64)
-    # No matrix kernel likes zero rows: a pass that wants no logits computes those of one row and drops them.
+    # No matrix kernel likes zero rows: a pass that wants no logits computes those of one row and
+    # drops them.
     return wanted if len(wanted) else np.zeros(1, dtype=np.int64)
 
 
 def pieces_of(rows: torch.Tensor, ordered: list[Segment]) -> list[torch.Tensor]:
     """The ragged rows [N, ...] of each segment; padding after the last one belongs to none."""
     ends = np.cumsum([s.num_tokens for s in ordered]).tolist()
-    return [rows[end - segment.num_tokens : end] for segment, end in zip(ordered, ends, strict=True)]
+    return [
+        rows[end - segment.num_tokens : end] for segment, end in zip(ordered, ends, strict=True)
+    ]
 
 
 def _by_segment(rows: torch.Tensor, ordered: list[Segment], order: list[int]) -> list[torch.Tensor]:

@@ -8,7 +8,8 @@ from smartspec.engine.kernels.cpu.quantized_linear import Weight
 
 
 class PanelLinear(nn.Module):
-    """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain weight is not kept."""
+    """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain
+    weight is not kept."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
         """weight: [out_features, in_features]; bias: [out_features] or None."""
@@ -19,7 +20,8 @@ class PanelLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Shape and dtype of the weight, for models that read it; it holds no values, computing with it raises."""
+        """Shape and dtype of the weight, for models that read it; it holds no values, computing
+        with it raises."""
         return torch.empty(self.out_features, self.in_features, device="meta")
 
     @property
@@ -31,4 +33,7 @@ class PanelLinear(nn.Module):
         return panel_linear(x, *self.kernel_weights)
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )

@@ -1,7 +1,9 @@
-"""Linear layers and embeddings whose weights stay in GGUF's blocks: a quarter to a sixth of fp32's bytes.
+"""Linear layers and embeddings whose weights stay in GGUF's blocks: a quarter to a sixth of fp32's
+bytes.
 
-They compute what the dequantised modules would, up to the order in which fp32 sums are taken. Blocks of some types are
-laid out anew for our kernels when a model is prepared, as many bytes as before.
+They compute what the dequantised modules would, up to the order in which fp32 sums are taken.
+Blocks of some types are laid out anew for our kernels when a model is prepared, as many bytes as
+before.
 """
 
 import copy
@@ -47,13 +49,16 @@ class PanelWeight:
     rounds: int = 0  # it is multiplied with inputs rounded to so many terms, see round_inputs
 
     def describe(self, bias: torch.Tensor | None = None) -> kernels.Weight:
-        return kernels.describe_panels(self.blocks, self.type, self.outputs, bias, rounds=self.rounds)
+        return kernels.describe_panels(
+            self.blocks, self.type, self.outputs, bias, rounds=self.rounds
+        )
 
 
 class QuantizedLinear(nn.Module):
     """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU.
 
-    parts: weights whose outputs stand side by side. unpacks: torch multiplies the dequantised weight instead.
+    parts: weights whose outputs stand side by side. unpacks: torch multiplies the dequantised
+    weight instead.
     """
 
     def __init__(self, parts: list[QuantizedWeight], bias: torch.Tensor | None = None):
@@ -68,13 +73,14 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """Shape, dtype and device of the weight, for models that read it; its values are NaN: they are in the
-        blocks."""
+        """Shape, dtype and device of the weight, for models that read it; its values are NaN: they
+        are in the blocks."""
         return torch.full((), torch.nan).expand(self.out_features, self.in_features)
 
     @property
     def kernel_weights(self) -> list[kernels.Weight]:
-        """The weights for kernels, side by side, each with its part of the bias; they hold addresses of its tensors."""
+        """The weights for kernels, side by side, each with its part of the bias; they hold
+        addresses of its tensors."""
         sizes = [part.outputs for part in self.parts]
         biases = [None] * len(sizes) if self.bias is None else self.bias.split(sizes)
         return [part.describe(bias) for part, bias in zip(self.parts, biases, strict=True)]
@@ -128,7 +134,8 @@ def can_be_on_blocks(module: nn.Module) -> bool:
 
 
 def put_on_blocks(model: nn.Module, path: str, weight: QuantizedWeight) -> None:
-    """Let the linear or embedding at this path, of which can_be_on_blocks, compute with the weight, in place."""
+    """Let the linear or embedding at this path, of which can_be_on_blocks, compute with the weight,
+    in place."""
     module = model.get_submodule(path)
     if isinstance(module, nn.Linear):
         model.set_submodule(path, QuantizedLinear([weight], module.bias))
@@ -140,13 +147,15 @@ def put_on_blocks(model: nn.Module, path: str, weight: QuantizedWeight) -> None:
 
 @torch.inference_mode()
 def scale_of_embedding(module: nn.Module) -> float | None:
-    """The factor by which an embedding multiplies the rows of its weight in fp32; None where it is none, or computes
-    something else of them. Its own weight is not read."""
+    """The factor by which an embedding multiplies the rows of its weight in fp32; None where it is
+    none, or computes something else of them. Its own weight is not read."""
     if type(module) is nn.Embedding:
         return 1.0
     if not isinstance(module, nn.Embedding):
         return None
-    rows = torch.stack([torch.ones(module.embedding_dim), torch.linspace(-3, 3, module.embedding_dim)])
+    rows = torch.stack(
+        [torch.ones(module.embedding_dim), torch.linspace(-3, 3, module.embedding_dim)]
+    )
     of_rows = copy.copy(module)
     of_rows._parameters = {"weight": nn.Parameter(rows, requires_grad=False)}
     try:
@@ -195,8 +204,8 @@ def unpacked(model: nn.Module) -> Iterator[None]:
 
 
 def lay_out_by_panels(model: nn.Module) -> None:
-    """Lay blocks out as our kernels read them, in place; a weight that several modules share stays one. Kernels that
-    were given a weight before must not use it any more."""
+    """Lay blocks out as our kernels read them, in place; a weight that several modules share stays
+    one. Kernels that were given a weight before must not use it any more."""
     made: dict[int, QuantizedWeight | PanelWeight] = {}
 
     def by_panels(weight: QuantizedWeight | PanelWeight) -> QuantizedWeight | PanelWeight:
@@ -222,9 +231,10 @@ def round_inputs(
     terms: int = 1,
     in_two_terms: frozenset[nn.Module] = frozenset(),
 ) -> bool:
-    """Let linears on weights of these types by panels round inputs where the kernels can: to bfloat16 for BF16, at
-    twice the speed of fp32, to so many terms of 8 bits for blocks, at up to four times; whether there are any.
-    terms: 0 for inputs as they are. in_two_terms: linears whose terms are two."""
+    """Let linears on weights of these types by panels round inputs where the kernels can: to
+    bfloat16 for BF16, at twice the speed of fp32, to so many terms of 8 bits for blocks, at up to
+    four times; whether there are any. terms: 0 for inputs as they are. in_two_terms: linears whose
+    terms are two."""
     found = False
     for linear in _linears_of(model):
         for i, part in enumerate(linear.parts):
@@ -233,12 +243,16 @@ def round_inputs(
                 and isinstance(part, PanelWeight)
                 and kernels.can_round(part.type, linear.in_features)
             ):
-                linear.parts[i], found = replace(part, rounds=2 if linear in in_two_terms else terms), True
+                linear.parts[i], found = (
+                    replace(part, rounds=2 if linear in in_two_terms else terms),
+                    True,
+                )
     return found
 
 
 def _multiply_unpacked(rows: torch.Tensor, weight: kernels.Weight, output: torch.Tensor) -> None:
-    """output [n, outputs] = rows [n, inputs] @ weight.T by torch, with the weight unpacked a part at a time."""
+    """output [n, outputs] = rows [n, inputs] @ weight.T by torch, with the weight unpacked a part
+    at a time."""
     step = max(1, UNPACKED_WEIGHTS // weight.inputs)
     for ids in torch.arange(weight.outputs).split(step):
         part = kernels.dequantize(weight, ids)
@@ -253,4 +267,7 @@ def _merged(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
             merged[-1].append(part)
         else:
             merged.append([part])
-    return [p[0] if len(p) == 1 else QuantizedWeight(torch.cat([w.blocks for w in p]), p[0].type) for p in merged]
+    return [
+        p[0] if len(p) == 1 else QuantizedWeight(torch.cat([w.blocks for w in p]), p[0].type)
+        for p in merged
+    ]

@@ -21,12 +21,17 @@ class RotaryTable:
     cosine: torch.Tensor
     sine: torch.Tensor
 
-    def __call__(self, hidden: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.cosine.index_select(0, positions[0])[None], self.sine.index_select(0, positions[0])[None]
+    def __call__(
+        self, hidden: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.cosine.index_select(0, positions[0])[None], self.sine.index_select(
+            0, positions[0]
+        )[None]
 
 
 def side_by_side(rotaries: tuple[Rotary, ...]) -> Rotary:
-    """All of these as one: the cosines and the sines of a position one after the other, [1, N, their widths]."""
+    """All of these as one: the cosines and the sines of a position one after the other, [1, N,
+    their widths]."""
     if len(rotaries) == 1:
         return rotaries[0]
 
@@ -39,8 +44,9 @@ def side_by_side(rotaries: tuple[Rotary, ...]) -> Rotary:
 
 @torch.inference_mode()
 def rotary_table(rotary: Rotary, num_positions: int) -> RotaryTable | None:
-    """The factors of positions 0 to num_positions - 1; None where they would take more than MAX_BYTES, or those of a
-    position depend on the others of the pass, as where long texts stretch the frequencies."""
+    """The factors of positions 0 to num_positions - 1; None where they would take more than
+    MAX_BYTES, or those of a position depend on the others of the pass, as where long texts stretch
+    the frequencies."""
     hidden = torch.empty(1, 1, 1)  # of it the dtype and the device are read
     alone = {
         p: rotary(hidden, torch.tensor([[p]]))
@@ -48,6 +54,8 @@ def rotary_table(rotary: Rotary, num_positions: int) -> RotaryTable | None:
     }
     if 2 * alone[0][0].nbytes * num_positions > MAX_BYTES:
         return None
-    table = RotaryTable(*(factors[0] for factors in rotary(hidden, torch.arange(num_positions)[None])))
+    table = RotaryTable(
+        *(factors[0] for factors in rotary(hidden, torch.arange(num_positions)[None]))
+    )
     found = {p: table(hidden, torch.tensor([[p]])) for p in alone}
     return table if all(all(map(torch.equal, found[p], alone[p])) for p in alone) else None

@@ -1,6 +1,8 @@
-"""Sampling options that a checkpoint was made for, where a request leaves them out, as in vLLM and SGLang.
+"""Sampling options that a checkpoint was made for, where a request leaves them out, as in vLLM and
+SGLang.
 
-They are those of generation_config.json, or of a GGUF file's general.sampling.*, which llama.cpp reads.
+They are those of generation_config.json, or of a GGUF file's general.sampling.*, which llama.cpp
+reads.
 """
 
 from collections.abc import Mapping
@@ -28,7 +30,8 @@ GGUF_NAMES = {
 
 
 def keep_gguf_defaults(config: GenerationConfig, scalars: Mapping[str, object]) -> None:
-    """Writes what a GGUF file says into a generation configuration. scalars: the file's metadata."""
+    """Writes what a GGUF file says into a generation configuration. scalars: the file's
+    metadata."""
     for name, key in GGUF_NAMES.items():
         if (value := scalars.get(f"general.sampling.{key}")) is not None:
             setattr(config, NAMES[name], value)

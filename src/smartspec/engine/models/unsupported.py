@@ -2,4 +2,5 @@
 
 
 class UnsupportedModelError(ValueError):
-    """The checkpoint is readable, but its architecture, or something that it says of itself, is not what we serve."""
+    """The checkpoint is readable, but its architecture, or something that it says of itself, is not
+    what we serve."""

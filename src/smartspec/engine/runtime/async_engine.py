@@ -1,7 +1,9 @@
-"""The engine in a thread of its own: asyncio callers submit prompts and receive text as steps finish.
+"""The engine in a thread of its own: asyncio callers submit prompts and receive text as steps
+finish.
 
-Only the engine thread touches the core. What others want done there (add, abort, read the controller's state) is put
-into one queue of functions and run between two steps, so an abort takes effect before the next step begins.
+Only the engine thread touches the core. What others want done there (add, abort, read the
+controller's state) is put into one queue of functions and run between two steps, so an abort takes
+effect before the next step begins.
 """
 
 import asyncio
@@ -67,7 +69,8 @@ class TextModel:
     eos_token_ids: frozenset[int]
     vocab_size: int
     max_model_len: int  # most tokens of one request
-    sampling_defaults: Mapping[str, float] = field(default_factory=dict)  # options of requests that leave them out
+    # options of requests that leave them out
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,17 +87,20 @@ class Admission:
 
     @property
     def max_requests_of_client(self) -> int:
-        return min(self.max_requests, self.max_batch + (self.max_queue_per_client or self.max_queue))
+        return min(
+            self.max_requests, self.max_batch + (self.max_queue_per_client or self.max_queue)
+        )
 
 
 class AsyncEngine:
     """Runs an EngineCore in an engine thread: the one it was built in, where it computes.
 
-    idle_work is advanced in the engine thread while there is no request; each of its steps should take milliseconds.
-    listeners are called in the event loop with every StepOutput. clock: the one the core's executor measures with, in
-    seconds.
-    check_profile: called in the event loop after FIRST_STEPS steps. measure_again: called in the engine thread when
-    no request has come for IDLE_SECONDS, then for twice as long, and so on; its argument says whether one has come.
+    idle_work is advanced in the engine thread while there is no request; each of its steps should
+    take milliseconds. listeners are called in the event loop with every StepOutput. clock: the one
+    the core's executor measures with, in seconds.
+    check_profile: called in the event loop after FIRST_STEPS steps. measure_again: called in the
+    engine thread when no request has come for IDLE_SECONDS, then for twice as long, and so on; its
+    argument says whether one has come.
     """
 
     def __init__(
@@ -134,7 +140,8 @@ class AsyncEngine:
         self._measure_again = measure_again
         self._idle_seconds = IDLE_SECONDS
         self._num_steps = 0  # counted in the event loop
-        self._measured_until = 0.0  # time before it belongs to a step, or the engine had nothing to do
+        # time before it belongs to a step, or the engine had nothing to do
+        self._measured_until = 0.0
         self._ended: Future | None = None
 
     @classmethod
@@ -149,7 +156,9 @@ class AsyncEngine:
                 engine.max_model_len,
                 engine.loaded.sampling_defaults,
             ),
-            Admission(engine.config.max_batch, engine.config.max_queue, engine.config.queue_per_client),
+            Admission(
+                engine.config.max_batch, engine.config.max_queue, engine.config.queue_per_client
+            ),
             thread=thread,
             idle_work=collapse_pages(),
             clock=engine.core.executor.clock,
@@ -168,7 +177,8 @@ class AsyncEngine:
         self._ended = self._thread.submit(self._run)
 
     async def stop(self) -> None:
-        """End after the present step; requests under way and later ones get an EngineError. Idempotent."""
+        """End after the present step; requests under way and later ones get an EngineError.
+        Idempotent."""
         self._stopped = True
         self._commands.put(self._leave)
         if self._ended is not None:
@@ -183,14 +193,16 @@ class AsyncEngine:
         origin: Origin = UNKNOWN_ORIGIN,
         grammar: Grammar | None = None,
     ) -> AsyncIterator[TextDelta]:
-        """Text of n choices for each prompt (token ids) as it comes, until every choice has a finish_reason.
+        """Text of n choices for each prompt (token ids) as it comes, until every choice has a
+        finish_reason.
 
-        Without a seed all choices are independent. With one, the choices of a prompt differ from each other, and are
-        what they would be in a call of its own: equal prompts get equal choices (n gives several).
-        grammar: what every choice is held to.
-        Closing or cancelling the iterator aborts what is left before the next step. Raises QueueFull when there is no
-        room for all choices, ValueError when one could never run, EngineError when the engine or a choice failed,
-        EngineStopped when it takes no more requests.
+        Without a seed all choices are independent. With one, the choices of a prompt differ from
+        each other, and are what they would be in a call of its own: equal prompts get equal choices
+        (n gives several). grammar: what every choice is held to.
+        Closing or cancelling the iterator aborts what is left before the next step. Raises
+        QueueFull when there is no room for all choices, ValueError when one could never run,
+        EngineError when the engine or a choice failed, EngineStopped when it takes no more
+        requests.
         """
         self._check_alive()
         if not self.accepts_requests:
@@ -220,7 +232,8 @@ class AsyncEngine:
                 self._commands.put(partial(self._abort, list(unfinished.values())))
 
     async def call(self, function: Callable[[], object]) -> object:
-        """The result of function, run in the engine thread between two steps. EngineError once it was stopped."""
+        """The result of function, run in the engine thread between two steps. EngineError once it
+        was stopped."""
         self._check_alive()
         future = self._loop.create_future()
 
@@ -240,15 +253,21 @@ class AsyncEngine:
 
     def _check_alive(self) -> None:
         if self._stopped or not self.alive:
-            raise EngineStopped("the engine was stopped" if self._stopped else "the engine is not running")
+            raise EngineStopped(
+                "the engine was stopped" if self._stopped else "the engine is not running"
+            )
 
     def _check_room(self, client: str, num_choices: int) -> None:
         if self.num_requests + num_choices > self.admission.max_requests:
-            raise QueueFull(f"the engine holds {self.num_requests} of at most {self.admission.max_requests} requests")
+            raise QueueFull(
+                f"the engine holds {self.num_requests} of at most {self.admission.max_requests} "
+                "requests"
+            )
         if self._num_requests_of[client] + num_choices > self.admission.max_requests_of_client:
             num_requests = self._num_requests_of[client]
             raise QueueFull(
-                f"{num_requests} of at most {self.admission.max_requests_of_client} requests of this client are here"
+                f"{num_requests} of at most {self.admission.max_requests_of_client} requests of "
+                "this client are here"
             )
 
     def _make_choices(
@@ -264,7 +283,8 @@ class AsyncEngine:
         eos_token_ids = frozenset() if params.ignore_eos else self._eos_token_ids
         stop_token_ids = eos_token_ids | frozenset(params.stop_token_ids)
         seeds = _seeds(params.seed, len(prompts), n)
-        # Prompt logprobs are known once for all n, but a request of no token has nothing else to do.
+        # Prompt logprobs are known once for all n, but a request of no token has nothing else to
+        # do.
         scores_all = params.prompt_logprobs is None or params.max_tokens == 0
         others = params if scores_all else replace(params, prompt_logprobs=None)
         choices = []
@@ -351,7 +371,8 @@ class AsyncEngine:
 
     def _step(self) -> None:
         try:
-            # From where the last step's time ends: what was done since then for the requests is time of this one.
+            # From where the last step's time ends: what was done since then for the requests is
+            # time of this one.
             step_output = self.core.step(self._measured_until)
             self._measured_until += step_output.seconds.total
             events = [self._to_event(output) for output in step_output.outputs]
@@ -383,11 +404,17 @@ class AsyncEngine:
                 logger.exception("request %d could not be aborted", choice.request.request_id)
         self._post([(choice, error) for choice in choices])
 
-    def _post(self, events: list[tuple[Choice, TextDelta | Exception]], step_output: StepOutput | None = None) -> None:
+    def _post(
+        self,
+        events: list[tuple[Choice, TextDelta | Exception]],
+        step_output: StepOutput | None = None,
+    ) -> None:
         """Hand the events over to the event loop, all at once."""
         self._loop.call_soon_threadsafe(self._deliver, events, step_output)
 
-    def _deliver(self, events: list[tuple[Choice, TextDelta | Exception]], step_output: StepOutput | None) -> None:
+    def _deliver(
+        self, events: list[tuple[Choice, TextDelta | Exception]], step_output: StepOutput | None
+    ) -> None:
         for choice, event in events:
             choice.events.put_nowait(event)
         if step_output is not None:

@@ -61,9 +61,10 @@ class Engine:
     config: EngineConfig
     max_model_len: int
     kernels: dict[str, str]  # of the target, see kernel_report
-    check_profile: Callable[[], None] = lambda: None  # to be called after the first steps, see profile.note_drift
-    # To be called in the engine thread when there has been no request for a while, for a profile that could be better;
-    # its argument says whether a request waits.
+    # to be called after the first steps, see profile.note_drift
+    check_profile: Callable[[], None] = lambda: None
+    # To be called in the engine thread when there has been no request for a while, for a profile
+    # that could be better; its argument says whether a request waits.
     measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None
     decision_log: DecisionLog | None = None
     memory: AnswerMemory = field(default_factory=AnswerMemory)
@@ -73,7 +74,8 @@ class Engine:
         return self.loaded.tokenizer
 
     def close(self) -> None:
-        """Finish what is written: the decision log, the answers. Call it when the last step is over."""
+        """Finish what is written: the decision log, the answers. Call it when the last step is
+        over."""
         self.memory.close()
         if self.decision_log is not None:
             self.decision_log.close()
@@ -88,9 +90,13 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     decision_log = None if config.decision_log is None else DecisionLog(config.decision_log)
     models = load_models(config, report)
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
-    latency = models.by_drafter(profiled_latency(models.target, models.profiled, **limits, report=report))
+    latency = models.by_drafter(
+        profiled_latency(models.target, models.profiled, **limits, report=report)
+    )
     specs = tuple(drafter.spec for drafter in models.drafters)
-    controller = Controller(config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict)
+    controller = Controller(
+        config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict
+    )
     if decision_log is not None:
         decision_log.begin(_log_header(controller, config))
         controller.on_record = decision_log.add
@@ -117,12 +123,24 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         if not could_be_better(models.target, models.profiled, config.max_batch):
             return
         scheduler.start_over()  # cached prefixes are overwritten
-        fresh = measured_again(models.target, models.profiled, **limits, interrupted=interrupted, report=logger.warning)
+        fresh = measured_again(
+            models.target, models.profiled, **limits, interrupted=interrupted, report=logger.warning
+        )
         if fresh is not None:
             controller.use_latency(models.by_drafter(fresh))
 
     length, kernels = models.target.max_len, kernel_report(loaded)
-    return Engine(core, loaded, config, length, kernels, check_profile, measure_again, decision_log, models.memory)
+    return Engine(
+        core,
+        loaded,
+        config,
+        length,
+        kernels,
+        check_profile,
+        measure_again,
+        decision_log,
+        models.memory,
+    )
 
 
 def _log_header(controller: Controller, config: EngineConfig) -> LogHeader:
@@ -148,18 +166,28 @@ class Models:
     @property
     def profiled(self) -> tuple[ProfiledDrafter, ...]:
         """The drafters with passes, whose times are measured."""
-        return tuple([cast(ProfiledDrafter, drafter) for drafter in self.drafters if drafter.spec.has_passes])
+        return tuple(
+            [cast(ProfiledDrafter, drafter) for drafter in self.drafters if drafter.spec.has_passes]
+        )
 
     def by_drafter(self, profile: LatencyModel) -> LatencyModel:
-        """The profile, whose curves are those of the drafters with passes, with a place for every drafter."""
+        """The profile, whose curves are those of the drafters with passes, with a place for every
+        drafter."""
         curves = iter(profile.drafts)
-        return LatencyModel(profile.target, tuple([next(curves) if d.spec.has_passes else None for d in self.drafters]))
+        return LatencyModel(
+            profile.target,
+            tuple([next(curves) if d.spec.has_passes else None for d in self.drafters]),
+        )
 
 
 def load_models(config: EngineConfig, report: Callable[[str], None] = lambda text: None) -> Models:
     """Load the target and the drafters that config names. Raises as build_engine."""
     _check_before_loading(config)
-    folder = datastore_folder(config.datastore, config.model) if any(map(reads_texts, config.active_drafters)) else None
+    folder = (
+        datastore_folder(config.datastore, config.model)
+        if any(map(reads_texts, config.active_drafters))
+        else None
+    )
     datastore = None if folder is None else Datastore(folder)
 
     if config.active_drafters and (missing := missing_files(config.model)) is not None:
@@ -171,7 +199,11 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
         report(f"loading {what}{name}")
         # Weights of a draft model may be of another kind than the target's: there int8 is a wish.
         activations = "auto" if what and config.activations == "int8" else config.activations
-        options = {"dtype": config.dtype, "device": config.device, "quantization": config.quantization}
+        options = {
+            "dtype": config.dtype,
+            "device": config.device,
+            "quantization": config.quantization,
+        }
         loaded = load_model(name, activations=activations, **options)
         report(f"kernels{f' of {name}' if what else ''}: {_in_one_line(kernel_report(loaded))}")
         return loaded
@@ -197,7 +229,8 @@ def load_models(config: EngineConfig, report: Callable[[str], None] = lambda tex
 
 
 def with_chat_template(loaded: LoadedModel, choice: str | None) -> LoadedModel:
-    """The model with the template chosen, see choose_template, and ending its answers where that does."""
+    """The model with the template chosen, see choose_template, and ending its answers where that
+    does."""
     if loaded.tokenizer is None:  # a model that is fed token ids alone
         return loaded
     choose_template(loaded.tokenizer, choice)
@@ -205,7 +238,9 @@ def with_chat_template(loaded: LoadedModel, choice: str | None) -> LoadedModel:
     return loaded if end is None else replace(loaded, eos_token_ids=loaded.eos_token_ids | {end})
 
 
-def _with_sampling_defaults(loaded: LoadedModel, choice: str, report: Callable[[str], None]) -> LoadedModel:
+def _with_sampling_defaults(
+    loaded: LoadedModel, choice: str, report: Callable[[str], None]
+) -> LoadedModel:
     defaults = loaded.sampling_defaults if choice == "auto" else {}
     check_defaults(defaults, loaded.name)
     if defaults:
@@ -214,15 +249,20 @@ def _with_sampling_defaults(loaded: LoadedModel, choice: str, report: Callable[[
     return replace(loaded, sampling_defaults=defaults)
 
 
-def _read_texts(config: EngineConfig, loaded: LoadedModel, datastore: Datastore | None) -> AnswerMemory:
-    """The memory of answers, as it was left. ValueError where it, or the datastore, is of another tokenizer."""
+def _read_texts(
+    config: EngineConfig, loaded: LoadedModel, datastore: Datastore | None
+) -> AnswerMemory:
+    """The memory of answers, as it was left. ValueError where it, or the datastore, is of another
+    tokenizer."""
     is_kept = config.datastore_memory is not None and any(map(reads_texts, config.active_drafters))
     tokenizer = quick_digest(loaded.tokenizer) if datastore is not None or is_kept else ""
     if datastore is not None:
         datastore.check_for(tokenizer, loaded.vocab_size, config.model)
     if not is_kept:
         return AnswerMemory()
-    return AnswerMemory(AnswerFiles(Path(config.datastore_memory).expanduser(), tokenizer, loaded.vocab_size))
+    return AnswerMemory(
+        AnswerFiles(Path(config.datastore_memory).expanduser(), tokenizer, loaded.vocab_size)
+    )
 
 
 def _check_before_loading(config: EngineConfig) -> None:
@@ -233,17 +273,20 @@ def _check_before_loading(config: EngineConfig) -> None:
     claimed = None if config.max_model_len is None else claimed_positions(config.model)
     if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:
         raise ValueError(
-            f"max_model_len {config.max_model_len} exceeds {claimed}, what the model was made for ({config.model!r}): "
-            "lower it"
+            f"max_model_len {config.max_model_len} exceeds {claimed}, what the model was made for "
+            f"({config.model!r}): lower it"
         )
     _kv_tokens(config, config.max_model_len or 1)
 
 
 def _common_taps(prepared: dict[str, PreparedDrafter]) -> tuple[int, ...]:
-    """The layers of the target that drafters read. Raises ValueError where they read different ones."""
+    """The layers of the target that drafters read. Raises ValueError where they read different
+    ones."""
     taps = {name: drafter.taps for name, drafter in prepared.items() if drafter.taps}
     if len(set(taps.values())) > 1:
-        raise ValueError(f"heads of one engine must tap the same layers, got {taps}: leave all but one out")
+        raise ValueError(
+            f"heads of one engine must tap the same layers, got {taps}: leave all but one out"
+        )
     return next(iter(taps.values()), ())
 
 
@@ -256,16 +299,20 @@ def _max_model_len(config: EngineConfig, loaded: LoadedModel) -> int:
         return loaded.max_model_len
     if config.max_model_len > loaded.max_model_len:
         raise ValueError(
-            f"max_model_len {config.max_model_len} exceeds {loaded.max_model_len}, {loaded.max_model_len_reason} "
-            f"({config.model!r}): lower it"
+            f"max_model_len {config.max_model_len} exceeds {loaded.max_model_len}, "
+            f"{loaded.max_model_len_reason} ({config.model!r}): lower it"
         )
     return config.max_model_len
 
 
 def _kv_tokens(config: EngineConfig, max_model_len: int) -> int:
-    """Default: 1024 tokens for each of max_batch requests, and at least one request of full length."""
+    """Default: 1024 tokens for each of max_batch requests, and at least one request of full
+    length."""
     if config.kv_tokens is None:
         return max(config.max_batch * min(max_model_len, DEFAULT_TOKENS_PER_REQUEST), max_model_len)
     if config.kv_tokens < 2 * BLOCK_SIZE:
-        raise ValueError(f"kv_tokens {config.kv_tokens} is too small for one request: use at least {2 * BLOCK_SIZE}")
+        raise ValueError(
+            f"kv_tokens {config.kv_tokens} is too small for one request: use at least "
+            f"{2 * BLOCK_SIZE}"
+        )
     return config.kv_tokens

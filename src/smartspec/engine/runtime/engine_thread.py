@@ -1,7 +1,8 @@
 """The one thread in which everything that computes must run, from loading to the last step.
 
-OpenMP keeps a pool of workers per calling thread. Two threads that compute, even one after the other, have more workers
-than there are cores, and libgomp then stops spinning at every barrier: steps take 20 % longer (measured at one token).
+OpenMP keeps a pool of workers per calling thread. Two threads that compute, even one after the
+other, have more workers than there are cores, and libgomp then stops spinning at every barrier:
+steps take 20 % longer (measured at one token).
 """
 
 import queue
@@ -19,7 +20,8 @@ class EngineThread(threading.Thread):
         self.start()
 
     def submit(self, function: Callable[[], object]) -> Future:
-        """Run function after everything submitted before; the future holds its result or exception."""
+        """Run function after everything submitted before; the future holds its result or
+        exception."""
         future: Future = Future()
         self._jobs.put((function, future))
         return future

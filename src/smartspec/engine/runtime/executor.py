@@ -9,7 +9,16 @@ import numpy as np
 import torch
 
 from smartspec.control.records import DrafterQuery, DrafterView, Plan, StepSeconds
-from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, TokenLogprobs, Verification, no_tokens, shorten
+from smartspec.core.batch import (
+    NO_DRAFT,
+    Batch,
+    Draft,
+    StepResult,
+    TokenLogprobs,
+    Verification,
+    no_tokens,
+    shorten,
+)
 from smartspec.core.blocks import Wipe
 from smartspec.core.drafter import Drafter, TreeDrafter
 from smartspec.core.request import Request
@@ -27,8 +36,9 @@ MAX_WRITTEN_TOKENS = 256  # after the computed text of a request: no draft is lo
 class LiveExecutor:
     """Runs what a step decides, and measures it. Implements core.engine_core.Executor.
 
-    drafters: in the order of their numbers. forced_acceptance: see sampling.forced_acceptance, None for verification by
-    the target. free_cores: sets the threads of passes, None for always the same.
+    drafters: in the order of their numbers. forced_acceptance: see sampling.forced_acceptance, None
+    for verification by the target. free_cores: sets the threads of passes, None for always the
+    same.
     """
 
     def __init__(
@@ -41,7 +51,9 @@ class LiveExecutor:
         self.runner = runner
         self._free_cores = free_cores
         self._is_forced = forced_acceptance is not None
-        self._verify = verify if forced_acceptance is None else partial(verify_forced, forced_acceptance)
+        self._verify = (
+            verify if forced_acceptance is None else partial(verify_forced, forced_acceptance)
+        )
         self.drafters = drafters
         self._step_began = 0.0
         self._was_queried = False  # whether any drafter was, in the step under way
@@ -83,11 +95,16 @@ class LiveExecutor:
         return tuple(drafts)
 
     def verify(self, batch: Batch, drafts: tuple[Draft, ...]) -> StepResult:
-        """One pass of the target over the whole batch, then acceptance. ValueError on a tree that is too large or whose
-        parents do not stand before their children."""
+        """One pass of the target over the whole batch, then acceptance. ValueError on a tree that
+        is too large or whose parents do not stand before their children."""
         began = self.clock()
-        segments = [_decode_segment(r, draft) for r, draft in zip(batch.decoding, drafts, strict=True)]
-        segments += [_prefill_segment(r, n) for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)]
+        segments = [
+            _decode_segment(r, draft) for r, draft in zip(batch.decoding, drafts, strict=True)
+        ]
+        segments += [
+            _prefill_segment(r, n)
+            for r, n in zip(batch.prefill, batch.num_prefill_tokens, strict=True)
+        ]
         logits = self.runner.forward(segments)
         scores: tuple[list[TokenLogprobs], ...] = ()
         if any(request.num_unscored_tokens for request in batch.prefill):
@@ -112,7 +129,8 @@ class LiveExecutor:
                 for drafter, own in zip(self.drafters, self._by_drafter(drafts), strict=True)
             ]
         )
-        if not self._was_queried or self._is_forced:  # what the target would have accepted is not what is forced
+        # what the target would have accepted is not what is forced
+        if not self._was_queried or self._is_forced:
             free_tests = ()
         seconds = self._step_seconds(target=self.clock() - began)
         return StepResult(decoding, prefill, seconds, free_tests=free_tests, prompt_logprobs=scores)
@@ -122,27 +140,33 @@ class LiveExecutor:
         if not any(drafts):
             return [no_tokens(len(drafts))] * len(self.drafters)
         verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        return [np.where(self._drafter == number, verified, 0) for number in range(len(self.drafters))]
+        return [
+            np.where(self._drafter == number, verified, 0) for number in range(len(self.drafters))
+        ]
 
     def _verify_again(
         self, batch: Batch, drafts: tuple[Draft, ...], verifications: list[Verification]
     ) -> list[Verification]:
-        """The verifications of the decoding requests; those without a next token once more, from passes that are fed no
-        token before it is text.
+        """The verifications of the decoding requests; those without a next token once more, from
+        passes that are fed no token before it is text.
 
-        Of a draft token for which the model has no numbers, the NaN gets through the mask to the positions before it,
-        where plain decoding would have none. A pass over the text alone decides on the first draft token by the same
-        rule and random numbers. That is all of a point-mass draft: what its other tokens are changes no text. Tokens
-        that were drawn are decided one by one, a pass for each: to drop them because there is a bad one among them
-        would drop them for what was drawn. The target's features of these rows become those of their last pass.
+        Of a draft token for which the model has no numbers, the NaN gets through the mask to the
+        positions before it, where plain decoding would have none. A pass over the text alone
+        decides on the first draft token by the same rule and random numbers. That is all of a
+        point-mass draft: what its other tokens are changes no text. Tokens that were drawn are
+        decided one by one, a pass for each: to drop them because there is a bad one among them
+        would drop them for what was drawn. The target's features of these rows become those of
+        their last pass.
         """
         num_known = {row: 0 for row in range(len(drafts)) if verifications[row].error is not None}
         features = list(self.runner.features) if num_known else []
         while num_known:
             found = dict(zip(num_known, self._verify_known(batch, drafts, num_known), strict=True))
-            of_pass = dict(zip(num_known, self.runner.features, strict=False))  # there are none without taps
+            # there are none without taps
+            of_pass = dict(zip(num_known, self.runner.features, strict=False))
             for row, known in tuple(num_known.items()):
-                if known and found[row].error is not None:  # the newest of them is the bad one: the next step's to say
+                # the newest of them is the bad one: the next step's to say
+                if known and found[row].error is not None:
                     del num_known[row]
                     continue
                 verifications[row] = _as_far_as_computed(found[row], known)
@@ -154,19 +178,28 @@ class LiveExecutor:
             self.runner.features = features
         return verifications[: len(drafts)]
 
-    def _verify_known(self, batch: Batch, drafts: tuple[Draft, ...], num_known: dict[int, int]) -> list[Verification]:
-        """A pass over the draft tokens of some rows that are known to be accepted (num_known of each row): what it
-        says about these and the next one."""
+    def _verify_known(
+        self, batch: Batch, drafts: tuple[Draft, ...], num_known: dict[int, int]
+    ) -> list[Verification]:
+        """A pass over the draft tokens of some rows that are known to be accepted (num_known of
+        each row): what it says about these and the next one."""
         requests = [batch.decoding[row] for row in num_known]
         self.runner.apply(tuple(self._written_by_drafts(request) for request in requests))
         known = [shorten(drafts[row], num) for row, num in num_known.items()]
         with_next = [shorten(drafts[row], num + 1) for row, num in num_known.items()]
-        logits = self.runner.forward([_decode_segment(*each) for each in zip(requests, known, strict=True)])
+        logits = self.runner.forward(
+            [_decode_segment(*each) for each in zip(requests, known, strict=True)]
+        )
         repeats: list[int] = []
         for one, other in zip(known, with_next, strict=True):
-            # After the next token, if there is one, stands the same row again; what it says is not emitted.
+            # After the next token, if there is one, stands the same row again; what it says is not
+            # emitted.
             repeats += [1] * len(one) + [1 + len(other) - len(one)]
-        return verify(logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0), requests, with_next)
+        return verify(
+            logits.repeat_interleave(torch.tensor(repeats, device=logits.device), dim=0),
+            requests,
+            with_next,
+        )
 
     def _written_by_drafts(self, request: Request) -> Wipe:
         start = request.num_computed_tokens
@@ -178,7 +211,9 @@ class LiveExecutor:
     def _step_seconds(self, target: float) -> StepSeconds:
         total = self.clock() - self._step_began
         return StepSeconds(
-            draft=self._draft_seconds, target=target, host=max(0.0, total - self._draft_seconds - target)
+            draft=self._draft_seconds,
+            target=target,
+            host=max(0.0, total - self._draft_seconds - target),
         )
 
 
@@ -221,8 +256,8 @@ def _prefill_segment(request: Request, num_tokens: int) -> Segment:
 def _score_prompts(
     logits: torch.Tensor, batch: Batch, segments: list[Segment]
 ) -> tuple[torch.Tensor, tuple[list[TokenLogprobs], ...]]:
-    """Logprobs of prompts' tokens, by request in prefill; and the logits that are left: of the decoding
-    requests, and the last row of each prompt that ends. segments: of the prompts."""
+    """Logprobs of prompts' tokens, by request in prefill; and the logits that are left: of the
+    decoding requests, and the last row of each prompt that ends. segments: of the prompts."""
     row = len(logits) - sum(segment.num_logits for segment in segments)
     kept, found = [logits[:row]], []
     for request, segment in zip(batch.prefill, segments, strict=True):
@@ -234,6 +269,8 @@ def _score_prompts(
         tokens = request.tokens[known : min(segment.end + 1, request.num_prompt_tokens)]
         is_wanted = request.num_unscored_tokens > 0
         found.append(
-            prompt_logprobs(rows[: len(tokens)], tokens, request.params.prompt_logprobs or 0) if is_wanted else []
+            prompt_logprobs(rows[: len(tokens)], tokens, request.params.prompt_logprobs or 0)
+            if is_wanted
+            else []
         )
     return torch.cat(kept), tuple(found)

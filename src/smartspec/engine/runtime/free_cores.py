@@ -1,9 +1,9 @@
 """The number of threads: as many as there are cores that other processes leave free.
 
-The threads of a pass meet several times in every layer. One whose core another process has keeps all others waiting,
-for a time slice of the scheduler instead of microseconds: beside one busy process, two threads on two cores are slower
-than one. So what others use of the cores is looked at a few times a second, and passes run on the rest. Outputs do not
-depend on the number of threads.
+The threads of a pass meet several times in every layer. One whose core another process has keeps
+all others waiting, for a time slice of the scheduler instead of microseconds: beside one busy
+process, two threads on two cores are slower than one. So what others use of the cores is looked at
+a few times a second, and passes run on the rest. Outputs do not depend on the number of threads.
 """
 
 import os
@@ -15,32 +15,35 @@ import psutil
 import torch
 
 MIN_WINDOW, MAX_WINDOW = 0.2, 2.0  # seconds between two looks; what was used longer ago says little
-TAKEN, GIVEN_BACK = 0.5, 0.35  # of a core in use by others: from here on it is theirs, below that no longer
+# of a core in use by others: from here on it is theirs, below that no longer
+TAKEN, GIVEN_BACK = 0.5, 0.35
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Seconds since some time in the past: on the clock, and that other processes used of this one's cores."""
+    """Seconds since some time in the past: on the clock, and that other processes used of this
+    one's cores."""
 
     now: float
     others: float
 
 
 def usage() -> Usage:
-    """Usage as the system has counted it until now. Time that a hypervisor gave to other machines is not
-    counted."""
+    """Usage as the system has counted it until now. Time that a hypervisor gave to other machines
+    is not counted."""
     cores = os.sched_getaffinity(0)
     times = psutil.cpu_times(percpu=True)
     now = time.monotonic()
     unused = sum(
-        times[core].idle + getattr(times[core], "iowait", 0) + getattr(times[core], "steal", 0) for core in cores
+        times[core].idle + getattr(times[core], "iowait", 0) + getattr(times[core], "steal", 0)
+        for core in cores
     )
     return Usage(now, len(cores) * now - unused - time.process_time())
 
 
 class FreeCores:
-    """Sets torch's number of threads, which is that of our kernels too, in the thread that computes. read: see usage;
-    num_cores: that this process may use."""
+    """Sets torch's number of threads, which is that of our kernels too, in the thread that
+    computes. read: see usage; num_cores: that this process may use."""
 
     def __init__(self, read: Callable[[], Usage] = usage, num_cores: int | None = None):
         self._read, self._most = read, torch.get_num_threads()

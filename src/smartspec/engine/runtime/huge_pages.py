@@ -1,9 +1,11 @@
-"""Moves what the process holds into huge pages, little by little, while there is nothing else to do.
+"""Moves what the process holds into huge pages, little by little, while there is nothing else to
+do.
 
-A step reads all weights and, between them, what these have pushed out of the caches: the interpreter's objects, code
-and tables of oneDNN. In pages of 4 KiB most such reads first search the page tables for their address. In pages of
-2 MiB they do not. Linux gives huge pages only to memory that is marked for them, which malloc does not do. Moving
-2 MiB takes milliseconds. The two seconds for all memory would be too long at every start; a server that waits has them.
+A step reads all weights and, between them, what these have pushed out of the caches: the
+interpreter's objects, code and tables of oneDNN. In pages of 4 KiB most such reads first search the
+page tables for their address. In pages of 2 MiB they do not. Linux gives huge pages only to memory
+that is marked for them, which malloc does not do. Moving 2 MiB takes milliseconds. The two seconds
+for all memory would be too long at every start; a server that waits has them.
 """
 
 import ctypes

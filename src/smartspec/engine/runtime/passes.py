@@ -19,7 +19,8 @@ from smartspec.engine.runtime.huge_pages import collapse_pages
 
 MAX_PROFILE_SECONDS = 16.0
 DRAFT_SHARE = 0.2  # of that for all draft models: their passes are small
-# The first pass of a size may be slower (kernels are generated, memory is new): no size is timed only once.
+# The first pass of a size may be slower (kernels are generated, memory is new): no size is timed
+# only once.
 MIN_REPETITIONS, MAX_REPETITIONS = 2, 3
 MAX_POINT_SECONDS = 0.4  # spent on one size, once it has been repeated
 
@@ -55,8 +56,8 @@ class Profile:
 
     target: tuple[ProfileSample, ...]
     drafts: tuple[tuple[ProfileSample, ...], ...] = ()
-    # share of the time for which a thread waited for a core that other processes had, or for which this one was
-    # suspended; 0 where the system does not tell
+    # share of the time for which a thread waited for a core that other processes had, or for which
+    # this one was suspended; 0 where the system does not tell
     waiting: float = 0.0
 
 
@@ -68,30 +69,40 @@ def measure_profile(
     kv_tokens: int,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Profile:
-    """Time passes of the target and of drafters, in huge pages, as a server's soon are (see huge_pages). Their caches
-    must not be in use: they are overwritten and emptied. Raises Interrupted within a second of interrupted() being
-    true."""
+    """Time passes of the target and of drafters, in huge pages, as a server's soon are (see
+    huge_pages). Their caches must not be in use: they are overwritten and emptied. Raises
+    Interrupted within a second of interrupted() being true."""
     for _ in collapse_pages():
         pass
     for_drafts = DRAFT_SHARE * MAX_PROFILE_SECONDS if drafters else 0.0
-    limits = {"max_len": target.max_len, "max_batch": max_batch, "kv_tokens": kv_tokens, "interrupted": interrupted}
+    limits = {
+        "max_len": target.max_len,
+        "max_batch": max_batch,
+        "kv_tokens": kv_tokens,
+        "interrupted": interrupted,
+    }
     began, waited, ran = time.perf_counter(), _seconds_waited(), time.thread_time()
-    of_target = measure_passes(TargetPasses(target), max_seconds=MAX_PROFILE_SECONDS - for_drafts, **limits)
+    of_target = measure_passes(
+        TargetPasses(target), max_seconds=MAX_PROFILE_SECONDS - for_drafts, **limits
+    )
     share = for_drafts / max(len(drafters), 1)
     of_drafts = []
     for drafter in drafters:
-        max_len = min(target.max_len, getattr(drafter, "max_len", target.max_len))  # of a draft model it may be shorter
+        # of a draft model it may be shorter
+        max_len = min(target.max_len, getattr(drafter, "max_len", target.max_len))
         within = limits | {"max_len": max_len, "max_context": drafter.spec.context_limit}
         of_drafts.append(measure_passes(drafter, max_seconds=share, **within))
     took = time.perf_counter() - began
     waiting = (_seconds_waited() - waited) / (took * torch.get_num_threads())
-    if target.device.type == "cpu":  # where this thread computes all the time; a frozen one is not even waiting
+    # where this thread computes all the time; a frozen one is not even waiting
+    if target.device.type == "cpu":
         waiting = max(waiting, 1.0 - (time.thread_time() - ran) / took)
     return Profile(of_target, tuple(of_drafts), waiting)
 
 
 def _seconds_waited() -> float:
-    """The seconds for which this process's threads were ready to run while others had the cores (Linux: schedstat)."""
+    """The seconds for which this process's threads were ready to run while others had the cores
+    (Linux: schedstat)."""
     counters = [path.read_text().split() for path in Path("/proc/self/task").glob("*/schedstat")]
     return sum(int(counter[1]) for counter in counters) / 1e9
 
@@ -106,11 +117,15 @@ def measure_passes(
     max_context: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> tuple[ProfileSample, ...]:
-    """Median of up to three repetitions for a grid of passes, most telling sizes first, until max_seconds are over.
-    max_context: what a pass reads at most of each row, 0: all."""
+    """Median of up to three repetitions for a grid of passes, most telling sizes first, until
+    max_seconds are over. max_context: what a pass reads at most of each row, 0: all."""
     grid = _grid(max_batch, max_len, kv_tokens)
     if max_context:
-        grid = list(dict.fromkeys((rows, num_new, min(context, max_context)) for rows, num_new, context in grid))
+        grid = list(
+            dict.fromkeys(
+                (rows, num_new, min(context, max_context)) for rows, num_new, context in grid
+            )
+        )
     try:
         return tuple(_samples(timed, grid, max_seconds, interrupted))
     finally:
@@ -118,7 +133,10 @@ def measure_passes(
 
 
 def _samples(
-    timed: Timed, grid: list[tuple[int, int, int]], max_seconds: float, interrupted: Callable[[], bool]
+    timed: Timed,
+    grid: list[tuple[int, int, int]],
+    max_seconds: float,
+    interrupted: Callable[[], bool],
 ) -> Iterator[ProfileSample]:
     ends = time.perf_counter() + max_seconds
     last: float | None = None
@@ -133,22 +151,43 @@ def _samples(
 
 
 def _grid(max_batch: int, max_len: int, kv_tokens: int) -> list[tuple[int, int, int]]:
-    """(rows, new tokens per row, context per row) of the passes to measure: decoding, drafts, contexts, prefill."""
-    batches = [rows for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rows < max_batch] + [max_batch]
+    """(rows, new tokens per row, context per row) of the passes to measure: decoding, drafts,
+    contexts, prefill."""
+    batches = [rows for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rows < max_batch] + [
+        max_batch
+    ]
     points = [(rows, num_new, 128) for num_new in (1, 4) for rows in batches]
-    points += [(rows, num_new, context) for context in (512, 1536) for num_new in (1, 4) for rows in (1, 4, 16)]
-    points += [(1, num_new, 0) for num_new in (32, 64, 128, 256, 512)] + [(1, 256, 512), (1, 256, 1536), (1, 512, 512)]
-    points += [(rows, num_new, 128) for num_new in (6, 2, 11, 3, 8) for rows in batches if rows * num_new <= 256]
+    points += [
+        (rows, num_new, context)
+        for context in (512, 1536)
+        for num_new in (1, 4)
+        for rows in (1, 4, 16)
+    ]
+    points += [(1, num_new, 0) for num_new in (32, 64, 128, 256, 512)] + [
+        (1, 256, 512),
+        (1, 256, 1536),
+        (1, 512, 512),
+    ]
+    points += [
+        (rows, num_new, 128)
+        for num_new in (6, 2, 11, 3, 8)
+        for rows in batches
+        if rows * num_new <= 256
+    ]
     return [
         (rows, num_new, context)
         for rows, num_new, context in points
-        if rows <= max_batch and context + num_new < max_len and rows * (context + num_new) <= kv_tokens
+        if rows <= max_batch
+        and context + num_new < max_len
+        and rows * (context + num_new) <= kv_tokens
     ]
 
 
 def _time_pass(run: Callable[[], object]) -> float:
     durations: list[float] = []
-    while len(durations) < MIN_REPETITIONS or (len(durations) < MAX_REPETITIONS and sum(durations) < MAX_POINT_SECONDS):
+    while len(durations) < MIN_REPETITIONS or (
+        len(durations) < MAX_REPETITIONS and sum(durations) < MAX_POINT_SECONDS
+    ):
         began = time.perf_counter()
         run()
         durations.append(time.perf_counter() - began)

@@ -1,8 +1,10 @@
-"""The cost model's start: time real passes of every size that matters, in seconds, and keep the result on disk.
+"""The cost model's start: time real passes of every size that matters, in seconds, and keep the
+result on disk.
 
-The cache file holds a key of everything the times depend on, and its name is the key's hash. A file that is corrupt or
-of another machine, model or software is not used: the reason is reported, and the profile measured again. One that was
-measured while other processes had the cores is used as long as they have them; a server that idles measures again.
+The cache file holds a key of everything the times depend on, and its name is the key's hash. A file
+that is corrupt or of another machine, model or software is not used: the reason is reported, and
+the profile measured again. One that was measured while other processes had the cores is used as
+long as they have them; a server that idles measures again.
 """
 
 import hashlib
@@ -23,7 +25,8 @@ from smartspec.engine.cache_folder import cache_folder
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profile
 
-METHOD = 7  # changes with what is measured and with our kernels, so that older files are measured again
+# changes with what is measured and with our kernels, so that older files are measured again
+METHOD = 7
 MAX_WAITING = 0.1  # share of the time, see Profile: above it the machine was busy
 MIN_DRIFT, MAX_DRIFT = 1 / 1.5, 1.5  # what first steps took over what the profile says
 IDLE_PERCENT = 50.0  # of the cores in use for IDLE_CHECK seconds: below it the machine is not busy
@@ -43,8 +46,8 @@ def profiled_latency(
     kv_tokens: int,
     report: Callable[[str], None],
 ) -> LatencyModel:
-    """The latency model of these models on this machine: from the cache, or measured in at most 20 seconds. drafters:
-    those with passes."""
+    """The latency model of these models on this machine: from the cache, or measured in at most 20
+    seconds. drafters: those with passes."""
     key = profile_key(target, drafters, max_batch)
     path = cache_path(key)
     try:
@@ -59,7 +62,9 @@ def profiled_latency(
     return _kept(profile, path, key, report)
 
 
-def could_be_better(target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_batch: int) -> bool:
+def could_be_better(
+    target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_batch: int
+) -> bool:
     """True where their profile is of a busy machine, which is idle now."""
     key = profile_key(target, drafters, max_batch)
     try:
@@ -80,8 +85,8 @@ def measured_again(
     interrupted: Callable[[], bool],
     report: Callable[[str], None],
 ) -> LatencyModel | None:
-    """A new profile of these models, in place of the stored one; None if a request came meanwhile (interrupted). Their
-    caches must not be in use: they are overwritten and emptied."""
+    """A new profile of these models, in place of the stored one; None if a request came meanwhile
+    (interrupted). Their caches must not be in use: they are overwritten and emptied."""
     try:
         limits = {"max_batch": max_batch, "kv_tokens": kv_tokens}
         profile = measure_profile(target, drafters, **limits, interrupted=interrupted)
@@ -97,8 +102,8 @@ def _kept(profile: Profile, path: Path, key: dict, report: Callable[[str], None]
     latency = LatencyModel.fit(list(profile.target), list(map(list, profile.drafts)))
     if profile.waiting > MAX_WAITING:
         report(
-            "the machine was busy while the cost of a step was measured: threads waited for cores, or were suspended, "
-            f"{profile.waiting:.0%} of the time. It is {AGAIN}"
+            "the machine was busy while the cost of a step was measured: threads waited for "
+            f"cores, or were suspended, {profile.waiting:.0%} of the time. It is {AGAIN}"
         )
     try:
         _store(path, key, latency, profile.waiting)
@@ -108,16 +113,18 @@ def _kept(profile: Profile, path: Path, key: dict, report: Callable[[str], None]
 
 
 def note_drift(path: Path, drift: float, report: Callable[[str], None]) -> None:
-    """Say so where the first steps of an engine took much more or less than its profile says (drift: their ratio), and
-    write it into the profile's file if that was measured on a busy machine."""
+    """Say so where the first steps of an engine took much more or less than its profile says
+    (drift: their ratio), and write it into the profile's file if that was measured on a busy
+    machine."""
     if drift > MAX_DRIFT:
         report(
-            f"steps take {drift:.1f} times what the profile says: the machine is busier than when it was measured, or "
-            "slower; predictions are corrected"
+            f"steps take {drift:.1f} times what the profile says: the machine is busier than when "
+            "it was measured, or slower; predictions are corrected"
         )
     elif drift < MIN_DRIFT:
         report(
-            f"steps take {drift:.2f} of what the profile says: the machine was busy when it was measured. It is {AGAIN}"
+            f"steps take {drift:.2f} of what the profile says: the machine was busy when it was "
+            f"measured. It is {AGAIN}"
         )
         try:
             _write(path, json.loads(path.read_text()) | {"drift": drift})
@@ -147,7 +154,8 @@ def cache_path(key: dict) -> Path:
 
 
 def _load(path: Path, key: dict) -> LatencyModel:
-    """The latency model in a cache file. ValueError or RecursionError says why it is not the one that is needed."""
+    """The latency model in a cache file. ValueError or RecursionError says why it is not the one
+    that is needed."""
     data = json.loads(path.read_text())
     if not isinstance(data, dict) or not isinstance(data.get("key"), dict):
         raise ValueError("it does not say what it was measured on")
@@ -172,7 +180,8 @@ def _write(path: Path, data: dict) -> None:
 
 
 def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:
-    """A sentence on what is different about the newest profile of the same models, if there is one."""
+    """A sentence on what is different about the newest profile of the same models, if there is
+    one."""
     for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             other = json.loads(path.read_text())["key"]
@@ -185,7 +194,9 @@ def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:
 
 def _difference(there: dict, here: dict) -> str:
     names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
-    return ", ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in names)
+    return ", ".join(
+        f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in names
+    )
 
 
 def _device_name(device: torch.device) -> str:

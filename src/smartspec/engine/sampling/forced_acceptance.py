@@ -1,8 +1,10 @@
-"""Acceptance by chance instead of by the target: for measurements of a controller alone. The text is invalid.
+"""Acceptance by chance instead of by the target: for measurements of a controller alone. The text
+is invalid.
 
-As in the prototype of arXiv 2406.14066: the accepted length is drawn by repeating a trial with chance a until it fails
-or the draft ends. (A length computed from its mean would be no sample of it.) In a tree the likeliest child is the one
-that is tried. After the accepted tokens comes a token of the target's own. The work of a step is that of a real one.
+As in the prototype of arXiv 2406.14066: the accepted length is drawn by repeating a trial with
+chance a until it fails or the draft ends. (A length computed from its mean would be no sample of
+it.) In a tree the likeliest child is the one that is tried. After the accepted tokens comes a token
+of the target's own. The work of a step is that of a real one.
 """
 
 from collections.abc import Sequence
@@ -21,12 +23,19 @@ from smartspec.engine.sampling.verification import verify
 def verify_forced(
     acceptance: float, logits: torch.Tensor, requests: Sequence[Request], drafts: Sequence[Draft]
 ) -> list[Verification]:
-    """Verify in place of verification.verify, with the same arguments; acceptance: chance of each draft token."""
+    """Verify in place of verification.verify, with the same arguments; acceptance: chance of each
+    draft token."""
     if not requests:
         return []
     starts = np.cumsum([0, *(len(draft) + 1 for draft in drafts[:-1])])
-    paths = [_drawn_path(acceptance, request, draft) for request, draft in zip(requests, drafts, strict=True)]
-    ends = [int(start) + 1 + (path[-1] if path else -1) for start, path in zip(starts, paths, strict=True)]
+    paths = [
+        _drawn_path(acceptance, request, draft)
+        for request, draft in zip(requests, drafts, strict=True)
+    ]
+    ends = [
+        int(start) + 1 + (path[-1] if path else -1)
+        for start, path in zip(starts, paths, strict=True)
+    ]
     own = verify(logits[ends], requests, [NO_DRAFT] * len(requests))
     return [_joined(*each) for each in zip(drafts, paths, own, strict=True)]
 
@@ -48,5 +57,8 @@ def _joined(draft: Draft, path: tuple[int, ...], own: Verification) -> Verificat
     accepted = tuple(draft.token_ids[list(path)].tolist())
     nodes = None if draft.is_chain else path
     return replace(
-        own, emitted_token_ids=accepted + own.emitted_token_ids, num_accepted=len(path), accepted_nodes=nodes
+        own,
+        emitted_token_ids=accepted + own.emitted_token_ids,
+        num_accepted=len(path),
+        accepted_nodes=nodes,
     )

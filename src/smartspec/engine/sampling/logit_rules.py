@@ -1,8 +1,9 @@
 """Request options about single tokens: allowed, biased, banned, or by a grammar.
 
-Each row of logits is changed as plain decoding would change it after the same text, the draft tokens before it
-included. So the target's own token and distribution at every draft position are those of plain decoding, and
-verification needs to know of no rule: a draft token that one bans is rejected like any other the target would not say.
+Each row of logits is changed as plain decoding would change it after the same text, the draft
+tokens before it included. So the target's own token and distribution at every draft position are
+those of plain decoding, and verification needs to know of no rule: a draft token that one bans is
+rejected like any other the target would not say.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,14 @@ BANNED = float("-inf")
 
 
 def apply_logit_rules(
-    logits: torch.Tensor, requests: Sequence[Request], first_rows: Sequence[int], drafts: Sequence[Draft]
+    logits: torch.Tensor,
+    requests: Sequence[Request],
+    first_rows: Sequence[int],
+    drafts: Sequence[Draft],
 ) -> None:
-    """Apply the rules of requests to their rows in place; shapes as in sampler.apply_penalties, and as there before
-    temperature and filters. Order, as in vLLM: grammar, allowed_token_ids, bad_words, min_tokens, logit_bias."""
+    """Apply the rules of requests to their rows in place; shapes as in sampler.apply_penalties, and
+    as there before temperature and filters. Order, as in vLLM: grammar, allowed_token_ids,
+    bad_words, min_tokens, logit_bias."""
     for request, first_row, draft in zip(requests, first_rows, drafts, strict=True):
         rows = logits[first_row : first_row + len(draft) + 1]
         rules = request.params.token_rules
@@ -35,27 +40,37 @@ def apply_logit_rules(
         if rules.endings:
             _ban_endings(rows, request, draft, rules)
         if request.num_output_tokens < request.params.min_tokens:
-            early = np.flatnonzero(request.num_output_tokens + _num_drafted(draft) < request.params.min_tokens)
-            rows[_tensor(early, rows)[:, None], _tensor(request.sorted_stop_token_ids, rows)] = BANNED
+            early = np.flatnonzero(
+                request.num_output_tokens + _num_drafted(draft) < request.params.min_tokens
+            )
+            rows[_tensor(early, rows)[:, None], _tensor(request.sorted_stop_token_ids, rows)] = (
+                BANNED
+            )
         if len(rules.biased):
             rows[:, _tensor(rules.biased, rows)] += _tensor(rules.biases, rows)
 
 
 def _allowed_rows(grammar: Grammar, draft: Draft) -> np.ndarray:
-    """The tokens that the grammar allows after the text and each node: bool [k + 1, V]. After a node that is not
-    reached, or of which the grammar cannot tell, nothing: no token comes from there."""
+    """The tokens that the grammar allows after the text and each node: bool [k + 1, V]. After a
+    node that is not reached, or of which the grammar cannot tell, nothing: no token comes from
+    there."""
     allowed = [grammar.allowed()]
-    for parent, token_id, path in zip(draft.parents.tolist(), draft.token_ids.tolist(), draft.paths[1:], strict=True):
+    for parent, token_id, path in zip(
+        draft.parents.tolist(), draft.token_ids.tolist(), draft.paths[1:], strict=True
+    ):
         is_reached = allowed[parent + 1][token_id]
         allowed.append(grammar.allowed(path) if is_reached else np.zeros_like(allowed[0]))
     return np.stack(allowed)
 
 
-def broken_grammar(requests: Sequence[Request], token_ids: Sequence[Sequence[int]]) -> torch.Tensor | None:
-    """The tokens that the grammar of requests[i] does not allow after its text and token_ids[i]: bool [N, V]; None if
-    none has a grammar. Everything where it is too complex to tell."""
+def broken_grammar(
+    requests: Sequence[Request], token_ids: Sequence[Sequence[int]]
+) -> torch.Tensor | None:
+    """The tokens that the grammar of requests[i] does not allow after its text and token_ids[i]:
+    bool [N, V]; None if none has a grammar. Everything where it is too complex to tell."""
     allowed = [
-        None if r.grammar is None else r.grammar.allowed(path) for r, path in zip(requests, token_ids, strict=True)
+        None if r.grammar is None else r.grammar.allowed(path)
+        for r, path in zip(requests, token_ids, strict=True)
     ]
     known = [row for row in allowed if row is not None]
     if not known:
@@ -74,7 +89,8 @@ def _num_drafted(draft: Draft) -> np.ndarray:
 
 
 def _ban_endings(rows: torch.Tensor, request: Request, draft: Draft, rules: TokenRules) -> None:
-    """Ban what would complete a bad word, in each row after the text and the draft tokens before it."""
+    """Ban what would complete a bad word, in each row after the text and the draft tokens before
+    it."""
     output = request.output_token_ids[max(0, request.num_output_tokens - rules.longest) :]
     text = tuple(output.tolist())
     for row, path in enumerate(draft.paths):

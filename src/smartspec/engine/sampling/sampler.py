@@ -1,9 +1,9 @@
 """The way from logits to the distribution a request is sampled from, and to a token of it.
 
-Order, as in vLLM: rules on single tokens (logit_rules), penalties, temperature, min-p, top-k, top-p. Verification
-compares draft tokens with exactly this distribution, so nothing else in the engine may filter logits. Filters cut at a
-probability, so ties at the border stay: the result depends neither on the rest of the batch nor on how a sort breaks
-ties.
+Order, as in vLLM: rules on single tokens (logit_rules), penalties, temperature, min-p, top-k,
+top-p. Verification compares draft tokens with exactly this distribution, so nothing else in the
+engine may filter logits. Filters cut at a probability, so ties at the border stay: the result
+depends neither on the rest of the batch nor on how a sort breaks ties.
 """
 
 from collections.abc import Sequence
@@ -24,24 +24,31 @@ NO_TOKEN = -1  # drawn from a row of logits that says nothing: NaN in it, or no 
 
 
 def apply_penalties(
-    logits: torch.Tensor, requests: Sequence[Request], first_rows: Sequence[int], drafts: Sequence[Draft]
+    logits: torch.Tensor,
+    requests: Sequence[Request],
+    first_rows: Sequence[int],
+    drafts: Sequence[Draft],
 ) -> None:
     """Apply the penalties of requests to their rows in place.
 
-    logits: float32 [N, V], contiguous. Request i has k_i+1 rows from first_rows[i] on, for its text and for each node
-    of drafts[i]; a node's row is predicted after it and counts the path to it as output. Conventions of transformers
-    and vLLM: the repetition penalty divides positive and multiplies negative logits of tokens in prompt or output; then
-    frequency_penalty is subtracted per occurrence in the output and presence_penalty once.
+    logits: float32 [N, V], contiguous. Request i has k_i+1 rows from first_rows[i] on, for its text
+    and for each node of drafts[i]; a node's row is predicted after it and counts the path to it as
+    output. Conventions of transformers and vLLM: the repetition penalty divides positive and
+    multiplies negative logits of tokens in prompt or output; then frequency_penalty is subtracted
+    per occurrence in the output and presence_penalty once.
     """
     vocabulary_size = logits.shape[-1]
     indices, scales, offsets = [], [], []
     for request, first_row, draft in zip(requests, first_rows, drafts, strict=True):
         token_ids, scale, offset = _penalties(request, draft)
-        indices.append(((first_row + np.arange(len(scale)))[:, None] * vocabulary_size + token_ids).ravel())
+        indices.append(
+            ((first_row + np.arange(len(scale)))[:, None] * vocabulary_size + token_ids).ravel()
+        )
         scales.append(scale.ravel())
         offsets.append(offset.ravel())
     index, scale, offset = (
-        torch.from_numpy(np.concatenate(parts)).to(logits.device) for parts in (indices, scales, offsets)
+        torch.from_numpy(np.concatenate(parts)).to(logits.device)
+        for parts in (indices, scales, offsets)
     )
     flat_logits = logits.view(-1)
     values = flat_logits[index]
@@ -49,12 +56,17 @@ def apply_penalties(
 
 
 def _penalties(request: Request, draft: Draft) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct token ids [U]; what row j scales their logits by, and then subtracts: float32 [k+1, U] each."""
+    """Distinct token ids [U]; what row j scales their logits by, and then subtracts: float32 [k+1,
+    U] each."""
     params, num_prompt = request.params, request.num_prompt_tokens
-    token_ids, columns = np.unique(np.concatenate([request.token_ids, draft.token_ids]), return_inverse=True)
+    token_ids, columns = np.unique(
+        np.concatenate([request.token_ids, draft.token_ids]), return_inverse=True
+    )
     counts = np.zeros((len(draft) + 1, len(token_ids)), dtype=np.float32)
     counts[0] = np.bincount(columns[num_prompt : request.num_tokens], minlength=len(token_ids))
-    for row, (parent, column) in enumerate(zip(draft.parents, columns[request.num_tokens :], strict=True), start=1):
+    for row, (parent, column) in enumerate(
+        zip(draft.parents, columns[request.num_tokens :], strict=True), start=1
+    ):
         counts[row] = counts[parent + 1]
         counts[row, column] += 1
     in_output = counts > 0
@@ -66,15 +78,21 @@ def _penalties(request: Request, draft: Draft) -> tuple[np.ndarray, np.ndarray, 
 
 
 def filtered_probs(
-    logits: torch.Tensor, temperature: np.ndarray, top_k: np.ndarray, top_p: np.ndarray, min_p: np.ndarray
+    logits: torch.Tensor,
+    temperature: np.ndarray,
+    top_k: np.ndarray,
+    top_p: np.ndarray,
+    min_p: np.ndarray,
 ) -> torch.Tensor:
     """The distribution each row is sampled from: float32 [N, V], rows sum to 1.
 
-    logits: [N, V], already penalised. temperature: float [N], above 0. top_k: int [N], 0 or less for no limit.
-    top_p: float [N], the smallest set of most likely tokens with at least this mass (of what min-p and top-k left)
-    stays. min_p: float [N], tokens less than this share as likely as the best are dropped.
+    logits: [N, V], already penalised. temperature: float [N], above 0. top_k: int [N], 0 or less
+    for no limit. top_p: float [N], the smallest set of most likely tokens with at least this mass
+    (of what min-p and top-k left) stays. min_p: float [N], tokens less than this share as likely as
+    the best are dropped.
     """
-    # Shifting first makes the best token exactly 0, so that even a vanishing temperature gives 0 and -inf, never NaN.
+    # Shifting first makes the best token exactly 0, so that even a vanishing temperature gives 0
+    # and -inf, never NaN.
     scaled = logits.float() - logits.amax(dim=-1, keepdim=True)
     scaled /= _column(np.maximum(temperature, np.finfo(np.float32).tiny), scaled)
     probs = scaled.softmax(dim=-1)
@@ -82,11 +100,15 @@ def filtered_probs(
     if filtered.size == len(probs):
         return _filter(probs, top_k, top_p, min_p)
     if filtered.size:
-        probs[filtered] = _filter(probs[filtered], top_k[filtered], top_p[filtered], min_p[filtered])
+        probs[filtered] = _filter(
+            probs[filtered], top_k[filtered], top_p[filtered], min_p[filtered]
+        )
     return probs
 
 
-def _filter(probs: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray, min_p: np.ndarray) -> torch.Tensor:
+def _filter(
+    probs: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray, min_p: np.ndarray
+) -> torch.Tensor:
     threshold = probs.amax(dim=-1, keepdim=True) * _column(min_p, probs)
     if (top_k > 0).any() or (top_p < 1.0).any():
         threshold = _rank_threshold(probs, threshold, top_k, top_p)
@@ -94,8 +116,11 @@ def _filter(probs: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray, min_p: np
     return kept.div_(mass_of(kept).float())
 
 
-def _rank_threshold(probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray) -> torch.Tensor:
-    """Smallest probability [M, 1] that survives floor (min-p), top-k and top-p; sorts no more than it must."""
+def _rank_threshold(
+    probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray, top_p: np.ndarray
+) -> torch.Tensor:
+    """Smallest probability [M, 1] that survives floor (min-p), top-k and top-p; sorts no more than
+    it must."""
     vocabulary_size = probs.shape[-1]
     limits = _column(np.where(top_k < vocabulary_size, np.maximum(top_k, 0), 0), probs, torch.int64)
     nucleus = _column(top_p, probs, torch.float64)
@@ -103,8 +128,12 @@ def _rank_threshold(probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray,
     threshold = torch.empty_like(floor)
     rows = torch.arange(len(probs), device=probs.device)
     for width in (*_TOP_WIDTHS, vocabulary_size):
-        largest = _largest(probs if len(rows) == len(probs) else probs[rows], min(width, vocabulary_size))
-        threshold[rows], decided = _threshold_among(largest, floor[rows], limits[rows], nucleus[rows], mass[rows])
+        largest = _largest(
+            probs if len(rows) == len(probs) else probs[rows], min(width, vocabulary_size)
+        )
+        threshold[rows], decided = _threshold_among(
+            largest, floor[rows], limits[rows], nucleus[rows], mass[rows]
+        )
         rows = rows[~decided.squeeze(1)]
         if width >= vocabulary_size or not len(rows):
             break
@@ -112,7 +141,8 @@ def _rank_threshold(probs: torch.Tensor, floor: torch.Tensor, top_k: np.ndarray,
 
 
 def _largest(probs: torch.Tensor, width: int) -> torch.Tensor:
-    """The width largest of each row, descending: probs.topk(width).values, but two to three times as fast on a CPU.
+    """The width largest of each row, descending: probs.topk(width).values, but two to three times
+    as fast on a CPU.
 
     They lie in at most width of the row's groups of 8, those with the largest maxima.
     """
@@ -126,9 +156,14 @@ def _largest(probs: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _threshold_among(
-    largest: torch.Tensor, floor: torch.Tensor, limits: torch.Tensor, nucleus: torch.Tensor, mass: torch.Tensor
+    largest: torch.Tensor,
+    floor: torch.Tensor,
+    limits: torch.Tensor,
+    nucleus: torch.Tensor,
+    mass: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Threshold [M, 1] judged from each row's W largest probabilities [M, W], and whether W was enough, bool [M, 1].
+    """Threshold [M, 1] judged from each row's W largest probabilities [M, W], and whether W was
+    enough, bool [M, 1].
 
     limits: top-k, 0 for none. mass: of all tokens that survive floor.
     """
@@ -138,10 +173,13 @@ def _threshold_among(
     floor = torch.where(limited, torch.maximum(floor, kth_largest), floor)
     weights = torch.where(largest >= floor, largest, 0.0).double()
     mass = torch.where(limited, mass_of(weights), mass)
-    num_kept = ((weights > 0) & (weights.cumsum(dim=-1) - weights < nucleus * mass)).sum(dim=-1, keepdim=True)
+    num_kept = ((weights > 0) & (weights.cumsum(dim=-1) - weights < nucleus * mass)).sum(
+        dim=-1, keepdim=True
+    )
     border = largest.gather(1, num_kept.clamp(min=1) - 1)
     threshold = torch.where(nucleus < 1.0, border, floor)
-    # Above the least value seen, all ties of a border are among those seen: a wider look would change nothing.
+    # Above the least value seen, all ties of a border are among those seen: a wider look would
+    # change nothing.
     least = largest[:, -1:]
     return threshold, (floor > least) | ((limits == 0) & ((threshold > least) | (nucleus == 1.0)))
 
@@ -151,10 +189,11 @@ def draw_tokens(
 ) -> tuple[torch.Tensor, np.ndarray, torch.Tensor | None]:
     """Draw one token per row as its request wants it: token ids int64 [N], on the device of logits.
 
-    logits: [N, V], already penalised. requests: N, one per row. positions: int64 [N], index in the request's text of
-    the token to draw. purpose: see randomness; the target's own tokens, SAMPLE, are drawn by a race. Greedy rows take
-    the largest logit, the first on a tie. A row with NaN, +inf or nothing but -inf gives NO_TOKEN. Also returns the row
-    numbers int64 [S] of the rows that were sampled and their distributions [S, V] (None if there are none).
+    logits: [N, V], already penalised. requests: N, one per row. positions: int64 [N], index in the
+    request's text of the token to draw. purpose: see randomness; the target's own tokens, SAMPLE,
+    are drawn by a race. Greedy rows take the largest logit, the first on a tie. A row with NaN,
+    +inf or nothing but -inf gives NO_TOKEN. Also returns the row numbers int64 [S] of the rows that
+    were sampled and their distributions [S, V] (None if there are none).
     """
     sampled = np.flatnonzero([not request.params.greedy for request in requests])
     if not sampled.size:
@@ -165,7 +204,9 @@ def draw_tokens(
     if purpose == SAMPLE:
         drawn = run_race(probs, seeds_of(sampled_requests), positions[sampled])
     else:
-        drawn = sample_from_probs(probs, request_uniform(sampled_requests, positions[sampled], purpose))
+        drawn = sample_from_probs(
+            probs, request_uniform(sampled_requests, positions[sampled], purpose)
+        )
     # The softmax of a bad row is NaN everywhere, and so is what the filters leave of it.
     drawn = torch.where(probs[:, 0].isnan(), NO_TOKEN, drawn)
     if all_sampled:
@@ -176,8 +217,10 @@ def draw_tokens(
 
 
 def _best_tokens(logits: torch.Tensor) -> torch.Tensor:
-    """The largest logit of each row, int64 [N], or NO_TOKEN. NaN counts as largest, so looking at that one tells."""
-    if logits.device.type == "cpu" and logits.dtype == torch.float32:  # numpy looks at them 6 to 12 times as fast
+    """The largest logit of each row, int64 [N], or NO_TOKEN. NaN counts as largest, so looking at
+    that one tells."""
+    # numpy looks at them 6 to 12 times as fast
+    if logits.device.type == "cpu" and logits.dtype == torch.float32:
         numbers = logits.numpy()
         best = numbers.argmax(axis=-1)
         largest = numbers[np.arange(len(best)), best]
@@ -190,13 +233,15 @@ def _best_tokens(logits: torch.Tensor) -> torch.Tensor:
 def sample_draft(
     logits: torch.Tensor, requests: Sequence[Request], depth: int
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """One draft token per request from the draft model's logits [N, V]: token ids int64 [N], on the device.
+    """One draft token per request from the draft model's logits [N, V]: token ids int64 [N], on the
+    device.
 
-    depth: draft tokens of this step between the text and the token, which is in the key of the random number, so that
-    no step draws with a number of another (see randomness). Also returns, per request, the distribution [V] its token
-    was drawn from, or None for a greedy request, whose draft is deterministic. The request's temperature and filters
-    apply, which raises acceptance; its penalties do not, which only costs some. Of bad logits token 0 is drafted, and
-    verification rejects it if it was drawn.
+    depth: draft tokens of this step between the text and the token, which is in the key of the
+    random number, so that no step draws with a number of another (see randomness). Also returns,
+    per request, the distribution [V] its token was drawn from, or None for a greedy request, whose
+    draft is deterministic. The request's temperature and filters apply, which raises acceptance;
+    its penalties do not, which only costs some. Of bad logits token 0 is drafted, and verification
+    rejects it if it was drawn.
     """
     positions = np.array([request.num_tokens + depth for request in requests], dtype=np.int64)
     token_ids, sampled, probs = draw_tokens(logits, requests, positions, DRAFT + PURPOSES * depth)
@@ -208,12 +253,14 @@ def sample_draft(
 
 
 def distributions(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
-    """The distribution that each row is sampled from, float32 [N, V]; of greedy requests the model's own distribution.
-    logits: as draw_tokens takes them."""
+    """The distribution that each row is sampled from, float32 [N, V]; of greedy requests the
+    model's own distribution. logits: as draw_tokens takes them."""
     probs = torch.softmax(logits.float(), dim=-1)
     sampled = np.flatnonzero([not request.params.greedy for request in requests])
     if sampled.size:
-        probs[sampled] = filtered_probs(logits[sampled], *_filters([requests[row] for row in sampled]))
+        probs[sampled] = filtered_probs(
+            logits[sampled], *_filters([requests[row] for row in sampled])
+        )
     return probs
 
 
@@ -238,5 +285,7 @@ def _filters(requests: Sequence[Request]) -> tuple[np.ndarray, np.ndarray, np.nd
     )
 
 
-def _column(values: np.ndarray, like: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def _column(
+    values: np.ndarray, like: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     return torch.from_numpy(np.asarray(values)).to(like.device, dtype).unsqueeze(1)

@@ -8,14 +8,18 @@ INCOMPLETE = "\ufffd"
 
 
 class IncrementalDetokenizer:
-    """Text of a growing list of tokens. A character spread over several tokens comes with its last one.
+    """Text of a growing list of tokens. A character spread over several tokens comes with its last
+    one.
 
-    tokenizer: a tokenizers.Tokenizer (of a transformers tokenizer: its backend_tokenizer). prompt_token_ids: what goes
-    before; some decoders treat the very first token differently (leading spaces), so its end is context. Special tokens
-    have no text unless skip_special_tokens is false, and a character that is never completed has none.
+    tokenizer: a tokenizers.Tokenizer (of a transformers tokenizer: its backend_tokenizer).
+    prompt_token_ids: what goes before; some decoders treat the very first token differently
+    (leading spaces), so its end is context. Special tokens have no text unless skip_special_tokens
+    is false, and a character that is never completed has none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int], skip_special_tokens: bool = True):
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_token_ids: list[int], skip_special_tokens: bool = True
+    ):
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         context = prompt_token_ids[-NUM_CONTEXT_TOKENS:]
@@ -28,7 +32,8 @@ class IncrementalDetokenizer:
         try:
             return self._stream.step(self._tokenizer, token_id) or ""
         except Exception:
-            # The library gives up when invalid bytes change how the text before them decodes; go on from here.
+            # The library gives up when invalid bytes change how the text before them decodes; go on
+            # from here.
             self._stream = DecodeStream(skip_special_tokens=self._skip_special_tokens)
             return self._stream.step(self._tokenizer, token_id) or ""
 
@@ -36,8 +41,9 @@ class IncrementalDetokenizer:
 class StopStrings:
     """Cuts text at the first stop string, and holds back what may be the beginning of one.
 
-    The stop string completed at the earliest character wins, among those the longest: the result does not depend on the
-    pieces in which the text arrives. The stop string itself is part of the text only if it is to be included.
+    The stop string completed at the earliest character wins, among those the longest: the result
+    does not depend on the pieces in which the text arrives. The stop string itself is part of the
+    text only if it is to be included.
     """
 
     def __init__(self, stop: tuple[str, ...], included: bool = False):
@@ -47,7 +53,8 @@ class StopStrings:
         self.found: str | None = None  # the stop string that ended the text
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that may be shown now, and whether a stop string ended it (then nothing may follow)."""
+        """Text that may be shown now, and whether a stop string ended it (then nothing may
+        follow)."""
         self._held += text
         starts = [(self._held.find(stop), stop) for stop in self._stop]
         matches = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]

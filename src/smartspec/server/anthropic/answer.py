@@ -17,24 +17,42 @@ from smartspec.server.openai.streaming import Call, EventStream, begin
 from smartspec.server.openai.tool_calls import ToolCall
 
 
-async def answer_message(call: Call, engine: AsyncEngine, metrics: ServerMetrics, request_id: str | None) -> Response:
+async def answer_message(
+    call: Call, engine: AsyncEngine, metrics: ServerMetrics, request_id: str | None
+) -> Response:
     """Generate and answer, like openai.streaming.answer. request_id: for errors in a stream."""
     deltas = await begin(call, engine, metrics)
-    head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": call.model}
+    head = {
+        "id": f"msg_{uuid.uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": call.model,
+    }
     if call.stream:
         return EventStream(_events(call, head, deltas, request_id), call.headers)
     async with aclosing(deltas):
         whole = merge([delta async for delta in deltas])
     said = AnswerReader(call.reading).push(whole.text, whole.finish_reason)
-    thought = [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
+    thought = (
+        [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
+    )
     text = [{"type": "text", "text": said.text}] if said.text else []
-    content = thought + text + [_tool_use(call) | {"input": _input(call.arguments)} for call in said.calls]
+    content = (
+        thought
+        + text
+        + [_tool_use(call) | {"input": _input(call.arguments)} for call in said.calls]
+    )
     message = head | {"content": content, "usage": _usage(whole)} | _end(whole, len(said.calls))
     return JSONResponse(message, headers=call.headers)
 
 
 def _tool_use(call: ToolCall) -> dict:
-    return {"type": "tool_use", "id": f"toolu_{uuid.uuid4().hex[:24]}", "name": call.name, "input": {}}
+    return {
+        "type": "tool_use",
+        "id": f"toolu_{uuid.uuid4().hex[:24]}",
+        "name": call.name,
+        "input": {},
+    }
 
 
 def _input(arguments: str) -> dict:
@@ -60,7 +78,9 @@ def _end(whole: TextDelta, num_calls: int) -> dict:
     """The fields that say why it ended."""
     if whole.stop_string is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": whole.stop_string}
-    reason = "max_tokens" if whole.finish_reason == "length" else "tool_use" if num_calls else "end_turn"
+    reason = (
+        "max_tokens" if whole.finish_reason == "length" else "tool_use" if num_calls else "end_turn"
+    )
     return {"stop_reason": reason, "stop_sequence": None}
 
 
@@ -79,14 +99,15 @@ async def _events(
                 if last is None:
                     nothing = {"content": [], "stop_reason": None, "stop_sequence": None}
                     yield _event(
-                        "message_start", message=head | nothing | {"usage": _usage(delta) | {"output_tokens": 0}}
+                        "message_start",
+                        message=head | nothing | {"usage": _usage(delta) | {"output_tokens": 0}},
                     )
                 last = delta
                 for event in blocks.say(reader.push(delta.text, delta.finish_reason)):
                     yield event
     except EngineError as error:
         status, body, _ = describe(error)
-        yield f"event: error\ndata: {json.dumps(anthropic_error(status, body, request_id))}\n\n".encode()
+        yield f"event: error\ndata: {json.dumps(anthropic_error(status, body, request_id))}\n\n".encode()  # noqa: E501
         return
     for event in blocks.end():
         yield event
@@ -110,7 +131,10 @@ class _Blocks:
             yield from self.end()
             yield self._begin(_tool_use(call))
             yield self._delta(
-                {"type": "input_json_delta", "partial_json": json.dumps(_input(call.arguments), ensure_ascii=False)}
+                {
+                    "type": "input_json_delta",
+                    "partial_json": json.dumps(_input(call.arguments), ensure_ascii=False),
+                }
             )
             yield _event("content_block_stop", index=self._index)
 

@@ -1,7 +1,9 @@
-"""The turns of a conversation as Anthropic's Messages API has them, and the messages of a chat that they come down to.
+"""The turns of a conversation as Anthropic's Messages API has them, and the messages of a chat that
+they come down to.
 
-Blocks of text, tools and thoughts are read. What the model would have to see is refused by name. Blocks of other kinds,
-such as those of tools that ran on Anthropic's side, are read as text where they hold one, and left out elsewhere.
+Blocks of text, tools and thoughts are read. What the model would have to see is refused by name.
+Blocks of other kinds, such as those of tools that ran on Anthropic's side, are read as text where
+they hold one, and left out elsewhere.
 """
 
 import json
@@ -79,19 +81,31 @@ class Turn(Body):
     """A turn of one side, or of the operator in between."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[Blocks, BeforeValidator(_to_blocks, json_schema_input_type=str | list[Block | TextPart])]
+    content: Annotated[
+        Blocks, BeforeValidator(_to_blocks, json_schema_input_type=str | list[Block | TextPart])
+    ]
 
     @model_validator(mode="after")
     def _tell_what_is_left_out(self, info: ValidationInfo) -> Self:
-        """Thoughts that only Anthropic can read; and what is the assistant's, in a turn that is not."""
+        """Thoughts that only Anthropic can read; and what is the assistant's, in a turn that is
+        not."""
         kinds = {block.type for block in self.content}
-        ignore(info, kinds & {"redacted_thinking", *(() if self.role == "assistant" else ("thinking", "tool_use"))})
+        ignore(
+            info,
+            kinds
+            & {
+                "redacted_thinking",
+                *(() if self.role == "assistant" else ("thinking", "tool_use")),
+            },
+        )
         return self
 
 
 def to_messages(turns: Sequence[Turn]) -> list[Message]:
     """The same turns as messages of a chat."""
-    names = {block.id: block.name for turn in turns for block in turn.content if block.type == "tool_use"}
+    names = {
+        block.id: block.name for turn in turns for block in turn.content if block.type == "tool_use"
+    }
     return [message for turn in turns for message in _messages_of(turn, names)]
 
 
@@ -104,11 +118,19 @@ def _messages_of(turn: Turn, names: dict[str | None, str | None]) -> Iterator[Me
     text = "".join(block.text or "" for block in turn.content if block.type == "text")
     thought = "".join(block.thinking for block in turn.content if block.type == "thinking")
     calls = [
-        {"id": block.id, "function": {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}}
+        {
+            "id": block.id,
+            "function": {
+                "name": block.name,
+                "arguments": json.dumps(block.input, ensure_ascii=False),
+            },
+        }
         for block in turn.content
         if block.type == "tool_use"
     ]
     if turn.role == "assistant":
-        yield Message(role="assistant", content=text, tool_calls=calls, reasoning_content=thought or None)
+        yield Message(
+            role="assistant", content=text, tool_calls=calls, reasoning_content=thought or None
+        )
     elif text or not results:
         yield Message(role=turn.role, content=text)

@@ -1,4 +1,5 @@
-"""The body of POST /v1/messages, Anthropic's Messages API, which comes down to that of a chat. Text and tools."""
+"""The body of POST /v1/messages, Anthropic's Messages API, which comes down to that of a chat. Text
+and tools."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -8,7 +9,13 @@ from pydantic import BeforeValidator, Field
 from smartspec.server.anthropic.blocks import Turn, to_messages
 from smartspec.server.http.body_model import Body, Ignored, JsonObject
 from smartspec.server.http.content import Content
-from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, ConvertibleBody, Message, with_one_system_message
+from smartspec.server.openai.chat_body import (
+    MAX_MESSAGES,
+    ChatBody,
+    ConvertibleBody,
+    Message,
+    with_one_system_message,
+)
 from smartspec.server.openai.generation_body import Seed, SpeculationBody
 from smartspec.server.openai.offered_tools import functions_of
 from smartspec.server.openai.template_fields import ReasoningEffort
@@ -49,7 +56,8 @@ class ToolChoice(Body):
 
 
 class Thinking(Body):
-    """The switch for thoughts, a variable of chat templates. Nothing bounds the thought but max_tokens."""
+    """The switch for thoughts, a variable of chat templates. Nothing bounds the thought but
+    max_tokens."""
 
     type: str = "enabled"
     budget_tokens: Ignored = None
@@ -82,7 +90,9 @@ class PromptBody(ConvertibleBody):
     system: Content | None = None
     tools: Annotated[
         list[MessagesTool],
-        BeforeValidator(partial(functions_of, kinds=("custom",)), json_schema_input_type=list[MessagesTool]),
+        BeforeValidator(
+            partial(functions_of, kinds=("custom",)), json_schema_input_type=list[MessagesTool]
+        ),
     ] = Field([], max_length=MAX_TOOLS)
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
@@ -98,15 +108,21 @@ class PromptBody(ConvertibleBody):
         first = [] if self.system is None else [Message(role="system", content=self.system)]
         messages = with_one_system_message(first + to_messages(self.messages))
         last, choice = messages[-1], self.tool_choice
-        thinks = None if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
+        thinks = (
+            None if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
+        )
         return {
             "model": self.model,
             "messages": messages if _says_something(last) else messages[:-1],
             # The answer goes on with what the assistant has begun to say.
-            "continue_final_message": last.role == "assistant" and bool(last.content.strip()) and not last.tool_calls,
+            "continue_final_message": last.role == "assistant"
+            and bool(last.content.strip())
+            and not last.tool_calls,
             "tools": [tool.to_chat() for tool in self.tools],
             "tool_choice": None if choice is None else choice.to_chat(),
-            "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
+            "parallel_tool_calls": False
+            if choice is not None and choice.disable_parallel_tool_use
+            else None,
             "chat_template_kwargs": thinks,
             "reasoning_effort": self.output_config.effort,
             "response_format": self._response_format(),
@@ -116,11 +132,14 @@ class PromptBody(ConvertibleBody):
         wanted = self.output_config.format or self.output_format
         if wanted is None:
             return None
-        return ResponseFormat(type="json_schema", json_schema=JsonSchema(name="answer", schema=wanted.schema_))
+        return ResponseFormat(
+            type="json_schema", json_schema=JsonSchema(name="answer", schema=wanted.schema_)
+        )
 
 
 def _says_something(message: Message) -> bool:
-    """True unless it is the empty message of the assistant's that some clients send after the question."""
+    """True unless it is the empty message of the assistant's that some clients send after the
+    question."""
     return message.role != "assistant" or bool(message.content.strip() or message.tool_calls)
 
 

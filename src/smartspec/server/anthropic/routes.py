@@ -19,8 +19,12 @@ def message_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerMetri
     @router.post("/messages")
     async def messages(request: Request) -> Response:
         data = await request.body()
-        call, _ = await asyncio.to_thread(reader.converted, MessagesBody, data, request.state.origin)
-        return await answer_message(await reader.with_grammar(call), engine, metrics, request_id_of(request.scope))
+        call, _ = await asyncio.to_thread(
+            reader.converted, MessagesBody, data, request.state.origin
+        )
+        return await answer_message(
+            await reader.with_grammar(call), engine, metrics, request_id_of(request.scope)
+        )
 
     @router.post("/messages/count_tokens")
     async def count_tokens(request: Request) -> JSONResponse:

@@ -9,17 +9,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 logger = logging.getLogger("smartspec.access")
 
 MAX_CHARACTERS = 200  # of an address or a path
-BAD_LINES_PER_SECOND = 10  # any client can send bad requests, and must not fill the disk with log lines
+# any client can send bad requests, and must not fill the disk with log lines
+BAD_LINES_PER_SECOND = 10
 
 
 class AccessLog:
-    """ASGI middleware. count: called with the status of every answer. log: whether lines are written.
+    """ASGI middleware. count: called with the status of every answer. log: whether lines are
+    written.
 
-    Of requests that were answered with an error at most BAD_LINES_PER_SECOND are written; the next line says how many
-    were not. A request whose client left before an answer has status 499, as in nginx.
+    Of requests that were answered with an error at most BAD_LINES_PER_SECOND are written; the next
+    line says how many were not. A request whose client left before an answer has status 499, as in
+    nginx.
     """
 
-    def __init__(self, app: ASGIApp, count: Callable[[int], None], log: bool, clock: Callable[[], float] = time.time):
+    def __init__(
+        self,
+        app: ASGIApp,
+        count: Callable[[int], None],
+        log: bool,
+        clock: Callable[[], float] = time.time,
+    ):
         self._app = app
         self._count = count
         self._log = log
@@ -77,6 +86,6 @@ class AccessLog:
 
 
 def _shown(text: str) -> str:
-    """A client's text as one word of printable ASCII, so that it can neither forge log lines nor control a terminal.
-    An address may come from X-Forwarded-For, which may be anything."""
+    """A client's text as one word of printable ASCII, so that it can neither forge log lines nor
+    control a terminal. An address may come from X-Forwarded-For, which may be anything."""
     return text[:MAX_CHARACTERS].encode("unicode_escape").decode().replace(" ", "\\x20")

@@ -1,4 +1,5 @@
-"""Checks of a request around the application: the size of its body, and whether its client has disconnected."""
+"""Checks of a request around the application: the size of its body, and whether its client has
+disconnected."""
 
 import asyncio
 import zlib
@@ -12,11 +13,13 @@ MAX_DISCARDED_BYTES = 64 * 2**20
 
 
 class RequestBody:
-    """ASGI middleware: reads a body of at most max_bytes, then runs the application until the client disconnects.
+    """ASGI middleware: reads a body of at most max_bytes, then runs the application until the
+    client disconnects.
 
-    A body may come gzipped. A larger one is answered 413. The bytes beyond max_bytes are read and thrown away:
-    a client that is still sending would not see the answer. At most MAX_DISCARDED_BYTES are read like this. When the
-    client disconnects, streaming or not, the application is cancelled. That ends the engine's work for it.
+    A body may come gzipped. A larger one is answered 413. The bytes beyond max_bytes are read and
+    thrown away: a client that is still sending would not see the answer. At most
+    MAX_DISCARDED_BYTES are read like this. When the client disconnects, streaming or not, the
+    application is cancelled. That ends the engine's work for it.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES):
@@ -36,10 +39,15 @@ class RequestBody:
             await self._run(body, scope, receive, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None if the client left before its end. Raises APIError 413 if it is too large."""
-        too_large = APIError(413, f"the body is larger than {self._max_bytes} bytes", code="body_too_large")
+        """The body; None if the client left before its end. Raises APIError 413 if it is too
+        large."""
+        too_large = APIError(
+            413, f"the body is larger than {self._max_bytes} bytes", code="body_too_large"
+        )
         headers = dict(scope["headers"])
-        if headers.get(b"expect", b"").lower() == b"100-continue" and self._announces_too_much(headers):
+        if headers.get(b"expect", b"").lower() == b"100-continue" and self._announces_too_much(
+            headers
+        ):
             raise too_large  # the client waits for "100 Continue" and has sent nothing yet
         chunks, size, more = [], 0, True
         while more and size <= self._max_bytes + MAX_DISCARDED_BYTES:
@@ -60,7 +68,11 @@ class RequestBody:
         if not body or encoding == b"identity":
             return body
         if encoding != b"gzip":
-            raise APIError(415, "Content-Encoding of a body must be gzip, or left out", code="unsupported_encoding")
+            raise APIError(
+                415,
+                "Content-Encoding of a body must be gzip, or left out",
+                code="unsupported_encoding",
+            )
         body = await asyncio.to_thread(_unzipped, body, self._max_bytes)
         if body is None:
             raise too_large
@@ -93,12 +105,15 @@ class RequestBody:
 
 
 def _unzipped(data: bytes, max_bytes: int) -> bytes | None:
-    """The unzipped data; None if there is more than max_bytes of it. Raises APIError 400 if it is not gzip."""
+    """The unzipped data; None if there is more than max_bytes of it. Raises APIError 400 if it is
+    not gzip."""
     unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         body = unzip.decompress(data, max_bytes + 1)
     except zlib.error as error:
-        raise APIError(400, f"the body is not gzip, as Content-Encoding says: {error}", code="invalid_gzip") from error
+        raise APIError(
+            400, f"the body is not gzip, as Content-Encoding says: {error}", code="invalid_gzip"
+        ) from error
     if len(body) > max_bytes:
         return None
     if not unzip.eof:

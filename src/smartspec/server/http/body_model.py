@@ -40,8 +40,8 @@ def ignore(info: ValidationInfo, names: Set[str]) -> None:
 
 
 class Body(BaseModel):
-    """Strict types, finite numbers; null means not given, as everywhere in OpenAI's interface. Unknown names are
-    ignored, see parsing.BodyParser."""
+    """Strict types, finite numbers; null means not given, as everywhere in OpenAI's interface.
+    Unknown names are ignored, see parsing.BodyParser."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
@@ -112,4 +112,7 @@ def ranged(default: float, low: float, high: float) -> Any:
 
 def given(name: str, kind: str) -> dict:
     """A JSON schema: the field is there, and not null or an empty list."""
-    return {"required": [name], "properties": {name: {"type": kind} | ({"minItems": 1} if kind == "array" else {})}}
+    return {
+        "required": [name],
+        "properties": {name: {"type": kind} | ({"minItems": 1} if kind == "array" else {})},
+    }

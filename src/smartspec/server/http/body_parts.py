@@ -1,7 +1,7 @@
 """Refuses a body before it is parsed if parsing would take long.
 
-Parsing holds the interpreter lock. A body of a million empty lists would stop all other answers, in any thread. The
-number of separators tells how much there is to parse, and counting them is quick.
+Parsing holds the interpreter lock. A body of a million empty lists would stop all other answers, in
+any thread. The number of separators tells how much there is to parse, and counting them is quick.
 """
 
 from smartspec.server.http.errors import APIError
@@ -11,9 +11,13 @@ MAX_NAMES = 2**15  # of members of objects, which take longer
 
 
 def check_num_parts(body: bytes) -> None:
-    """Raises APIError 400 if the JSON in body has too many values or names. The parser reports all other errors."""
+    """Raises APIError 400 if the JSON in body has too many values or names. The parser reports all
+    other errors."""
     if _counts_too_much(body) and _counts_too_much(_without_strings(body)):
-        message = f"the body has too many parts: at most {MAX_VALUES} values and {MAX_NAMES} names of fields are read"
+        message = (
+            f"the body has too many parts: at most {MAX_VALUES} values and {MAX_NAMES} names of "
+            "fields are read"
+        )
         raise APIError(400, message, code="invalid_value")
 
 

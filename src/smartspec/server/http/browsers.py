@@ -1,8 +1,10 @@
-"""Protection of a server that needs no key from the pages of web sites, in a browser that reaches it.
+"""Protection of a server that needs no key from the pages of web sites, in a browser that reaches
+it.
 
-A site whose name is made to lead to this machine (DNS rebinding) counts as the server's own page: the Host that the
-browser sends gives it away. A page may also send POSTs elsewhere, if not read the answers: the browser says where
-they come from. Other programs send neither a foreign Host nor an Origin.
+A site whose name is made to lead to this machine (DNS rebinding) counts as the server's own page:
+the Host that the browser sends gives it away. A page may also send POSTs elsewhere, if not read the
+answers: the browser says where they come from. Other programs send neither a foreign Host nor an
+Origin.
 """
 
 import ipaddress
@@ -18,8 +20,9 @@ ANY = "*"
 
 
 class BrowserCheck:
-    """ASGI middleware: answers 403 to requests under another name than the server's own, and to those that change
-    something from pages of other sites (as Go's net/http.CrossOriginProtection tells them).
+    """ASGI middleware: answers 403 to requests under another name than the server's own, and to
+    those that change something from pages of other sites (as Go's net/http.CrossOriginProtection
+    tells them).
 
     hosts: names of the server, beside localhost and addresses; `*` for any.
     origins: sites whose pages may call it, `*` for all.
@@ -46,15 +49,16 @@ class BrowserCheck:
             if not self._is_own_name(name_of(host)):
                 raise APIError(
                     403,
-                    f"Host {host[:256]!r} is not a name of this server: use its address or localhost, or start it with "
-                    "--allowed-host NAME",
+                    f"Host {host[:256]!r} is not a name of this server: use its address or "
+                    "localhost, or start it with --allowed-host NAME",
                     code="host_not_allowed",
                 )
         origin = headers.get("origin", [""])[0]
         if scope["method"] not in READING and not self._may_call(origin, headers):
             raise APIError(
                 403,
-                f"pages of {origin[:256] or 'other sites'} may not call this server: start it with --cors-origin SITE",
+                f"pages of {origin[:256] or 'other sites'} may not call this server: start it with "
+                "--cors-origin SITE",
                 code="origin_not_allowed",
             )
 

@@ -1,7 +1,8 @@
-"""Additions to uvicorn: limits of connections and of the time and size of a head, answers to HTTP/1.0 without chunks,
-and to clients that have closed their side.
+"""Additions to uvicorn: limits of connections and of the time and size of a head, answers to
+HTTP/1.0 without chunks, and to clients that have closed their side.
 
-Without the limits, a client that never ends its requests holds connections for ever, at no cost to itself.
+Without the limits, a client that never ends its requests holds connections for ever, at no cost to
+itself.
 """
 
 import asyncio
@@ -11,19 +12,23 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from smartspec.server.http.upgrades import UpgradesIgnored
 
-TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: "
+    b"0\r\n\r\n"
+)
 
 
 class LimitedConnection(UpgradesIgnored):
-    """One connection. Beyond max_connections, one that is not being answered is closed: the one whose last request
-    began longest ago.
+    """One connection. Beyond max_connections, one that is not being answered is closed: the one
+    whose last request began longest ago.
 
-    A head of more than max_head_bytes is answered 431. A connection is closed when a head is not there head_seconds
-    after its first byte (or after connecting), or a body body_seconds after its head. The time between two requests is
-    uvicorn's timeout_keep_alive.
+    A head of more than max_head_bytes is answered 431. A connection is closed when a head is not
+    there head_seconds after its first byte (or after connecting), or a body body_seconds after its
+    head. The time between two requests is uvicorn's timeout_keep_alive.
 
-    A client that closes its side within half_close_seconds after its request gets its answer, as it may have closed
-    that side alone. Nothing tells which until something is written. One that does so later has left.
+    A client that closes its side within half_close_seconds after its request gets its answer, as it
+    may have closed that side alone. Nothing tells which until something is written. One that does
+    so later has left.
     """
 
     max_connections = 2048
@@ -66,7 +71,10 @@ class LimitedConnection(UpgradesIgnored):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head_bytes:
+        if (
+            len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            > self.max_head_bytes
+        ):
             self._refuse_head()  # it came in one piece with its end
             return
         if self.has_offer:
@@ -116,8 +124,9 @@ class LimitedConnection(UpgradesIgnored):
 
 
 class _UntilClosed:
-    """Takes the place of uvicorn's send for HTTP/1.0, which knows no chunks: an answer of unknown length ends with the
-    connection (RFC 9112, 6.1 and 6.3). uvicorn compares lengths, so it is told that of each piece."""
+    """Takes the place of uvicorn's send for HTTP/1.0, which knows no chunks: an answer of unknown
+    length ends with the connection (RFC 9112, 6.1 and 6.3). uvicorn compares lengths, so it is told
+    that of each piece."""
 
     def __init__(self, cycle: RequestResponseCycle):
         self._cycle = cycle
@@ -126,7 +135,9 @@ class _UntilClosed:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            self._has_length = any(
+                name.lower() == b"content-length" for name, _ in message.get("headers", ())
+            )
             self._cycle.chunked_encoding = None if self._has_length else False
         elif not self._has_length:
             self._cycle.expected_content_length = len(message.get("body", b""))

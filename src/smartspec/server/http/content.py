@@ -1,7 +1,7 @@
 """Contents of messages as clients send them: a text, or parts. This server reads text alone.
 
-Parts that are text are joined. What the model would have to see or hear is refused by name. Other parts, such as notes
-of other servers in a history, are left out.
+Parts that are text are joined. What the model would have to see or hear is refused by name. Other
+parts, such as notes of other servers in a history, are left out.
 """
 
 from typing import Annotated, Literal
@@ -24,10 +24,13 @@ class TextPart(BaseModel):
 
 
 def join_text(content: object, info: ValidationInfo) -> object:
-    """The text of a content in parts; anything else as it is. Raises ValueError naming a part that is no text."""
+    """The text of a content in parts; anything else as it is. Raises ValueError naming a part that
+    is no text."""
     if not isinstance(content, list):
         return content
-    return "".join(text_of_part(part, f"part {number}", info) for number, part in enumerate(content))
+    return "".join(
+        text_of_part(part, f"part {number}", info) for number, part in enumerate(content)
+    )
 
 
 def text_of_part(part: object, name: str, info: ValidationInfo) -> str:
@@ -41,14 +44,22 @@ def text_of_part(part: object, name: str, info: ValidationInfo) -> str:
         text = part.get("refusal" if kind == "refusal" else "text")
         if not isinstance(text, str):
             raise ValueError(f"{name} of type {kind} must have a text")
-        ignore(info, {name for name, value in part.items() if value is not None} - {"type", "text", "refusal"})
+        ignore(
+            info,
+            {name for name, value in part.items() if value is not None}
+            - {"type", "text", "refusal"},
+        )
         return text
     return _text_of_other(part, kind, name, info)
 
 
 def _text_of_other(part: dict, kind: str, name: str, info: ValidationInfo) -> str:
     source = part.get("source")
-    if kind == "document" and isinstance(source, dict) and source.get("type") in ("text", "content"):
+    if (
+        kind == "document"
+        and isinstance(source, dict)
+        and source.get("type") in ("text", "content")
+    ):
         part = {"content": source.get("data", source.get("content"))}
     elif is_strict(info) or any(word in kind for word in MEDIA):
         raise ValueError(f"{name} is of type {kind[:64]}, and this server reads text alone")

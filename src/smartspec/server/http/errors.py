@@ -1,5 +1,5 @@
-"""Every failure as an answer: {"error": {"message", "type", "param", "code"}} in OpenAI's shape; in Anthropic's, for
-its paths, {"type": "error", "error": {"type", "message"}, "request_id"}."""
+"""Every failure as an answer: {"error": {"message", "type", "param", "code"}} in OpenAI's shape; in
+Anthropic's, for its paths, {"type": "error", "error": {"type", "message"}, "request_id"}."""
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -30,9 +30,12 @@ ANTHROPIC_TYPES = {
 
 
 class APIError(Exception):
-    """A refusal the caller can act on. status: HTTP status. param: the parameter at fault. code: for programs."""
+    """A refusal the caller can act on. status: HTTP status. param: the parameter at fault. code:
+    for programs."""
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None):
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ):
         super().__init__(message)
         self.status = status
         self.message = message
@@ -40,14 +43,17 @@ class APIError(Exception):
         self.code = code
 
 
-def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> dict:
+def error_body(
+    status: int, message: str, param: str | None = None, code: str | None = None
+) -> dict:
     """The JSON object of an error."""
     error_type = TYPES.get(status, "invalid_request_error")
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
 
 def error_response(error: Exception, scope: Scope) -> JSONResponse:
-    """The answer to any exception of this request; what is not meant for the caller is a plain 500."""
+    """The answer to any exception of this request; what is not meant for the caller is a plain
+    500."""
     status, body, headers = describe(error)
     if is_anthropic(scope):
         body = anthropic_error(status, body, request_id_of(scope))
@@ -57,7 +63,11 @@ def error_response(error: Exception, scope: Scope) -> JSONResponse:
 def anthropic_error(status: int, body: dict, request_id: str | None) -> dict:
     """The JSON object of an error in Anthropic's shape. body: in OpenAI's."""
     kind = ANTHROPIC_TYPES.get(status, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}, "request_id": request_id}
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": body["error"]["message"]},
+        "request_id": request_id,
+    }
 
 
 def is_anthropic(scope: Scope) -> bool:
@@ -76,7 +86,10 @@ def describe(error: Exception) -> tuple[int, dict, dict[str, str]]:
     headers: dict[str, str] = {}
     match error:
         case APIError():
-            status, body = error.status, error_body(error.status, error.message, error.param, error.code)
+            status, body = (
+                error.status,
+                error_body(error.status, error.message, error.param, error.code),
+            )
             headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}  # RFC 9110, 15.5.2
         case HTTPException():
             status, body = error.status_code, error_body(error.status_code, str(error.detail))
@@ -94,7 +107,9 @@ def describe(error: Exception) -> tuple[int, dict, dict[str, str]]:
         case _:
             status, body = (
                 500,
-                error_body(500, "internal error; the server's log has the details", code="internal_error"),
+                error_body(
+                    500, "internal error; the server's log has the details", code="internal_error"
+                ),
             )
     return status, body, headers
 
@@ -104,7 +119,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, HTTPException) and error.status_code in (404, 405):
-            error = HTTPException(error.status_code, _no_route(request, error.status_code), error.headers)
+            error = HTTPException(
+                error.status_code, _no_route(request, error.status_code), error.headers
+            )
         return error_response(error, request.scope)
 
     for kind in (APIError, HTTPException, QueueFull, EngineError, Exception):

@@ -11,21 +11,29 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.server.http.errors import APIError, error_response
 
-OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json"}
+)
 ADMIN_PATHS = {"/metrics", "/v1/speculation", "/v1/speculation/events"}
-NEEDS_KEY = "wrong or missing API key: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'"
+NEEDS_KEY = (
+    "wrong or missing API key: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'"
+)
 NEEDS_ADMIN_KEY = "this needs the key given as --admin-key"
 
 
 class ApiKeys:
-    """The keys of a server. shares: each client key and its share of the engine. admin_key: what ADMIN_PATHS need.
-    shared_cache: whether requests of different keys share cached prefixes and what drafters remember.
+    """The keys of a server. shares: each client key and its share of the engine. admin_key: what
+    ADMIN_PATHS need. shared_cache: whether requests of different keys share cached prefixes and
+    what drafters remember.
 
     Raises ValueError for a key that no client could send.
     """
 
     def __init__(
-        self, shares: Mapping[str, float] | None = None, admin_key: str | None = None, shared_cache: bool = False
+        self,
+        shares: Mapping[str, float] | None = None,
+        admin_key: str | None = None,
+        shared_cache: bool = False,
     ):
         shares = shares or {}
         for key in (*shares, *([] if admin_key is None else [admin_key])):
@@ -39,8 +47,8 @@ class ApiKeys:
         return bool(self._clients)
 
     def origin(self, scope: Scope, open_paths: Collection[str] = OPEN_PATHS) -> Origin:
-        """The sender of a request: its key or, without keys, its address. Raises APIError 401 where a key is missing.
-        open_paths: those that need none."""
+        """The sender of a request: its key or, without keys, its address. Raises APIError 401 where
+        a key is missing. open_paths: those that need none."""
         given = _key_of(dict(scope["headers"]))
         # Digests are compared, so that the time it takes says nothing about the key.
         digest = None if given is None else _digest(given)
@@ -52,13 +60,15 @@ class ApiKeys:
         if self._clients and path not in open_paths:
             if digest not in self._clients:
                 raise APIError(401, NEEDS_KEY, code="invalid_api_key")
-            return Origin(digest, self._clients[digest], cache_salt="" if self.shared_cache else digest)
+            return Origin(
+                digest, self._clients[digest], cache_salt="" if self.shared_cache else digest
+            )
         return Origin(_network(scope["client"][0])) if scope["client"] else UNKNOWN_ORIGIN
 
 
 class KeyCheck:
-    """ASGI middleware: answers 401 without reading the body; what runs inside finds the Origin in its request's
-    state. open_paths: those that need no key."""
+    """ASGI middleware: answers 401 without reading the body; what runs inside finds the Origin in
+    its request's state. open_paths: those that need no key."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys, open_paths: Collection[str] = OPEN_PATHS):
         self._app = app
@@ -75,7 +85,8 @@ class KeyCheck:
 
 
 def read_key_file(path: Path) -> dict[str, float]:
-    """Keys and shares from a file: a key per line, its share after a space (1 if there is none), `#` for comments.
+    """Keys and shares from a file: a key per line, its share after a space (1 if there is none),
+    `#` for comments.
 
     Raises ValueError naming the line at fault, OSError if the file cannot be read.
     """
@@ -93,7 +104,9 @@ def read_key_file(path: Path) -> dict[str, float]:
         except ValueError:
             share = math.nan
         if len(words) > 2 or not 0.0 < share < math.inf or words[0] in shares:
-            raise ValueError(f"{path}, line {number}: expected one new key and, if any, a share above 0")
+            raise ValueError(
+                f"{path}, line {number}: expected one new key and, if any, a share above 0"
+            )
         shares[words[0]] = share
     if not shares:
         raise ValueError(f"{path} holds no keys: write one per line")
@@ -104,11 +117,15 @@ def _check_key(key: str) -> None:
     if not key:
         raise ValueError("an API key is empty: give one, or leave the option and the variable out")
     if not key.isprintable() or " " in key:
-        raise ValueError("an API key holds spaces or control characters, which a client cannot send: choose another")
+        raise ValueError(
+            "an API key holds spaces or control characters, which a client cannot send: choose "
+            "another"
+        )
 
 
 def _key_of(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The bearer token or, where there is none, `x-api-key`, as Anthropic's clients send it. None: neither."""
+    """The bearer token or, where there is none, `x-api-key`, as Anthropic's clients send it. None:
+    neither."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     return token if scheme.lower() == b"bearer" else headers.get(b"x-api-key")
 

@@ -20,18 +20,21 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 @dataclass(frozen=True)
 class BodyParser:
-    """Reads bodies. What a body has that this server does not know is ignored, at every depth, and its names go to
-    count_ignored with the client that sent them. strict: it is refused instead."""
+    """Reads bodies. What a body has that this server does not know is ignored, at every depth, and
+    its names go to count_ignored with the client that sent them. strict: it is refused instead."""
 
     strict: bool
     count_ignored: Callable[[Collection[str], str], None]
 
     def parse(self, kind: type[AnyBody], body: bytes, client: Origin) -> AnyBody:
-        """Raises APIError 400 for anything that is not a valid body of this kind, naming the parameter at fault."""
+        """Raises APIError 400 for anything that is not a valid body of this kind, naming the
+        parameter at fault."""
         check_num_parts(body)
         context = BodyContext(self.strict)
         try:
-            parsed = kind.model_validate_json(body, extra="forbid" if self.strict else "ignore", context=context)
+            parsed = kind.model_validate_json(
+                body, extra="forbid" if self.strict else "ignore", context=context
+            )
         except ValidationError as error:
             raise refusal(kind, error) from error
         self.count_ignored(context.ignored, client.client)
@@ -45,17 +48,25 @@ def refusal(kind: type[BaseModel], error: ValidationError) -> APIError:
     message = first["msg"].removeprefix("Value error, ")
     match first["type"]:
         case "json_invalid":
-            return APIError(400, f"the body is not valid JSON in UTF-8 ({message})", code="invalid_json")
+            return APIError(
+                400, f"the body is not valid JSON in UTF-8 ({message})", code="invalid_json"
+            )
         case "extra_forbidden":
-            return APIError(400, f"unknown or unsupported parameter {param!r}", param, "unknown_parameter")
+            return APIError(
+                400, f"unknown or unsupported parameter {param!r}", param, "unknown_parameter"
+            )
         case "missing":
             return APIError(400, f"{param} is required", param, "missing_parameter")
         case "value_error" if param is None:
             name = message.split()[0]
-            return APIError(400, message, name if name in kind.model_fields else None, "invalid_value")
+            return APIError(
+                400, message, name if name in kind.model_fields else None, "invalid_value"
+            )
         case _:
             got = _cut(reprlib.repr(first["input"]))
-            return APIError(400, f"{param or 'the body'}: {message}, got {got}", param, "invalid_value")
+            return APIError(
+                400, f"{param or 'the body'}: {message}, got {got}", param, "invalid_value"
+            )
 
 
 def _cut(text: str) -> str:

@@ -13,8 +13,8 @@ ACCEPTED = re.compile(rb"[\w.:-]{1,128}")
 
 
 class RequestIds:
-    """ASGI middleware: X-Request-Id in every answer, request-id too where Anthropic's client reads it. What runs inside
-    finds the name in its request's state."""
+    """ASGI middleware: X-Request-Id in every answer, request-id too where Anthropic's client reads
+    it. What runs inside finds the name in its request's state."""
 
     def __init__(self, app: ASGIApp):
         self._app = app

@@ -1,8 +1,9 @@
 """uvicorn's connection, with offers of another protocol ignored.
 
-A client may offer one with any request (Java's HttpClient: h2c, with the first of a connection). A server that ignores
-the offer answers the request as it is (RFC 9110, 7.8). llhttp instead takes what follows such a head for the other
-protocol, and the body is lost. So the head is parsed again without the offer, by a new parser, and the rest after it.
+A client may offer one with any request (Java's HttpClient: h2c, with the first of a connection). A
+server that ignores the offer answers the request as it is (RFC 9110, 7.8). llhttp instead takes
+what follows such a head for the other protocol, and the body is lost. So the head is parsed again
+without the offer, by a new parser, and the rest after it.
 """
 
 import httptools
@@ -10,7 +11,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class UpgradesIgnored(HttpToolsProtocol):
-    """A connection that stays HTTP/1.1. CONNECT, which requests a tunnel, is left to the application."""
+    """A connection that stays HTTP/1.1. CONNECT, which requests a tunnel, is left to the
+    application."""
 
     @property
     def has_offer(self) -> bool:
@@ -27,7 +29,8 @@ class UpgradesIgnored(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
 
     def _feed(self, data: memoryview) -> memoryview:
-        """Parse the data up to the end of a head with an offer, and that head without it; return what is left."""
+        """Parse the data up to the end of a head with an offer, and that head without it; return
+        what is left."""
         try:
             self.parser.feed_data(data)
             return data[:0]

@@ -12,8 +12,9 @@ from fastapi import FastAPI
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.connections import LimitedConnection
 
-# Between two requests of a connection. A client that sends one in the very moment it is closed sees an error, the more
-# often the busier the server is; at uvicorn's 5 seconds a closed-loop benchmark met it within a minute.
+# Between two requests of a connection. A client that sends one in the very moment it is closed sees
+# an error, the more often the busier the server is; at uvicorn's 5 seconds a closed-loop benchmark
+# met it within a minute.
 KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 2  # for what was answered to reach its clients
 POLL_SECONDS = 0.05
@@ -22,8 +23,9 @@ POLL_SECONDS = 0.05
 class HttpServer(uvicorn.Server):
     """Serves until a signal. Ctrl-C ends the requests under way at once.
 
-    SIGTERM drains: the server is no longer ready and refuses new requests. Requests under way may finish within
-    drain_seconds; then they are ended. Another signal ends them at once. on_ready is called when the server is up.
+    SIGTERM drains: the server is no longer ready and refuses new requests. Requests under way may
+    finish within drain_seconds; then they are ended. Another signal ends them at once. on_ready is
+    called when the server is up.
     """
 
     def __init__(
@@ -40,7 +42,8 @@ class HttpServer(uvicorn.Server):
             http=connection,
             ws="none",
             log_config=None,
-            log_level="error",  # lower levels log single bad requests, and any client can send many of these
+            # lower levels log single bad requests, and any client can send many of these
+            log_level="error",
             access_log=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
@@ -63,7 +66,9 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         ends = asyncio.get_running_loop().time() + self._drain_seconds
-        while self._drains and self._engine.num_requests and asyncio.get_running_loop().time() < ends:
+        while (
+            self._drains and self._engine.num_requests and asyncio.get_running_loop().time() < ends
+        ):
             await asyncio.sleep(POLL_SECONDS)
         await self._engine.stop()  # uvicorn waits for connections, and those wait for the engine
         await super().shutdown(sockets)

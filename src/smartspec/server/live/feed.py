@@ -1,4 +1,5 @@
-"""The engine's state, several times a second, for clients that watch. Without such clients nothing is computed."""
+"""The engine's state, several times a second, for clients that watch. Without such clients nothing
+is computed."""
 
 import asyncio
 import json
@@ -37,7 +38,9 @@ class Recent:
         self.num_prompt_tokens += output.num_prefill_tokens
         self.steps.append(
             {
-                "rows": np.bincount(output.verified_lengths).tolist() if output.verified_lengths else [],
+                "rows": np.bincount(output.verified_lengths).tolist()
+                if output.verified_lengths
+                else [],
                 "accepted": output.num_accepted_tokens,
                 "predicted_seconds": output.predicted_seconds,
                 "measured_seconds": output.seconds.total,
@@ -66,7 +69,8 @@ class Recent:
 
 
 class LiveFeed:
-    """Sends the same events to all clients that watch. about: constant facts, JSON-able, part of every event."""
+    """Sends the same events to all clients that watch. about: constant facts, JSON-able, part of
+    every event."""
 
     def __init__(self, engine: AsyncEngine, about: dict):
         self._engine = engine
@@ -77,7 +81,8 @@ class LiveFeed:
         self._decision: dict | None = None
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events until the iterator is closed or the engine stops, every PERIOD_SECONDS."""
+        """Server-sent events until the iterator is closed or the engine stops, every
+        PERIOD_SECONDS."""
         self._num_viewers += 1
         if self._num_viewers == 1:
             self._recent, self._began = Recent(), time.monotonic()

@@ -12,7 +12,8 @@ OTHER = "other"
 
 
 class IgnoredFields:
-    """counter: with the label field. Names are clients' own, so they are bounded: the rest counts as OTHER."""
+    """counter: with the label field. Names are clients' own, so they are bounded: the rest counts
+    as OTHER."""
 
     def __init__(self, counter: prometheus_client.Counter):
         self._counter = counter

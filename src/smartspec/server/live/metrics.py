@@ -15,7 +15,23 @@ from smartspec.server.http.tracing import describe_generation
 from smartspec.server.live.ignored_fields import IgnoredFields
 from smartspec.server.live.vllm_metrics import VllmMetrics
 
-SHORT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
+SHORT_SECONDS = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    1.0,
+    2.0,
+)
 LONG_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
@@ -23,7 +39,8 @@ OUTCOMES = ("stop", "length", "aborted", "error", "rejected")
 
 
 class ServerMetrics:
-    """All metrics of one server, in a registry of their own. model_name: a label of those with vLLM's names."""
+    """All metrics of one server, in a registry of their own. model_name: a label of those with
+    vLLM's names."""
 
     def __init__(self, core: EngineCore, model_name: str = ""):
         self.registry = CollectorRegistry()
@@ -33,39 +50,73 @@ class ServerMetrics:
         self._counted: dict[str, int] = {}  # what of the controller's own counts has been passed on
         self._gauges(core)
         counter, histogram = self._counter, self._histogram
-        self.requests = counter("requests", "Requests by how they ended (each choice counts)", ["outcome"])
+        self.requests = counter(
+            "requests", "Requests by how they ended (each choice counts)", ["outcome"]
+        )
         for outcome in OUTCOMES:
             self.requests.labels(outcome)
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens as usage counts them, cached ones among them")
-        self.cached_prompt_tokens = counter("cached_prompt_tokens", "Prompt tokens whose KV was there already")
+        self.prompt_tokens = counter(
+            "prompt_tokens", "Prompt tokens as usage counts them, cached ones among them"
+        )
+        self.cached_prompt_tokens = counter(
+            "cached_prompt_tokens", "Prompt tokens whose KV was there already"
+        )
         self.generation_tokens = counter("generation_tokens", "Output tokens as usage counts them")
-        self.preemptions = counter("preemptions", "Requests that gave back their memory to be computed anew")
+        self.preemptions = counter(
+            "preemptions", "Requests that gave back their memory to be computed anew"
+        )
         self.draft_tokens = counter("draft_tokens", "Draft tokens made")
         self.verified_tokens = counter("verified_tokens", "Draft tokens verified by the target")
         self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
         self.decode_rows = counter("decode_rows", "Decoding requests, summed over steps")
         self.drafts = counter("drafts", "Drafts verified, summed over steps")
-        self.accepted_at = counter("accepted_tokens_per_pos", "Draft tokens accepted, by their position", ["position"])
+        self.accepted_at = counter(
+            "accepted_tokens_per_pos", "Draft tokens accepted, by their position", ["position"]
+        )
         self.responses = counter("http_responses", "Answers by HTTP status", ["status"])
         text = "Bodies with a field, tool or item that this server does not know, by its name"
         self.ignored_fields = IgnoredFields(counter("ignored_fields", text, ["field"]))
-        self.controller_errors = counter("controller_errors", "Failures of the controller (served without drafts)")
-        text = "Views and outcome that could not be true, by what was wrong (not decided on, not learned from)"
+        self.controller_errors = counter(
+            "controller_errors", "Failures of the controller (served without drafts)"
+        )
+        text = (
+            "Views and outcome that could not be true, by what was wrong (not decided on, not "
+            "learned from)"
+        )
         self.ignored_input = counter("ignored_input", text, ["kind"])
-        self.chosen_length = histogram("chosen_length", "Draft tokens verified, per decoding request and step", LENGTHS)
-        self.predicted_step = histogram("predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS)
+        self.chosen_length = histogram(
+            "chosen_length", "Draft tokens verified, per decoding request and step", LENGTHS
+        )
+        self.predicted_step = histogram(
+            "predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS
+        )
         self.step = histogram("step_seconds", "Step time measured", SHORT_SECONDS)
         self.ttft = histogram("request_ttft_seconds", "Arrival to first token", LONG_SECONDS)
-        self.queue = histogram("request_queue_seconds", "Arrival to the beginning of the first step", LONG_SECONDS)
-        self.prefill = histogram("request_prefill_seconds", "Beginning of the first step to first token", LONG_SECONDS)
+        self.queue = histogram(
+            "request_queue_seconds", "Arrival to the beginning of the first step", LONG_SECONDS
+        )
+        self.prefill = histogram(
+            "request_prefill_seconds", "Beginning of the first step to first token", LONG_SECONDS
+        )
         self.decode = histogram("request_decode_seconds", "First token to last token", LONG_SECONDS)
-        self.gap = histogram("inter_token_seconds", "Between the steps that brought a request tokens", SHORT_SECONDS)
-        self.tpot = histogram("request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS)
-        text = "Requests with a wanted time to first token (ttft) or per output token (tpot), met or missed"
+        self.gap = histogram(
+            "inter_token_seconds", "Between the steps that brought a request tokens", SHORT_SECONDS
+        )
+        self.tpot = histogram(
+            "request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS
+        )
+        text = (
+            "Requests with a wanted time to first token (ttft) or per output token (tpot), met or "
+            "missed"
+        )
         self.objectives = counter("objectives", text, ["objective", "outcome"])
         self.e2e = histogram("request_e2e_seconds", "Arrival to last token", LONG_SECONDS)
-        self.prompt_length = histogram("request_prompt_tokens", "Tokens of a request's prompt", TOKENS)
-        self.output_length = histogram("request_generation_tokens", "Tokens of a request's output", TOKENS)
+        self.prompt_length = histogram(
+            "request_prompt_tokens", "Tokens of a request's prompt", TOKENS
+        )
+        self.output_length = histogram(
+            "request_generation_tokens", "Tokens of a request's output", TOKENS
+        )
         text = "Tokens of the longest of the n outputs of a prompt"
         self.longest_output = histogram("prompt_max_generation_tokens", text, TOKENS)
 
@@ -86,15 +137,21 @@ class ServerMetrics:
         self.step.observe(output.seconds.total)
         self._pass_on(self.preemptions, "preemptions", self._core.scheduler.num_preemptions)
         # Only a core.safe_controller.SafeController counts failures; any other ends the step.
-        self._pass_on(self.controller_errors, "errors", getattr(self._core.controller, "num_errors", 0))
+        self._pass_on(
+            self.controller_errors, "errors", getattr(self._core.controller, "num_errors", 0)
+        )
         for kind, count in getattr(self._core.controller, "num_ignored", {}).items():
             self._pass_on(self.ignored_input.labels(kind), f"ignored {kind}", count)
 
     async def observe_call(
-        self, deltas: AsyncIterator[TextDelta], num_prompts: int, n: int = 1, wanted: SpeculationOptions = NO_OPTIONS
+        self,
+        deltas: AsyncIterator[TextDelta],
+        num_prompts: int,
+        n: int = 1,
+        wanted: SpeculationOptions = NO_OPTIONS,
     ) -> AsyncIterator[TextDelta]:
-        """Pass on the deltas of a call (n choices of each prompt). Count their tokens as its usage will; note latencies
-        and outcomes."""
+        """Pass on the deltas of a call (n choices of each prompt). Count their tokens as its usage
+        will; note latencies and outcomes."""
         start = time.monotonic()
         first: dict[int, float] = {}
         latest: dict[int, float] = {}
@@ -113,7 +170,9 @@ class ServerMetrics:
                     self.generation_tokens.inc(len(delta.token_ids))
                     if delta.finish_reason is not None:
                         num_unfinished -= 1
-                        queued = 0.0 if delta.first_step is None else max(0.0, delta.first_step - start)
+                        queued = (
+                            0.0 if delta.first_step is None else max(0.0, delta.first_step - start)
+                        )
                         self._finish(delta, queued, first[delta.index], now, wanted)
                         self._finish_prompt(delta.index // n, last, n)
                     yield delta
@@ -123,7 +182,9 @@ class ServerMetrics:
             raise
         finally:
             self.requests.labels(outcome).inc(num_unfinished)
-            describe_generation(self._model_name, min(first.values(), default=None), last.values(), n)
+            describe_generation(
+                self._model_name, min(first.values(), default=None), last.values(), n
+            )
 
     def observe_answer(self, status: int) -> None:
         """Count an answer by its HTTP status."""
@@ -149,7 +210,9 @@ class ServerMetrics:
         if all(choice is not None and choice.finish_reason is not None for choice in choices):
             self.longest_output.observe(max(choice.num_output_tokens for choice in choices))
 
-    def _finish(self, delta: TextDelta, queued: float, ttft: float, e2e: float, wanted: SpeculationOptions) -> None:
+    def _finish(
+        self, delta: TextDelta, queued: float, ttft: float, e2e: float, wanted: SpeculationOptions
+    ) -> None:
         self.requests.labels(delta.finish_reason).inc()
         self.queue.observe(queued)
         self.prefill.observe(max(0.0, ttft - queued))
@@ -168,9 +231,15 @@ class ServerMetrics:
             self.objectives.labels(objective, "met" if seconds <= target else "missed").inc()
 
     def _gauges(self, core: EngineCore) -> None:
-        self._gauge("requests_running", "Requests in the batch").set_function(lambda: core.num_running)
-        self._gauge("requests_waiting", "Requests in the queue").set_function(lambda: core.num_waiting)
-        self._gauge("kv_use_ratio", "KV blocks held by running requests / all").set_function(lambda: kv_use_ratio(core))
+        self._gauge("requests_running", "Requests in the batch").set_function(
+            lambda: core.num_running
+        )
+        self._gauge("requests_waiting", "Requests in the queue").set_function(
+            lambda: core.num_waiting
+        )
+        self._gauge("kv_use_ratio", "KV blocks held by running requests / all").set_function(
+            lambda: kv_use_ratio(core)
+        )
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
         return Counter(f"smartspec_{name}", text, labels or (), registry=self.registry)

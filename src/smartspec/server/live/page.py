@@ -1,4 +1,5 @@
-"""The page at `/`: three files of the package. The page fetches its data itself, see feed and http-api.md."""
+"""The page at `/`: three files of the package. The page fetches its data itself, see feed and
+http-api.md."""
 
 from importlib.resources import files
 
@@ -12,8 +13,9 @@ FILES = {
 }
 HEADERS = {
     "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors "
+    "'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -25,7 +27,9 @@ def page_routes() -> APIRouter:
     for path, (name, media_type) in FILES.items():
         content = files("smartspec.server.live").joinpath("static", name).read_bytes()
         response = Response(content, headers=HEADERS, media_type=media_type)
-        router.add_api_route(path, _answer_with(response), methods=["GET", "HEAD"], include_in_schema=False)
+        router.add_api_route(
+            path, _answer_with(response), methods=["GET", "HEAD"], include_in_schema=False
+        )
     return router
 
 

@@ -1,7 +1,7 @@
 """Our metrics once more under vLLM's names, so that its dashboards and autoscalers work here.
 
-They are made of ours when /metrics is read, at no cost to a step. vLLM's labels `model_name` and `engine` are on all of
-them: its dashboards select by both.
+They are made of ours when /metrics is read, at no cost to a step. vLLM's labels `model_name` and
+`engine` are on all of them: its dashboards select by both.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,8 @@ VLLM_NAMES = {
     "cached_prompt_tokens": ("prompt_tokens_cached", "prefix_cache_hits"),
     "generation_tokens": ("generation_tokens",),
     "request_ttft_seconds": ("time_to_first_token_seconds",),
-    # One gap a step, however many tokens it brought: as vLLM counts with drafts. Until 0.12 it had the second name too.
+    # One gap a step, however many tokens it brought: as vLLM counts with drafts. Until 0.12 it had
+    # the second name too.
     "inter_token_seconds": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
     "request_tpot_seconds": ("request_time_per_output_token_seconds",),
     "request_queue_seconds": ("request_queue_time_seconds",),
@@ -50,7 +51,9 @@ class VllmMetrics:
         for metric in self._ours.collect():
             for name in VLLM_NAMES.get(metric.name.removeprefix("smartspec_"), ()):
                 renamed = Metric(f"vllm:{name}", metric.documentation, metric.type)
-                renamed.samples = [s for sample in metric.samples for s in self._renamed(sample, metric.name, name)]
+                renamed.samples = [
+                    s for sample in metric.samples for s in self._renamed(sample, metric.name, name)
+                ]
                 yield renamed
 
     def _renamed(self, sample: Sample, ours: str, name: str) -> list[Sample]:
@@ -60,4 +63,8 @@ class VllmMetrics:
             if reason is None:
                 return []
             labels["finished_reason"] = reason
-        return [sample._replace(name=f"vllm:{name}{sample.name.removeprefix(ours)}", labels=labels | self._labels)]
+        return [
+            sample._replace(
+                name=f"vllm:{name}{sample.name.removeprefix(ours)}", labels=labels | self._labels
+            )
+        ]

@@ -1,4 +1,5 @@
-"""How models write calls of tools: marks around them, and JSON or tags between. A model's chat template tells which.
+"""How models write calls of tools: marks around them, and JSON or tags between. A model's chat
+template tells which.
 
 Formats are those that vLLM's and SGLang's parsers read. What is none of a format's calls is text.
 """
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from smartspec.server.structured.json_text import JsonPrefix, read_json
 
 MAX_DECODED = 2  # times that arguments may have been encoded as strings
-_NAME = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")  # before arguments, as Mistral's newer models
+# before arguments, as Mistral's newer models
+_NAME = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
 _CUT_NAME = re.compile(r"[\w.\-\[\]]*")
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -19,10 +21,11 @@ _PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTA
 
 @dataclass(frozen=True)
 class CallFormat:
-    """templates: what chat templates of such models have, one of these. begin: the marks before calls. end: the mark
-    after a call, which text may follow; "" where calls go on to the end of the text. between: marks that may stand
-    there, too. is_bare: calls may be the whole text, without a mark. has_names: a name may stand before arguments.
-    has_tags: a call may be tags, <function=NAME><parameter=NAME>VALUE."""
+    """templates: what chat templates of such models have, one of these. begin: the marks before
+    calls. end: the mark after a call, which text may follow; "" where calls go on to the end of the
+    text. between: marks that may stand there, too. is_bare: calls may be the whole text, without a
+    mark. has_names: a name may stand before arguments. has_tags: a call may be tags,
+    <function=NAME><parameter=NAME>VALUE."""
 
     templates: tuple[str, ...]
     begin: tuple[str, ...]
@@ -33,14 +36,16 @@ class CallFormat:
     has_tags: bool = False
 
     def write(self, calls: Sequence[dict]) -> str:
-        """The text of calls, {"name": ..., "arguments": {...}} each, for templates that write none."""
+        """The text of calls, {"name": ..., "arguments": {...}} each, for templates that write
+        none."""
         texts = [json.dumps(call, ensure_ascii=False) for call in calls]
         if self.end:
             return "\n".join(f"{self.begin[0]}\n{text}\n{self.end}" for text in texts)
         return f"{self.begin[0]}[{', '.join(texts)}]{''.join(self.between[:1])}"
 
     def parse(self, text: str, schemas: Mapping[str, dict]) -> tuple[list["Found"], str]:
-        """The calls that a text is, and what of it is left. schemas: of the arguments of each tool."""
+        """The calls that a text is, and what of it is left. schemas: of the arguments of each
+        tool."""
         if self.has_tags and (function := _FUNCTION.fullmatch(text)):
             return [_of_tags(*function.groups(), schemas)], ""
         if self.end:
@@ -65,7 +70,9 @@ class CallFormat:
             return True
         name = _NAME.match(text) if self.has_names else None
         begin = name.end() if name else 0
-        return JsonPrefix().feed(text, begin) == len(text) or bool(self.has_names and _CUT_NAME.fullmatch(text))
+        return JsonPrefix().feed(text, begin) == len(text) or bool(
+            self.has_names and _CUT_NAME.fullmatch(text)
+        )
 
     def _without_marks(self, text: str) -> str:
         """The text from the next call on."""
@@ -73,7 +80,8 @@ class CallFormat:
         return re.sub(rf"^(?:\s|{marks})+", "", text)
 
 
-HERMES = CallFormat((), ("<tool_call>",), "</tool_call>")  # Qwen and SmolLM2, too; where a template tells of no other
+# Qwen and SmolLM2, too; where a template tells of no other
+HERMES = CallFormat((), ("<tool_call>",), "</tool_call>")
 FORMATS = (
     CallFormat(("<function=",), ("<tool_call>",), "</tool_call>", has_tags=True),  # Qwen3-Coder
     CallFormat(("[TOOL_CALLS]",), ("[TOOL_CALLS]",), has_names=True),  # Mistral
@@ -83,7 +91,9 @@ FORMATS = (
         between=("<|/tool_call|>", "</tool_call>"),
     ),
     CallFormat(  # Llama 3
-        ("<|python_tag|>", '"parameters": dictionary of argument name'), ("<|python_tag|>",), is_bare=True
+        ("<|python_tag|>", '"parameters": dictionary of argument name'),
+        ("<|python_tag|>",),
+        is_bare=True,
     ),
 )
 
@@ -91,11 +101,14 @@ Found = tuple[str, dict]  # the name of a tool and its arguments
 
 
 def format_of(template: str) -> CallFormat:
-    return next((each for each in FORMATS if any(words in template for words in each.templates)), HERMES)
+    return next(
+        (each for each in FORMATS if any(words in template for words in each.templates)), HERMES
+    )
 
 
 def _calls(text: str, name: str | None) -> list[Found]:
-    """The call, or list of calls, that JSON is; none if it is anything else. name: of a call whose arguments it is."""
+    """The call, or list of calls, that JSON is; none if it is anything else. name: of a call whose
+    arguments it is."""
     try:
         value = read_json(text)
     except ValueError:
@@ -115,7 +128,8 @@ def _call(found: object) -> Found | None:
 
 
 def arguments_object(value: object) -> dict | None:
-    """The arguments that a model meant: an object, that object's JSON as a string, or nothing. None: none of these."""
+    """The arguments that a model meant: an object, that object's JSON as a string, or nothing.
+    None: none of these."""
     for _ in range(MAX_DECODED):
         if not isinstance(value, str):
             break
@@ -133,8 +147,11 @@ def _of_tags(name: str, body: str, schemas: Mapping[str, dict]) -> Found:
 
 
 def _value(text: str, schema: object) -> object:
-    """The text itself where it may be one, or where nothing is known of it; else the JSON that it is."""
-    if not isinstance(schema, dict) or (schema.get("type", "string") == "string" and "anyOf" not in schema):
+    """The text itself where it may be one, or where nothing is known of it; else the JSON that it
+    is."""
+    if not isinstance(schema, dict) or (
+        schema.get("type", "string") == "string" and "anyOf" not in schema
+    ):
         return text
     try:
         return read_json(text.lower() if schema.get("type") == "boolean" else text)

@@ -38,7 +38,8 @@ Converted = TypeVar("Converted", bound=ConvertibleBody)
 class CallReader:
     """Reads the bodies of all endpoints; what is wrong with one is an APIError.
 
-    Call it in a thread, but for with_grammar: a large body takes long. is_text_invalid: see invalid_text.
+    Call it in a thread, but for with_grammar: a large body takes long. is_text_invalid: see
+    invalid_text.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class CallReader:
         self._check(body, len(body.prompt))
         prompts = self._prompts.read_completion(body)
         requested = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-        max_tokens, is_clipped = self._max_tokens(body, requested, body.max_tokens is not None, prompts)
+        max_tokens, is_clipped = self._max_tokens(
+            body, requested, body.max_tokens is not None, prompts
+        )
         params = self._params(body, max_tokens, body.logprobs)
         if body.echo and body.logprobs is not None:
             check_num_entries("logprobs", prompts, body.n, body.logprobs)
@@ -80,7 +83,9 @@ class CallReader:
         call = self._chat(body, client)
         return call, ChatFormat(call.reading)
 
-    def converted(self, kind: type[Converted], data: bytes, client: Origin) -> tuple[Call, Converted]:
+    def converted(
+        self, kind: type[Converted], data: bytes, client: Origin
+    ) -> tuple[Call, Converted]:
         """The call of a body of that kind, and the body."""
         body = self._parser.parse(kind, data, client)
         try:
@@ -90,7 +95,8 @@ class CallReader:
         return self._chat(chat, client), body
 
     async def with_grammar(self, call: Call) -> Call:
-        """The call with its grammar compiled, if it has one. Cancelling it stops the work. Raises QueueFull."""
+        """The call with its grammar compiled, if it has one. Cancelling it stops the work. Raises
+        QueueFull."""
         if call.requested_grammar is None:
             return call
         try:
@@ -99,7 +105,9 @@ class CallReader:
         except ValueError as error:
             raise _refused(call.requested_grammar.field, error) from error
         except GrammarCheckFailed as error:
-            raise APIError(503, f"{error}: try again", call.requested_grammar.field, "grammar_not_compiled") from error
+            raise APIError(
+                503, f"{error}: try again", call.requested_grammar.field, "grammar_not_compiled"
+            ) from error
 
     def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)
@@ -115,8 +123,12 @@ class CallReader:
             params = replace(params, skip_special_tokens=False)
         grammar = call.requested_grammar
         if grammar is not None and reading.thinks:
-            grammar = replace(grammar, definition=after_thought(grammar.definition, reading.is_open))
-        return replace(call, params=params, speculation=speculation, reading=reading, requested_grammar=grammar)
+            grammar = replace(
+                grammar, definition=after_thought(grammar.definition, reading.is_open)
+            )
+        return replace(
+            call, params=params, speculation=speculation, reading=reading, requested_grammar=grammar
+        )
 
     def _params(self, body: GenerationBody, max_tokens: int, num_top: int | None) -> SamplingParams:
         bad_words = self._prompts.bad_words(body)
@@ -125,16 +137,16 @@ class CallReader:
     def _max_tokens(
         self, body: GenerationBody, requested: int | None, is_said: bool, prompts: list[list[int]]
     ) -> tuple[int, bool]:
-        """New tokens allowed: those requested, at most what the context leaves (None, -1: all of that). And whether
-        fewer than the client said."""
+        """New tokens allowed: those requested, at most what the context leaves (None, -1: all of
+        that). And whether fewer than the client said."""
         room = self._prompts.room(body, requested, prompts)
         if requested in (None, NO_LIMIT):
             return room, False
         if requested > room and is_said and self._parser.strict:
             raise APIError(
                 400,
-                f"max_tokens {requested} and the {max(map(len, prompts))} tokens of the prompt exceed the context of "
-                f"{self._engine.max_model_len} tokens: use at most {room}",
+                f"max_tokens {requested} and the {max(map(len, prompts))} tokens of the prompt "
+                f"exceed the context of {self._engine.max_model_len} tokens: use at most {room}",
                 "max_tokens",
                 "context_length_exceeded",
             )
@@ -147,7 +159,9 @@ class CallReader:
             thinks=thinks,
             is_open=thinks and self._prompts.opens_thought(call.prompts[0], body),
             max_calls=body.max_calls if body.offered_tools else 0,
-            call_format=self._prompts.call_format(body) if body.offered_tools and not has_grammar else HERMES,
+            call_format=self._prompts.call_format(body)
+            if body.offered_tools and not has_grammar
+            else HERMES,
             schemas={tool.function.name: tool.function.parameters for tool in body.offered_tools},
         )
 
@@ -162,7 +176,12 @@ class CallReader:
         self._prompts.check_token_ids("logit_bias", body.logit_bias)
 
     def _call(
-        self, body: GenerationBody, prompts: list[list[int]], params: SamplingParams, client: Origin, is_clipped: bool
+        self,
+        body: GenerationBody,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        client: Origin,
+        is_clipped: bool,
     ) -> Call:
         if body.prompt_logprobs is not None:
             check_num_entries("prompt_logprobs", prompts, body.n, body.prompt_logprobs)
@@ -191,7 +210,9 @@ def _requested_grammar(body: GenerationBody) -> RequestedGrammar | None:
         return None
     others = [name for name in NOT_WITH_GRAMMAR if getattr(body, name)]
     for one, other in itertools.pairwise((*requested, *others)):
-        raise APIError(400, f"{one} cannot be combined with {other}: together they may leave no token", one)
+        raise APIError(
+            400, f"{one} cannot be combined with {other}: together they may leave no token", one
+        )
     ((name, what),) = requested.items()
     try:
         return RequestedGrammar(name, what.definition())
@@ -204,15 +225,22 @@ def _refused(name: str, error: ValueError) -> APIError:
 
 
 def check_model(requested: str | None, served: Sequence[str]) -> None:
-    """Raises APIError 404 unless the request gives one of the names of the served model, or none."""
+    """Raises APIError 404 unless the request gives one of the names of the served model, or
+    none."""
     if requested is not None and requested not in served:
         runs = ", ".join(map(repr, served))
         raise APIError(
-            404, f"there is no model {requested!r} here; this server runs {runs}", "model", "model_not_found"
+            404,
+            f"there is no model {requested!r} here; this server runs {runs}",
+            "model",
+            "model_not_found",
         )
 
 
 def check_num_choices(requested: int, room: int) -> None:
-    """Raises APIError 400 if one call requests more choices than the server can ever run at once."""
+    """Raises APIError 400 if one call requests more choices than the server can ever run at
+    once."""
     if requested > room:
-        raise APIError(400, f"{requested} choices in one call are more than the {room} there is room for")
+        raise APIError(
+            400, f"{requested} choices in one call are more than the {room} there is room for"
+        )

@@ -21,7 +21,8 @@ MAY_SAY_NOTHING = ("assistant", "tool", "function")
 
 
 class Message(Body):
-    """content may be left out by an assistant, and by a tool that returned nothing. A refusal is what was said."""
+    """content may be left out by an assistant, and by a tool that returned nothing. A refusal is
+    what was said."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content
@@ -52,7 +53,11 @@ class Message(Body):
     @model_validator(mode="before")
     @classmethod
     def _content_may_be_elsewhere(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("content") is None and data.get("role") in MAY_SAY_NOTHING:
+        if (
+            isinstance(data, dict)
+            and data.get("content") is None
+            and data.get("role") in MAY_SAY_NOTHING
+        ):
             return data | {"content": data.get("refusal") or ""}
         return data
 
@@ -83,7 +88,9 @@ class ChatBody(HarmlessChatFields, TemplateFields, ToolFields, GenerationBody):
         """A call that is demanded, or either a call or an answer of the format."""
         requested = super().grammars()
         if self.demanded_tools:
-            requested["tool_choice"] = CallGrammar(self.demanded_tools, several=self.may_demand_several)
+            requested["tool_choice"] = CallGrammar(
+                self.demanded_tools, several=self.may_demand_several
+            )
         elif self.offered_tools and "response_format" in requested:
             requested["response_format"] = CallGrammar(
                 self.offered_tools, self.response_format.schema, self.may_demand_several
@@ -107,9 +114,14 @@ PROMPT_FIELDS = {"messages", *TemplateFields.model_fields, *ToolFields.model_fie
 
 
 def read_prompt_fields(fields: dict) -> ChatBody:
-    """A body of the fields that make a prompt. Raises APIError for one that is wrong, or is another."""
+    """A body of the fields that make a prompt. Raises APIError for one that is wrong, or is
+    another."""
     if other := fields.keys() - PROMPT_FIELDS:
-        raise APIError(400, f"{min(other)} is not about the prompt: use {', '.join(sorted(PROMPT_FIELDS))}", min(other))
+        raise APIError(
+            400,
+            f"{min(other)} is not about the prompt: use {', '.join(sorted(PROMPT_FIELDS))}",
+            min(other),
+        )
     try:
         return ChatBody.model_validate(fields)
     except ValidationError as error:
@@ -125,8 +137,11 @@ class ConvertibleBody(Body):
 
 
 def with_one_system_message(messages: list[Message]) -> list[Message]:
-    """The same with the system messages at the beginning as one: some chat templates refuse a second."""
-    leading = list(itertools.takewhile(lambda message: message.role in ("system", "developer"), messages))
+    """The same with the system messages at the beginning as one: some chat templates refuse a
+    second."""
+    leading = list(
+        itertools.takewhile(lambda message: message.role in ("system", "developer"), messages)
+    )
     if len(leading) < 2:
         return messages
     text = "\n\n".join(message.content for message in leading if message.content)

@@ -8,14 +8,20 @@ from smartspec.server.http.body_model import only
 from smartspec.server.openai.generation_body import GenerationBody
 
 PROMPT_SHAPES = (
-    "must be a string, a list of strings, a list of token ids or a list of such lists, and none of them empty"
+    "must be a string, a list of strings, a list of token ids or a list of such lists, and none of "
+    "them empty"
 )
 
 
 def _to_prompts(value: object) -> list[str | list[int]]:
     if isinstance(value, str) or _are_token_ids(value):
         value = [value]
-    if isinstance(value, list) and value and all(isinstance(p, str) or _are_token_ids(p) for p in value) and all(value):
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(p, str) or _are_token_ids(p) for p in value)
+        and all(value)
+    ):
         return value
     raise ValueError(PROMPT_SHAPES)
 
@@ -26,13 +32,20 @@ def _are_token_ids(value: object) -> bool:
 
 Text = Annotated[str, Field(min_length=1)]
 TokenIds = Annotated[list[int], Field(min_length=1)]
-Prompts = Text | Annotated[list[Text], Field(min_length=1)] | TokenIds | Annotated[list[TokenIds], Field(min_length=1)]
+Prompts = (
+    Text
+    | Annotated[list[Text], Field(min_length=1)]
+    | TokenIds
+    | Annotated[list[TokenIds], Field(min_length=1)]
+)
 
 
 class CompletionBody(GenerationBody):
     """POST /v1/completions. prompt: one or several prompts, each a text or a list of token ids."""
 
-    prompt: Annotated[list[str | list[int]], PlainValidator(_to_prompts, json_schema_input_type=Prompts)]
+    prompt: Annotated[
+        list[str | list[int]], PlainValidator(_to_prompts, json_schema_input_type=Prompts)
+    ]
     logprobs: int | None = None
     echo: bool = False
     add_special_tokens: bool = True
@@ -45,7 +58,11 @@ class CompletionBody(GenerationBody):
         if self.echo and self.logprobs is not None:
             return max(self.logprobs, self.prompt_logprobs or 0)
         # An echo without output computes something of the prompt, or nothing would be left to do.
-        return 0 if self.echo and self.max_tokens == 0 and self.prompt_logprobs is None else self.prompt_logprobs
+        return (
+            0
+            if self.echo and self.max_tokens == 0 and self.prompt_logprobs is None
+            else self.prompt_logprobs
+        )
 
     @model_validator(mode="after")
     def _echoed_logprobs_are_not_streamed(self) -> Self:

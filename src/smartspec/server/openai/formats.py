@@ -1,4 +1,5 @@
-"""TextDeltas as the JSON of the two OpenAI endpoints. A whole answer is one large delta per choice."""
+"""TextDeltas as the JSON of the two OpenAI endpoints. A whole answer is one large delta per
+choice."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -37,14 +38,14 @@ class Format(Protocol):
         """The choice of a streamed chunk; called in order."""
 
     def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
-        """Place the log-probabilities of each choice's prompt: into the choices, or what is returned into the
-        answer."""
+        """Place the log-probabilities of each choice's prompt: into the choices, or what is
+        returned into the answer."""
 
 
 class CompletionFormat:
-    """POST /v1/completions. show_top: whether alternatives were requested. echoed: what goes before the text of each
-    choice, none of them if empty. read_echo: the tokens of an echoed text (text, token ids, log-probabilities), where
-    theirs go before those of the output."""
+    """POST /v1/completions. show_top: whether alternatives were requested. echoed: what goes before
+    the text of each choice, none of them if empty. read_echo: the tokens of an echoed text (text,
+    token ids, log-probabilities), where theirs go before those of the output."""
 
     id_prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
@@ -53,7 +54,8 @@ class CompletionFormat:
         self,
         show_top: bool,
         echoed: Sequence[str] = (),
-        read_echo: Callable[[str, list[int], tuple[TokenLogprobs, ...]], Sequence[TokenText]] | None = None,
+        read_echo: Callable[[str, list[int], tuple[TokenLogprobs, ...]], Sequence[TokenText]]
+        | None = None,
     ):
         self._show_top = show_top
         self._echoed = echoed
@@ -67,20 +69,29 @@ class CompletionFormat:
         echoed = self._echoed[delta.index] if self._echoed else ""
         text = delta.text if delta.index in self._begun else echoed + delta.text
         self._begun.add(delta.index)
-        # With an echo they are as many as usage counts, the token that ended the answer among them: lm-eval takes the
-        # last one off, whatever it is.
+        # With an echo they are as many as usage counts, the token that ended the answer among them:
+        # lm-eval takes the last one off, whatever it is.
         kept = [token for token in delta.logprobs or () if token.shown or self._read_echo]
         logprobs = None if delta.logprobs is None else self._logprobs(kept, len(echoed))
-        return {"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+        return {
+            "index": delta.index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": delta.finish_reason,
+        }
 
     def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
         for choice, prompt in zip(choices, prompts, strict=True):
             if prompt.written is not None:
                 choice["prompt_logprobs"] = prompt.written
             if self._read_echo is not None:
-                tokens = self._read_echo(self._echoed[choice["index"]], prompt.token_ids, prompt.found)
+                tokens = self._read_echo(
+                    self._echoed[choice["index"]], prompt.token_ids, prompt.found
+                )
                 before, after = self._logprobs(tokens, 0), choice["logprobs"]
-                choice["logprobs"] = {name: values and values + after[name] for name, values in before.items()}
+                choice["logprobs"] = {
+                    name: values and values + after[name] for name, values in before.items()
+                }
         return {}
 
     def _logprobs(self, tokens: Sequence[TokenText], start: int) -> dict:
@@ -94,7 +105,8 @@ class CompletionFormat:
 
 
 def _tops(token: TokenText) -> dict[str, float | None] | None:
-    """The token itself is always among them. Of several tokens with the same text the likeliest is kept."""
+    """The token itself is always among them. Of several tokens with the same text the likeliest is
+    kept."""
     if token.logprob is None:
         return None
     ranked = sorted((token, *token.top), key=lambda t: t.logprob)
@@ -116,7 +128,10 @@ class ChatFormat:
         delta, said = self._read(delta)
         message = {"role": "assistant", "content": said.text, "refusal": None} | _thought(said)
         if said.calls:
-            message |= {"content": said.text or None, "tool_calls": [call.to_json() for call in said.calls]}
+            message |= {
+                "content": said.text or None,
+                "tool_calls": [call.to_json() for call in said.calls],
+            }
         return self._choice(delta, "message", message)
 
     def chunk_choice(self, delta: TextDelta) -> dict:
@@ -126,7 +141,9 @@ class ChatFormat:
         content = role | {"content": said.text} | _thought(said)
         if said.calls:
             first = self._readers[delta.index].num_calls - len(said.calls)
-            content["tool_calls"] = [{"index": first + i} | call.to_json() for i, call in enumerate(said.calls)]
+            content["tool_calls"] = [
+                {"index": first + i} | call.to_json() for i, call in enumerate(said.calls)
+            ]
         return self._choice(delta, "delta", content)
 
     def place_prompts(self, choices: list[dict], prompts: Sequence[ScoredPrompt]) -> dict:
@@ -148,7 +165,12 @@ class ChatFormat:
                 if token.shown
             ]
             logprobs = {"content": tokens, "refusal": None}
-        return {"index": delta.index, key: content, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+        return {
+            "index": delta.index,
+            key: content,
+            "logprobs": logprobs,
+            "finish_reason": delta.finish_reason,
+        }
 
 
 def _thought(said: Said) -> dict:
@@ -180,7 +202,8 @@ def merge(deltas: list[TextDelta]) -> TextDelta:
 
 
 def usage(last_deltas: dict[int, TextDelta], n: int) -> dict:
-    """Token counts of a call from the last delta of each choice; a prompt counts once however many choices it has."""
+    """Token counts of a call from the last delta of each choice; a prompt counts once however many
+    choices it has."""
     prompts = [delta for index, delta in last_deltas.items() if index % n == 0]
     num_prompt_tokens = sum(delta.num_prompt_tokens for delta in prompts)
     num_output_tokens = sum(delta.num_output_tokens for delta in last_deltas.values())
@@ -188,9 +211,15 @@ def usage(last_deltas: dict[int, TextDelta], n: int) -> dict:
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_output_tokens,
         "total_tokens": num_prompt_tokens + num_output_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(delta.num_cached_tokens for delta in prompts)},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(delta.num_cached_tokens for delta in prompts)
+        },
     }
-    of_predictions = [delta.prediction_tokens for delta in last_deltas.values() if delta.prediction_tokens is not None]
+    of_predictions = [
+        delta.prediction_tokens
+        for delta in last_deltas.values()
+        if delta.prediction_tokens is not None
+    ]
     if of_predictions:
         accepted, rejected = map(sum, zip(*of_predictions, strict=True))
         details = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}

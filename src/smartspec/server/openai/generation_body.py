@@ -5,7 +5,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, Strict, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    FailFast,
+    Field,
+    Strict,
+    ValidationInfo,
+    model_validator,
+)
 
 from smartspec.core.origin import Origin
 from smartspec.core.sampling_params import MAX_LOGPROBS, MIN_REPETITION_PENALTY, SamplingParams
@@ -53,7 +61,8 @@ class StreamOptions(Body):
 
 
 class SpeculationBody(Body):
-    """Our own extension, see core.speculation. Ranges are checked here as well, so that the parameter is named."""
+    """Our own extension, see core.speculation. Ranges are checked here as well, so that the
+    parameter is named."""
 
     workload_class: str | None = Field(None, min_length=1, max_length=MAX_CLASS_NAME)
     max_draft_tokens: int | None = Field(None, ge=0, lt=2**31)
@@ -78,7 +87,8 @@ def _to_list(stop: object) -> object:
 
 # -1 means random, as in vLLM and llama.cpp.
 Seed = Annotated[
-    Annotated[int, Field(ge=-(2**63), lt=2**63)] | None, AfterValidator(lambda seed: None if seed == -1 else seed)
+    Annotated[int, Field(ge=-(2**63), lt=2**63)] | None,
+    AfterValidator(lambda seed: None if seed == -1 else seed),
 ]
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
 
@@ -97,9 +107,9 @@ class GenerationBody(HarmlessFields, StructuredFields):
     presence_penalty: float = ranged(0.0, -2.0, 2.0)
     frequency_penalty: float = ranged(0.0, -2.0, 2.0)
     seed: Seed = None
-    stop: Annotated[list[str], FailFast(), BeforeValidator(_to_list, json_schema_input_type=str | list[str])] = Field(
-        []
-    )
+    stop: Annotated[
+        list[str], FailFast(), BeforeValidator(_to_list, json_schema_input_type=str | list[str])
+    ] = Field([])
     stop_token_ids: Annotated[list[int], FailFast()] = Field([], max_length=MAX_STOP_TOKEN_IDS)
     ignore_eos: bool = False
     logit_bias: dict[Annotated[int, Strict(False)], float] = Field({}, max_length=MAX_RULED_TOKENS)
@@ -108,7 +118,9 @@ class GenerationBody(HarmlessFields, StructuredFields):
     min_tokens: int = Field(0, ge=0)
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    request_id: str | None = Field(None, min_length=1, max_length=MAX_REQUEST_ID, pattern=r"^[\w.:-]+$")
+    request_id: str | None = Field(
+        None, min_length=1, max_length=MAX_REQUEST_ID, pattern=r"^[\w.:-]+$"
+    )
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     stream: bool = False
@@ -143,7 +155,8 @@ class GenerationBody(HarmlessFields, StructuredFields):
 
     @property
     def num_prompt_top(self) -> int | None:
-        """Alternatives to each token of the prompt to compute, None for no log-probabilities of it."""
+        """Alternatives to each token of the prompt to compute, None for no log-probabilities of
+        it."""
         return self.prompt_logprobs
 
     def origin(self, client: Origin) -> Origin:
@@ -158,9 +171,11 @@ class GenerationBody(HarmlessFields, StructuredFields):
         bad_words: tuple[tuple[int, ...], ...] = (),
         defaults: Mapping[str, float] = MappingProxyType({}),
     ) -> SamplingParams:
-        """bad_words: as token ids. defaults: options where the body leaves them out. Raises APIError naming the option
-        that is out of its range."""
-        said = {name: getattr(self, name) for name in SAMPLING_OPTIONS if name in self.model_fields_set}
+        """bad_words: as token ids. defaults: options where the body leaves them out. Raises
+        APIError naming the option that is out of its range."""
+        said = {
+            name: getattr(self, name) for name in SAMPLING_OPTIONS if name in self.model_fields_set
+        }
         try:
             params = SamplingParams(
                 logprobs=logprobs,
@@ -175,4 +190,6 @@ class GenerationBody(HarmlessFields, StructuredFields):
             params.token_rules  # noqa: B018  (made here, in no step)
             return params
         except ValueError as error:
-            raise APIError(400, str(error), param=str(error).split()[0], code="invalid_value") from error
+            raise APIError(
+                400, str(error), param=str(error).split()[0], code="invalid_value"
+            ) from error

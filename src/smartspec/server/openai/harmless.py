@@ -1,15 +1,19 @@
-"""Fields that clients send and that change no text here, and those that would and cannot be honoured."""
+"""Fields that clients send and that change no text here, and those that would and cannot be
+honoured."""
 
 from typing import Annotated
 
 from smartspec.server.http.body_model import Body, Ignored, never, only
 
-NO_GRAMMAR = "this server takes JSON schemas, regular expressions and choices: see response_format, structured_outputs"
+NO_GRAMMAR = (
+    "this server takes JSON schemas, regular expressions and choices: see response_format, "
+    "structured_outputs"
+)
 
 
 class HarmlessFields(Body):
-    """Accepted and ignored, whatever they hold. Options that this server lacks and that would change the answer are
-    accepted only with the value that turns them off."""
+    """Accepted and ignored, whatever they hold. Options that this server lacks and that would
+    change the answer are accepted only with the value that turns them off."""
 
     user: Ignored = None
     metadata: Ignored = None
@@ -46,4 +50,6 @@ class HarmlessChatFields(Body):
     add_special_tokens: Annotated[object, only(False)] = None
     documents: Annotated[object, only([])] = None
     chat_template: Annotated[object, never("the template is the model's own")] = None
-    reasoning_speculation: Annotated[object, never("use /v1/reasoning/chat/completions, with --speculator")] = None
+    reasoning_speculation: Annotated[
+        object, never("use /v1/reasoning/chat/completions, with --speculator")
+    ] = None

@@ -1,4 +1,5 @@
-"""A server whose text is invalid (engine.sampling.forced_acceptance): how its answers say so, and what it refuses."""
+"""A server whose text is invalid (engine.sampling.forced_acceptance): how its answers say so, and
+what it refuses."""
 
 from smartspec.server.http.errors import APIError
 from smartspec.server.openai.generation_body import GenerationBody
@@ -18,7 +19,8 @@ EXACT = (
 
 
 def invalid_text_name(model: str, acceptance: float) -> str:
-    """The name under which the model is served. It stands in every answer, and no client names it by accident."""
+    """The name under which the model is served. It stands in every answer, and no client names it
+    by accident."""
     return f"{model}:invalid-text:forced-acceptance-{acceptance:g}"
 
 
@@ -29,8 +31,8 @@ def check_promises_nothing(body: GenerationBody) -> None:
     for name in (*body.grammars(), *wanted):
         raise APIError(
             400,
-            f"this server runs with --forced-acceptance, so its text is invalid and {name} could not be kept: leave it "
-            "out, or start the server without that option",
+            f"this server runs with --forced-acceptance, so its text is invalid and {name} could "
+            "not be kept: leave it out, or start the server without that option",
             name,
             "invalid_value",
         )

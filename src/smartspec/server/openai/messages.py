@@ -15,7 +15,11 @@ TOOL_RESPONSE = "<tool_response>\n{}\n</tool_response>"
 
 def num_characters(message: Message) -> int:
     thoughts = (message.reasoning_content, message.reasoning)
-    texts = (message.content, *filter(None, thoughts), *(call.function.arguments for call in message.tool_calls))
+    texts = (
+        message.content,
+        *filter(None, thoughts),
+        *(call.function.arguments for call in message.tool_calls),
+    )
     return sum(map(len, texts))
 
 
@@ -41,8 +45,9 @@ def to_template(messages: Sequence[Message]) -> list[dict]:
 
 
 def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
-    """Entries of to_template for templates that demand more: ids of nine letters and digits (Mistral), one call a
-    message (Llama 3), each before its result, and perhaps arguments as text (DeepSeek)."""
+    """Entries of to_template for templates that demand more: ids of nine letters and digits
+    (Mistral), one call a message (Llama 3), each before its result, and perhaps arguments as text
+    (DeepSeek)."""
     waiting, found = list(entries), []
     while waiting:
         entry = waiting.pop(0)
@@ -54,11 +59,22 @@ def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
         for number, call in enumerate(calls):
             function = call["function"]
             if arguments_as_text:
-                function = function | {"arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+                function = function | {
+                    "arguments": json.dumps(function["arguments"], ensure_ascii=False)
+                }
             short = call | {"id": _short_id(call["id"]), "function": function}
-            found.append((entry if number == 0 else {"role": "assistant", "content": ""}) | {"tool_calls": [short]})
-            results = [each for each in itertools.takewhile(lambda each: each["role"] == "tool", waiting)]
-            own = [each for each in results if each["tool_call_id"] == call["id"]] if len(calls) > 1 else []
+            found.append(
+                (entry if number == 0 else {"role": "assistant", "content": ""})
+                | {"tool_calls": [short]}
+            )
+            results = [
+                each for each in itertools.takewhile(lambda each: each["role"] == "tool", waiting)
+            ]
+            own = (
+                [each for each in results if each["tool_call_id"] == call["id"]]
+                if len(calls) > 1
+                else []
+            )
             waiting = [each for each in waiting if all(each is not result for result in own)]
             found += [each | {"tool_call_id": short["id"]} for each in own]
     return found
@@ -74,7 +90,9 @@ def with_written_calls(entries: Sequence[dict], form: CallFormat) -> list[dict]:
     written = []
     for entry in entries:
         calls = [call["function"] for call in entry.get("tool_calls", ())]
-        written.append(entry | {"content": entry["content"] + form.write(calls)} if calls else entry)
+        written.append(
+            entry | {"content": entry["content"] + form.write(calls)} if calls else entry
+        )
     return written
 
 
@@ -96,8 +114,8 @@ def without_system(entries: Sequence[dict]) -> list[dict]:
 
 
 def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[dict]:
-    """The messages for a template that knows of no tools: these stand in the system message, calls and their results in
-    the text."""
+    """The messages for a template that knows of no tools: these stand in the system message, calls
+    and their results in the text."""
     converted: list[dict] = []
     for message in messages:
         entry = _entry(message, message.content)
@@ -111,7 +129,9 @@ def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[di
         else:
             converted.append(entry)
     if tools:
-        said = INSTRUCTIONS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+        said = INSTRUCTIONS.format(
+            tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+        )
         if converted[0]["role"] == "system":
             converted[0]["content"] += "\n\n" + said
         else:

@@ -1,4 +1,5 @@
-"""Tools that a body offers beside functions: a server of its own would have to run them, such as web search or a shell.
+"""Tools that a body offers beside functions: a server of its own would have to run them, such as
+web search or a shell.
 
 They are left out, and the functions stay usable. Only a choice that demands one is refused.
 """
@@ -8,18 +9,30 @@ from pydantic import BeforeValidator, ValidationInfo
 from smartspec.server.http.body_model import ignore, is_strict
 
 
-def functions_of(tools: object, info: ValidationInfo, kinds: tuple[str | None, ...] = ("function",)) -> object:
+def functions_of(
+    tools: object, info: ValidationInfo, kinds: tuple[str | None, ...] = ("function",)
+) -> object:
     """The tools of these kinds, and whatever is no tool at all, which is refused later."""
     if is_strict(info) or not isinstance(tools, list):
         return tools
     kinds_found = [tool.get("type") if isinstance(tool, dict) else None for tool in tools]
     ignore(info, {kind for kind in kinds_found if isinstance(kind, str) and kind not in kinds})
-    return [tool for tool, kind in zip(tools, kinds_found, strict=True) if not isinstance(kind, str) or kind in kinds]
+    return [
+        tool
+        for tool, kind in zip(tools, kinds_found, strict=True)
+        if not isinstance(kind, str) or kind in kinds
+    ]
 
 
 def _check_demand(choice: object) -> object:
-    if isinstance(choice, dict) and isinstance(kind := choice.get("type"), str) and kind != "function":
-        raise ValueError(f"a tool of type {kind[:64]!r} is demanded, and this server has functions alone")
+    if (
+        isinstance(choice, dict)
+        and isinstance(kind := choice.get("type"), str)
+        and kind != "function"
+    ):
+        raise ValueError(
+            f"a tool of type {kind[:64]!r} is demanded, and this server has functions alone"
+        )
     return choice
 
 
@@ -28,7 +41,8 @@ CanBeDemanded = BeforeValidator(_check_demand)
 
 
 def with_allowed_tools(data: object) -> object:
-    """A body whose tool_choice is OpenAI's `allowed_tools`, with those tools alone and the choice's mode."""
+    """A body whose tool_choice is OpenAI's `allowed_tools`, with those tools alone and the choice's
+    mode."""
     choice = data.get("tool_choice") if isinstance(data, dict) else None
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return data

@@ -1,4 +1,5 @@
-"""Log-probabilities of a prompt's tokens: by token id as vLLM writes `prompt_logprobs`, or as tokens of an echo."""
+"""Log-probabilities of a prompt's tokens: by token id as vLLM writes `prompt_logprobs`, or as
+tokens of an echo."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,27 +18,40 @@ def check_num_entries(param: str, prompts: list[list[int]], n: int, num_top: int
     if num_entries > MAX_ENTRIES:
         raise APIError(
             400,
-            f"{param} {num_top} of these prompts are {num_entries} entries, and an answer has at most "
-            f"{MAX_ENTRIES}: request fewer alternatives, or send less in one call",
+            f"{param} {num_top} of these prompts are {num_entries} entries, and an answer has at "
+            f"most {MAX_ENTRIES}: request fewer alternatives, or send less in one call",
             param,
             "invalid_value",
         )
 
 
 def prompt_json(
-    token_ids: Sequence[int], found: Sequence[TokenLogprobs], num_top: int, decode: Callable[[list[int]], str]
+    token_ids: Sequence[int],
+    found: Sequence[TokenLogprobs],
+    num_top: int,
+    decode: Callable[[list[int]], str],
 ) -> list[dict | None]:
-    """Log-probabilities of every token of a prompt, with num_top alternatives; null for the first token, which has no
-    context. found: those of the other tokens. Takes long for a long prompt: call it in a thread."""
+    """Log-probabilities of every token of a prompt, with num_top alternatives; null for the first
+    token, which has no context. found: those of the other tokens. Takes long for a long prompt:
+    call it in a thread."""
     written: list[dict | None] = [None]
     for token_id, entry in zip(token_ids[1:], _with_top(found, num_top), strict=True):
         ranked = [
             (token_id, entry.logprob, entry.rank),
-            *zip(entry.top_token_ids, entry.top_logprobs, range(1, len(entry.top_token_ids) + 1), strict=True),
+            *zip(
+                entry.top_token_ids,
+                entry.top_logprobs,
+                range(1, len(entry.top_token_ids) + 1),
+                strict=True,
+            ),
         ]
         written.append(
             {
-                str(token): {"logprob": finite(logprob), "rank": rank, "decoded_token": decode([token])}
+                str(token): {
+                    "logprob": finite(logprob),
+                    "rank": rank,
+                    "decoded_token": decode([token]),
+                }
                 for token, logprob, rank in ranked
             }
         )
@@ -47,18 +61,26 @@ def prompt_json(
 def _with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprobs]:
     """The same with num_top alternatives each: more may have been computed."""
     return [
-        replace(entry, top_token_ids=entry.top_token_ids[:num_top], top_logprobs=entry.top_logprobs[:num_top])
+        replace(
+            entry,
+            top_token_ids=entry.top_token_ids[:num_top],
+            top_logprobs=entry.top_logprobs[:num_top],
+        )
         for entry in found
     ]
 
 
 class EchoReader:
-    """Reads the tokens of echoed prompts, with num_top alternatives. texts: of the tokenizer's tokens."""
+    """Reads the tokens of echoed prompts, with num_top alternatives. texts: of the tokenizer's
+    tokens."""
 
     def __init__(self, texts: TokenTexts, num_top: int):
         self._texts = texts
         self._num_top = num_top
 
-    def __call__(self, text: str, token_ids: Sequence[int], found: Sequence[TokenLogprobs]) -> tuple[TokenText, ...]:
-        """text: of the prompt as it is echoed. found: as for prompt_json. Takes long for a long prompt."""
+    def __call__(
+        self, text: str, token_ids: Sequence[int], found: Sequence[TokenLogprobs]
+    ) -> tuple[TokenText, ...]:
+        """text: of the prompt as it is echoed. found: as for prompt_json. Takes long for a long
+        prompt."""
         return self._texts.read(text, token_ids, [None, *_with_top(found, self._num_top)])

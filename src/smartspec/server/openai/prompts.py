@@ -30,7 +30,8 @@ MARK_TOKENS = 16  # at the end of a prompt, more than a mark and white space hav
 
 
 class PromptReader:
-    """tokenizer: a transformers tokenizer. Everything raises APIError 400 naming what is wrong with the prompt.
+    """tokenizer: a transformers tokenizer. Everything raises APIError 400 naming what is wrong with
+    the prompt.
 
     Call it in a thread: a long prompt takes long to tokenise.
     """
@@ -50,21 +51,27 @@ class PromptReader:
         return [self._read_prompt(prompt, body.add_special_tokens) for prompt in body.prompt]
 
     def read_chat(self, body: ChatBody | TokenizeBody) -> list[int]:
-        """Token ids of the conversation in the model's chat template, ready for the assistant to go on."""
+        """Token ids of the conversation in the model's chat template, ready for the assistant to go
+        on."""
         tools = [tool.for_template() for tool in body.offered_tools]
         self._check_length("tools", len(json.dumps(tools)))
         self._check_length("messages", sum(map(num_characters, body.messages)))
         template = self._template_text(tools)
         if reserved := self._template_parameters & body.chat_template_kwargs.keys():
             name = f"chat_template_kwargs.{min(reserved)}"
-            raise APIError(400, f"{name} is not a variable of chat templates", name, "invalid_value")
+            raise APIError(
+                400, f"{name} is not a variable of chat templates", name, "invalid_value"
+            )
         text = self._rendered(template, self._forms(body.messages, tools, template), body)
         self._check_length("messages", len(text), "has, in the chat template,")
         return self._tokenize(text, add_special_tokens=False)
 
-    def _forms(self, messages: list[Message], tools: list[dict], template: str) -> Iterator[tuple[list[dict], list]]:
-        """The conversation as the template takes it, and the tools; and then in other ways that say the same, as
-        templates refuse much, of what this server answers too. Lazy: most conversations need the first alone."""
+    def _forms(
+        self, messages: list[Message], tools: list[dict], template: str
+    ) -> Iterator[tuple[list[dict], list]]:
+        """The conversation as the template takes it, and the tools; and then in other ways that say
+        the same, as templates refuse much, of what this server answers too. Lazy: most
+        conversations need the first alone."""
         plain = to_plain_template(messages, tools)
         if "tools" in template:
             entries = to_template(messages)
@@ -73,7 +80,9 @@ class PromptReader:
             if "tool_calls" not in template:
                 entries = with_written_calls(entries, format_of(template))
             yield entries, tools
-            if not tools and not any(message.tool_calls or message.role == "tool" for message in messages):
+            if not tools and not any(
+                message.tool_calls or message.role == "tool" for message in messages
+            ):
                 return
             if any(message.tool_calls for message in messages):
                 yield mended(entries, arguments_as_text=False), tools
@@ -82,7 +91,9 @@ class PromptReader:
         if tools:
             yield without_system(plain), []
 
-    def _rendered(self, template: str, forms: Iterable[tuple[list[dict], list]], body: ChatBody | TokenizeBody) -> str:
+    def _rendered(
+        self, template: str, forms: Iterable[tuple[list[dict], list]], body: ChatBody | TokenizeBody
+    ) -> str:
         first: ChatTemplateError | None = None
         for messages, tools in forms:
             try:
@@ -90,7 +101,8 @@ class PromptReader:
                     messages,
                     chat_template=template,
                     tools=tools or None,
-                    add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+                    add_generation_prompt=body.add_generation_prompt
+                    and not body.continue_final_message,
                     continue_final_message=body.continue_final_message,
                     **body.template_variables(),
                 )
@@ -98,7 +110,9 @@ class PromptReader:
                 first = first or error
                 if error.is_slow:
                     break
-        raise APIError(400, f"the chat template refuses these messages: {first}", "messages") from first
+        raise APIError(
+            400, f"the chat template refuses these messages: {first}", "messages"
+        ) from first
 
     def _template_text(self, tools: list[dict]) -> str:
         try:
@@ -106,7 +120,9 @@ class PromptReader:
         except ChatTemplateError as error:
             raise APIError(400, str(error), "tools", "no_chat_template") from error
         if text is None:
-            raise APIError(400, "this model has no chat template: use /v1/completions", code="no_chat_template")
+            raise APIError(
+                400, "this model has no chat template: use /v1/completions", code="no_chat_template"
+            )
         return text
 
     def predicted(self, body: ChatBody) -> tuple[int, ...]:
@@ -119,8 +135,8 @@ class PromptReader:
         if len(token_ids) > self._max_model_len:
             raise APIError(
                 400,
-                f"{param} has {len(token_ids)} tokens, more than any answer in the context of {self._max_model_len} "
-                "tokens: shorten it",
+                f"{param} has {len(token_ids)} tokens, more than any answer in the context of "
+                f"{self._max_model_len} tokens: shorten it",
                 param,
                 "context_length_exceeded",
             )
@@ -130,11 +146,13 @@ class PromptReader:
     def model_thinks(self) -> bool:
         """True if its chat template knows thoughts, and their marks are seen in the text."""
         template = self._tokenizer.chat_template
-        return thoughts.END in str(template) and thoughts.END not in self._tokenizer.all_special_tokens
+        return (
+            thoughts.END in str(template) and thoughts.END not in self._tokenizer.all_special_tokens
+        )
 
     def opens_thought(self, prompt: list[int], body: ChatBody) -> bool:
-        """True if the answer begins within a thought: the prompt ends with the mark of one, or the message that is
-        continued has not ended one."""
+        """True if the answer begins within a thought: the prompt ends with the mark of one, or the
+        message that is continued has not ended one."""
         if body.continue_final_message:
             text = body.messages[-1].content
             return text.rfind(thoughts.BEGIN) > text.rfind(thoughts.END)
@@ -147,7 +165,11 @@ class PromptReader:
 
     def has_special_marks(self, form: CallFormat) -> bool:
         """True if marks of calls are special tokens, which would have no text."""
-        special = {token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special}
+        special = {
+            token.content
+            for token in self._tokenizer.added_tokens_decoder.values()
+            if token.special
+        }
         return not special.isdisjoint((*form.begin, *form.between))
 
     def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
@@ -155,7 +177,9 @@ class PromptReader:
         if not body.echo:
             return []
         pairs = zip(body.prompt, prompts, strict=True)
-        texts = [prompt if isinstance(prompt, str) else self.detokenize(ids) for prompt, ids in pairs]
+        texts = [
+            prompt if isinstance(prompt, str) else self.detokenize(ids) for prompt, ids in pairs
+        ]
         return [text for text in texts for _ in range(body.n)]
 
     def echo_reader(self, body: CompletionBody) -> EchoReader | None:
@@ -168,7 +192,9 @@ class PromptReader:
         """Token ids of each bad word, at the beginning of a text and after a space."""
         self._check_length("bad_words", sum(map(len, body.bad_words)))
         texts = [text for word in body.bad_words for text in (word, f" {word.lstrip()}")]
-        return tuple(tuple(self._tokenize(text, add_special_tokens=False)) for text in dict.fromkeys(texts))
+        return tuple(
+            tuple(self._tokenize(text, add_special_tokens=False)) for text in dict.fromkeys(texts)
+        )
 
     def tokenize(self, body: TokenizeBody) -> list[int]:
         """Token ids of a text or a conversation."""
@@ -187,13 +213,15 @@ class PromptReader:
         return self._tokenizer.decode(token_ids)
 
     def room(self, body: GenerationBody, requested: int | None, prompts: list[list[int]]) -> int:
-        """Tokens that the context leaves for the answer. requested: how many the body wants, if it says so."""
+        """Tokens that the context leaves for the answer. requested: how many the body wants, if it
+        says so."""
         num_prompt_tokens = max(map(len, prompts))
         param = "messages" if hasattr(body, "messages") else "prompt"
         if 0 <= (cut_at := body.truncate_prompt_tokens or -1) < num_prompt_tokens:
             raise APIError(
                 400,
-                f"truncate_prompt_tokens {cut_at}: no prompt is cut here, and this one has {num_prompt_tokens} tokens",
+                f"truncate_prompt_tokens {cut_at}: no prompt is cut here, and this one has "
+                f"{num_prompt_tokens} tokens",
                 "truncate_prompt_tokens",
                 "invalid_value",
             )
@@ -227,8 +255,9 @@ class PromptReader:
         if num_characters > self._longest_token * self._max_model_len:
             raise APIError(
                 400,
-                f"{'prompt is too long: ' * (param in PROMPT_PARTS)}{param} {verb} {num_characters} characters, more "
-                f"than fit the context of {self._max_model_len} tokens",
+                f"{'prompt is too long: ' * (param in PROMPT_PARTS)}{param} {verb} "
+                f"{num_characters} characters, more than fit the context of {self._max_model_len} "
+                "tokens",
                 param,
                 "context_length_exceeded",
             )

@@ -18,7 +18,9 @@ from smartspec.server.openai.streaming import Call, EventStream, begin
 from smartspec.server.openai.thoughts import num_thought_tokens
 
 
-async def answer_response(call: Call, body: ResponsesBody, engine: AsyncEngine, metrics: ServerMetrics) -> Response:
+async def answer_response(
+    call: Call, body: ResponsesBody, engine: AsyncEngine, metrics: ServerMetrics
+) -> Response:
     """Generate and answer, like streaming.answer."""
     deltas = await begin(call, engine, metrics)
     answer = _Answer(call, body)
@@ -68,19 +70,27 @@ class _Answer:
         status = status_of(whole)
         return self._head | {
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "incomplete_details": {"reason": "max_output_tokens"}
+            if status == "incomplete"
+            else None,
             "output": output,
             "usage": self._usage(whole),
         }
 
     def _usage(self, whole: TextDelta) -> dict:
         counts, reading = usage({0: whole}, 1), self.call.reading
-        num_thought = num_thought_tokens((text for text, _ in whole.pieces), reading.is_open) if reading.thinks else 0
+        num_thought = (
+            num_thought_tokens((text for text, _ in whole.pieces), reading.is_open)
+            if reading.thinks
+            else 0
+        )
         return {
             "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": counts["prompt_tokens_details"],
             "output_tokens": counts["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": min(num_thought, counts["completion_tokens"])},
+            "output_tokens_details": {
+                "reasoning_tokens": min(num_thought, counts["completion_tokens"])
+            },
             "total_tokens": counts["total_tokens"],
         }
 

@@ -1,15 +1,27 @@
-"""The body of POST /v1/responses, which comes down to that of a chat. Text and functions; nothing is stored."""
+"""The body of POST /v1/responses, which comes down to that of a chat. Text and functions; nothing
+is stored."""
 
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from smartspec.server.http.body_model import Body, Ignored, JsonObject, never, only
-from smartspec.server.openai.chat_body import MAX_MESSAGES, ChatBody, ConvertibleBody, Message, with_one_system_message
+from smartspec.server.openai.chat_body import (
+    MAX_MESSAGES,
+    ChatBody,
+    ConvertibleBody,
+    Message,
+    with_one_system_message,
+)
 from smartspec.server.openai.generation_body import Seed, SpeculationBody
 from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
 from smartspec.server.openai.responses_history import read_items
-from smartspec.server.openai.responses_items import InputItem, ResponsesTool, ResponsesToolChoice, to_messages
+from smartspec.server.openai.responses_items import (
+    InputItem,
+    ResponsesTool,
+    ResponsesToolChoice,
+    to_messages,
+)
 from smartspec.server.openai.template_fields import ReasoningEffort
 from smartspec.server.openai.tools import MAX_TOOLS
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
@@ -31,7 +43,9 @@ class TextFormat(JsonSchema):
     name: str = Field("answer", min_length=1, max_length=64)
 
     def response_format(self) -> ResponseFormat:
-        schema = self.model_dump(by_alias=True, exclude={"type"}) if self.type == "json_schema" else None
+        schema = (
+            self.model_dump(by_alias=True, exclude={"type"}) if self.type == "json_schema" else None
+        )
         return ResponseFormat(type=self.type, json_schema=schema)
 
 
@@ -54,9 +68,9 @@ class ResponsesBody(ConvertibleBody):
     """POST /v1/responses."""
 
     model: str | None = None
-    input: Annotated[list[InputItem], BeforeValidator(read_items, json_schema_input_type=str | list[InputItem])] = (
-        Field(min_length=1, max_length=MAX_MESSAGES)
-    )
+    input: Annotated[
+        list[InputItem], BeforeValidator(read_items, json_schema_input_type=str | list[InputItem])
+    ] = Field(min_length=1, max_length=MAX_MESSAGES)
     instructions: str | None = None
     max_output_tokens: int | None = None
     temperature: float = 1.0
@@ -68,14 +82,19 @@ class ResponsesBody(ConvertibleBody):
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=256)
     speculation: SpeculationBody | None = None
-    tools: Annotated[list[ResponsesTool], BeforeValidator(functions_of, json_schema_input_type=list[ResponsesTool])] = (
-        Field([], max_length=MAX_TOOLS)
-    )
-    tool_choice: Annotated[Literal["none", "auto", "required"] | ResponsesToolChoice | None, CanBeDemanded] = None
+    tools: Annotated[
+        list[ResponsesTool],
+        BeforeValidator(functions_of, json_schema_input_type=list[ResponsesTool]),
+    ] = Field([], max_length=MAX_TOOLS)
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | ResponsesToolChoice | None, CanBeDemanded
+    ] = None
     parallel_tool_calls: bool | None = None
     previous_response_id: Annotated[object, never(NOTHING_IS_STORED)] = None
     conversation: Annotated[object, never(NOTHING_IS_STORED)] = None
-    prompt: Annotated[object, never("there are no stored prompts here: send its text as instructions")] = None
+    prompt: Annotated[
+        object, never("there are no stored prompts here: send its text as instructions")
+    ] = None
     top_logprobs: Annotated[object, only(0)] = None
     metadata: JsonObject | None = None  # given back
     # Ignored: nothing is cut, stored, or done in the background.
@@ -98,11 +117,26 @@ class ResponsesBody(ConvertibleBody):
         return with_allowed_tools(data)
 
     def to_chat(self) -> ChatBody:
-        first = [] if self.instructions is None else [Message(role="system", content=self.instructions)]
-        names = ("model", "temperature", "top_p", "seed", "stream", "priority", "cache_salt", "speculation")
+        first = (
+            [] if self.instructions is None else [Message(role="system", content=self.instructions)]
+        )
+        names = (
+            "model",
+            "temperature",
+            "top_p",
+            "seed",
+            "stream",
+            "priority",
+            "cache_salt",
+            "speculation",
+        )
         same = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         wanted = self.text.format.response_format()
-        choice = self.tool_choice.to_chat() if isinstance(self.tool_choice, ResponsesToolChoice) else self.tool_choice
+        choice = (
+            self.tool_choice.to_chat()
+            if isinstance(self.tool_choice, ResponsesToolChoice)
+            else self.tool_choice
+        )
         return ChatBody(
             messages=with_one_system_message(first + to_messages(self.input)),
             max_tokens=self.max_output_tokens,

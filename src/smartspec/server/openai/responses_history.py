@@ -1,6 +1,8 @@
-"""The input of a response as clients build it: items of kinds that this server does not make itself.
+"""The input of a response as clients build it: items of kinds that this server does not make
+itself.
 
-A call of another tool and its output are read like those of a function. What says nothing to the model is left out.
+A call of another tool and its output are read like those of a function. What says nothing to the
+model is left out.
 """
 
 import itertools
@@ -12,11 +14,13 @@ from smartspec.server.http.body_model import ignore, is_strict
 
 KNOWN = ("message", "function_call", "function_call_output", "reasoning")
 CALL, OUTPUT = "_call", "_output"
-ARGUMENTS = ("arguments", "input", "action", "operation")  # what a call is made with, in the words of its kind
+# what a call is made with, in the words of its kind
+ARGUMENTS = ("arguments", "input", "action", "operation")
 
 
 def read_items(given: object, info: ValidationInfo) -> object:
-    """Items of KNOWN types; a text is a message. Anything that is no item stays, and is refused later."""
+    """Items of KNOWN types; a text is a message. Anything that is no item stays, and is refused
+    later."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list):
@@ -26,7 +30,9 @@ def read_items(given: object, info: ValidationInfo) -> object:
     for thought, after in itertools.pairwise([*given, None]):
         if _is_thought(thought) and not _is_assistants(after):
             ignore(info, {"reasoning"})  # it is that of no message
-    return [item for each in given for item in (_read(each, info) if isinstance(each, dict) else [each])]
+    return [
+        item for each in given for item in (_read(each, info) if isinstance(each, dict) else [each])
+    ]
 
 
 def _read(item: dict, info: ValidationInfo) -> list[dict]:
@@ -46,8 +52,9 @@ def _read(item: dict, info: ValidationInfo) -> list[dict]:
 
 
 def _read_other(item: dict, kind: str, info: ValidationInfo) -> list[dict]:
-    """Messages, calls of tools and their outputs, by the names of their types: custom_tool_call, shell_call_output. A
-    call without a call_id is one that its server answered: it is read where the answer stands beside it (mcp_call)."""
+    """Messages, calls of tools and their outputs, by the names of their types: custom_tool_call,
+    shell_call_output. A call without a call_id is one that its server answered: it is read where
+    the answer stands beside it (mcp_call)."""
     ignore(info, {kind})
     if isinstance(item.get("role"), str) and item.get("content") is not None:
         return [item | {"type": "message"}]
@@ -58,7 +65,10 @@ def _read_other(item: dict, kind: str, info: ValidationInfo) -> list[dict]:
     if kind.endswith(OUTPUT):
         return [output] if has_output else []
     if kind.endswith(CALL) and (has_output or item.get("call_id")):
-        return [_call(item, str(item.get("name") or kind.removesuffix(CALL))), *([output] if has_output else [])]
+        return [
+            _call(item, str(item.get("name") or kind.removesuffix(CALL))),
+            *([output] if has_output else []),
+        ]
     return []
 
 
@@ -70,7 +80,12 @@ def _call(item: dict, name: str) -> dict:
         given = {"input": given}
     arguments = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
     call_id = item.get("call_id") or item.get("id")
-    return {"type": "function_call", "call_id": call_id, "name": name or None, "arguments": arguments}
+    return {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": name or None,
+        "arguments": arguments,
+    }
 
 
 def _is_thought(item: object) -> bool:
@@ -89,7 +104,9 @@ def _output(item: dict, info: ValidationInfo) -> object:
     if isinstance(output, dict) and str(output.get("type")).endswith(("screenshot", "image")):
         ignore(info, {str(output.get("type"))})
         return ""
-    is_parts = isinstance(output, list) and all(isinstance(part, dict) and "type" in part for part in output)
+    is_parts = isinstance(output, list) and all(
+        isinstance(part, dict) and "type" in part for part in output
+    )
     if output is None or isinstance(output, str) or is_parts:
         return output or ""
     return json.dumps(output, ensure_ascii=False)
@@ -100,5 +117,7 @@ def _thought(item: dict) -> str | None:
     content = item.get("content") or item.get("summary")
     if isinstance(content, str):
         return content or None
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    parts = (
+        [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    )
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str)) or None

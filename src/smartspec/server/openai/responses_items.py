@@ -1,5 +1,5 @@
-"""The content of a response beside its options: the items of a conversation, and tools. They come down to those of a
-chat."""
+"""The content of a response beside its options: the items of a conversation, and tools. They come
+down to those of a chat."""
 
 from collections.abc import Sequence
 from typing import Literal, Self
@@ -78,8 +78,8 @@ def _joined(one: str | None, other: str | None) -> str | None:
 
 
 def to_messages(items: Sequence[InputItem]) -> list[Message]:
-    """The items as messages of a chat: calls belong to the assistant's message before them, outputs are messages of
-    tools, and a thought is that of the assistant's message after it."""
+    """The items as messages of a chat: calls belong to the assistant's message before them, outputs
+    are messages of tools, and a thought is that of the assistant's message after it."""
     messages: list[Message] = []
     names: dict[str | None, str | None] = {}
     thought = None
@@ -97,7 +97,9 @@ def to_messages(items: Sequence[InputItem]) -> list[Message]:
             messages[-1].tool_calls.append(CalledTool(id=item.call_id, function=function))
         elif item.type == "function_call_output":
             name = names.get(item.call_id)
-            messages.append(Message(role="tool", content=item.output, tool_call_id=item.call_id, name=name))
+            messages.append(
+                Message(role="tool", content=item.output, tool_call_id=item.call_id, name=name)
+            )
         if thought is not None and messages[-1].role == "assistant":
             messages[-1].reasoning_content = _joined(messages[-1].reasoning_content, thought)
         thought = None

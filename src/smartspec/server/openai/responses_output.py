@@ -12,7 +12,8 @@ from smartspec.server.openai.tool_calls import ToolCall
 
 @dataclass(frozen=True)
 class TextKind:
-    """A kind of item that holds text. item, of_text, of_event: what each item, part and event of it has besides."""
+    """A kind of item that holds text. item, of_text, of_event: what each item, part and event of it
+    has besides."""
 
     item: dict
     id_prefix: str
@@ -21,7 +22,12 @@ class TextKind:
     of_event: dict
 
     def whole(self, item_id: str, status: str, *texts: str) -> dict:
-        return {**self.item, "id": item_id, "status": status, "content": [self.part_of(text) for text in texts]}
+        return {
+            **self.item,
+            "id": item_id,
+            "status": status,
+            "content": [self.part_of(text) for text in texts],
+        }
 
     def part_of(self, text: str) -> dict:
         return {"type": self.part, "text": text} | self.of_text
@@ -35,7 +41,11 @@ MESSAGE = TextKind(
     of_event={"logprobs": []},
 )
 REASONING = TextKind(
-    item={"type": "reasoning", "summary": []}, id_prefix="rs", part="reasoning_text", of_text={}, of_event={}
+    item={"type": "reasoning", "summary": []},
+    id_prefix="rs",
+    part="reasoning_text",
+    of_text={},
+    of_event={},
 )
 
 
@@ -61,10 +71,14 @@ class Output:
 
     def event(self, kind: str, **data: object) -> bytes:
         data = {"type": kind, "sequence_number": next(self._numbers)} | data
-        return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+        return (
+            f"event: {kind}\ndata: "
+            f"{json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+        ).encode()
 
     def say(self, said: Said) -> Iterator[bytes]:
-        """A piece of the answer: more text of the item under way, or a new item, after which that one ends."""
+        """A piece of the answer: more text of the item under way, or a new item, after which that
+        one ends."""
         if said.thought:
             yield from self._write(REASONING, said.thought)
         if said.text:
@@ -88,7 +102,9 @@ class Output:
             yield self.event("response.content_part.added", part=kind.part_of(""), **self._place)
         if text:
             self._text += text
-            yield self.event(f"response.{kind.part}.delta", delta=text, **kind.of_event, **self._place)
+            yield self.event(
+                f"response.{kind.part}.delta", delta=text, **kind.of_event, **self._place
+            )
 
     def _call(self, call: ToolCall) -> Iterator[bytes]:
         """A call, whole."""
@@ -98,7 +114,9 @@ class Output:
         begun = item | {"status": "in_progress", "arguments": ""}
         of_call = place | {"item_id": item["id"]}
         yield self.event("response.output_item.added", item=begun, **place)
-        yield self.event("response.function_call_arguments.delta", delta=item["arguments"], **of_call)
+        yield self.event(
+            "response.function_call_arguments.delta", delta=item["arguments"], **of_call
+        )
         done = {"name": item["name"], "arguments": item["arguments"]}
         yield self.event("response.function_call_arguments.done", **done, **of_call)
         yield self.event("response.output_item.done", item=item, **place)

@@ -12,7 +12,8 @@ from smartspec.server.openai.tool_calls import ToolCall, ToolCallReader
 class Reading:
     """The rules for reading a text."""
 
-    thinks: bool = False  # it may begin with a thought, which the prompt has begun if the thought is_open
+    # it may begin with a thought, which the prompt has begun if the thought is_open
+    thinks: bool = False
     is_open: bool = False
     max_calls: int = 0  # how many calls of tools it may hold; 0: what looks like one is text
     call_format: CallFormat = HERMES

@@ -37,10 +37,11 @@ class RequestedGrammar:
 
 @dataclass(frozen=True)
 class Call:
-    """A request to any endpoint, ready for the engine. prompts: token ids. report: choices tell which parts of their
-    text were accepted draft tokens. grammar: requested_grammar, compiled. decode: the text of token ids.
-    prompt_logprobs: how many alternatives to list for each token of the prompts, None for no list. reading: what the
-    text of a chat is read for. headers: of the answer."""
+    """A request to any endpoint, ready for the engine. prompts: token ids. report: choices tell
+    which parts of their text were accepted draft tokens. grammar: requested_grammar, compiled.
+    decode: the text of token ids. prompt_logprobs: how many alternatives to list for each token of
+    the prompts, None for no list. reading: what the text of a chat is read for. headers: of the
+    answer."""
 
     model: str
     prompts: list[list[int]]
@@ -62,19 +63,27 @@ class Call:
 
 
 class EventStream(Response):
-    """Server-sent events. When the response ends, for any reason, the source of the events is closed. Proxies are told
-    to pass each on as it comes: nginx would gather them."""
+    """Server-sent events. When the response ends, for any reason, the source of the events is
+    closed. Proxies are told to pass each on as it comes: nginx would gather them."""
 
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncIterator[bytes], headers: Mapping[str, str] | None = None):
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
+        super().__init__(
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
+        )
         del self.headers["content-length"]
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events):
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
             async for event in self._events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -93,9 +102,14 @@ async def answer(call: Call, form: Format, engine: AsyncEngine, metrics: ServerM
     return await asyncio.to_thread(_whole, call, form, head, by_choice)  # it may be long
 
 
-async def begin(call: Call, engine: AsyncEngine, metrics: ServerMetrics) -> AsyncIterator[TextDelta]:
-    """Generate, and wait for the first text. Raises APIError, QueueFull or EngineError for what went wrong before."""
-    deltas = engine.generate(call.prompts, call.params, call.n, call.speculation, call.origin, call.grammar)
+async def begin(
+    call: Call, engine: AsyncEngine, metrics: ServerMetrics
+) -> AsyncIterator[TextDelta]:
+    """Generate, and wait for the first text. Raises APIError, QueueFull or EngineError for what
+    went wrong before."""
+    deltas = engine.generate(
+        call.prompts, call.params, call.n, call.speculation, call.origin, call.grammar
+    )
     deltas = metrics.observe_call(deltas, len(call.prompts), call.n, call.speculation)
     try:
         first = await anext(deltas)
@@ -119,12 +133,16 @@ async def _gathered(deltas: AsyncIterator[TextDelta]) -> dict[int, list[TextDelt
     return by_choice
 
 
-def _whole(call: Call, form: Format, head: dict, by_choice: dict[int, list[TextDelta]]) -> JSONResponse:
+def _whole(
+    call: Call, form: Format, head: dict, by_choice: dict[int, list[TextDelta]]
+) -> JSONResponse:
     merged = {index: merge(by_choice[index]) for index in sorted(by_choice)}
     choices = [form.whole_choice(delta) | _report(call, delta) for delta in merged.values()]
     body = head | {"object": form.whole_object, "choices": choices, "usage": usage(merged, call.n)}
     if call.params.prompt_logprobs is not None:
-        prompts = [_scored(call, number, merged[number * call.n]) for number in range(len(call.prompts))]
+        prompts = [
+            _scored(call, number, merged[number * call.n]) for number in range(len(call.prompts))
+        ]
         body |= form.place_prompts(choices, [prompts[index // call.n] for index in merged])
     return JSONResponse(body, headers=call.headers)
 
@@ -134,11 +152,15 @@ def _scored(call: Call, number: int, first: TextDelta) -> ScoredPrompt:
     token_ids, found = call.prompts[number], first.prompt_logprobs or ()
     wanted = call.prompt_logprobs
     return ScoredPrompt(
-        token_ids, found, None if wanted is None else prompt_json(token_ids, found, wanted, call.decode)
+        token_ids,
+        found,
+        None if wanted is None else prompt_json(token_ids, found, wanted, call.decode),
     )
 
 
-async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[TextDelta]) -> AsyncIterator[bytes]:
+async def _events(
+    call: Call, form: Format, head: dict, deltas: AsyncIterator[TextDelta]
+) -> AsyncIterator[bytes]:
     head = head | {"object": form.chunk_object}
     no_usage = {"usage": None} if call.include_usage else {}
     last: dict[int, TextDelta] = {}
@@ -149,7 +171,11 @@ async def _events(call: Call, form: Format, head: dict, deltas: AsyncIterator[Te
                 last[delta.index] = delta
                 if is_new or delta.text or delta.logprobs or delta.finish_reason:
                     counts = {"usage": usage(last, call.n)} if call.continuous_usage else no_usage
-                    yield _event(head | {"choices": [form.chunk_choice(delta) | _report(call, delta)]} | counts)
+                    yield _event(
+                        head
+                        | {"choices": [form.chunk_choice(delta) | _report(call, delta)]}
+                        | counts
+                    )
     except EngineError as error:
         _, body, _ = describe(error)
         yield _event(body)
@@ -167,4 +193,6 @@ def _report(call: Call, delta: TextDelta) -> dict:
 
 
 def _event(data: dict) -> bytes:
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return (
+        b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    )

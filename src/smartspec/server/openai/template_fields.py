@@ -13,14 +13,16 @@ THINKS = {"enabled": True, "adaptive": True, "disabled": False}
 
 
 class TemplateFields(Body):
-    """The fields that say in several ways whether and how much to think. What of them is not understood is ignored."""
+    """The fields that say in several ways whether and how much to think. What of them is not
+    understood is ignored."""
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: JsonObject = Field({}, max_length=MAX_FIELDS)
     reasoning_effort: ReasoningEffort | None = None
     enable_thinking: Ignored = None  # of clients of Qwen
-    thinking: Ignored = None  # of Anthropic, DeepSeek, GLM and Kimi: {"type": "enabled"} or "disabled"
+    # of Anthropic, DeepSeek, GLM and Kimi: {"type": "enabled"} or "disabled"
+    thinking: Ignored = None
     reasoning: Ignored = None  # of OpenRouter: {"effort": "low", "enabled": true}
 
     def template_variables(self) -> dict:
@@ -28,7 +30,11 @@ class TemplateFields(Body):
         thinking = self.thinking if isinstance(self.thinking, dict) else {}
         reasoning = self.reasoning if isinstance(self.reasoning, dict) else {}
         variables: dict = {}
-        for thinks in (reasoning.get("enabled"), THINKS.get(str(thinking.get("type"))), self.enable_thinking):
+        for thinks in (
+            reasoning.get("enabled"),
+            THINKS.get(str(thinking.get("type"))),
+            self.enable_thinking,
+        ):
             if isinstance(thinks, bool):
                 variables["enable_thinking"] = thinks
         effort = self.reasoning_effort or reasoning.get("effort")

@@ -1,4 +1,5 @@
-"""Thoughts, told from the answer in the text that a model writes: <think>...</think> before what it says.
+"""Thoughts, told from the answer in the text that a model writes: <think>...</think> before what it
+says.
 
 These are the marks of DeepSeek-R1, Qwen3, GLM and most other models that think.
 """
@@ -11,10 +12,12 @@ BEGIN, END = "<think>", "</think>"
 
 
 class ThoughtReader:
-    """Takes the text of one choice piece by piece; separates the thought that it begins with from what is said.
+    """Takes the text of one choice piece by piece; separates the thought that it begins with from
+    what is said.
 
-    is_open: the prompt has begun the thought. The result does not depend on how the text is cut into pieces. Held back
-    are only white space and a few characters that may begin a mark. A thought that does not end takes all the text.
+    is_open: the prompt has begun the thought. The result does not depend on how the text is cut
+    into pieces. Held back are only white space and a few characters that may begin a mark. A
+    thought that does not end takes all the text.
     """
 
     def __init__(self, is_open: bool):
@@ -62,7 +65,8 @@ class ThoughtReader:
 
 
 def num_thought_tokens(texts: Iterable[str], is_open: bool) -> int:
-    """The number of an answer's tokens that are its thought, marks included. texts: what each token brought."""
+    """The number of an answer's tokens that are its thought, marks included. texts: what each token
+    brought."""
     reader, num_tokens = ThoughtReader(is_open), 0
     for text in texts:
         reader.push(text, False)

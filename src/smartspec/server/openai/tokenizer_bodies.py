@@ -13,7 +13,9 @@ from smartspec.server.openai.tools import ToolFields
 class TokenizeBody(TemplateFields, ToolFields):
     """POST /tokenize: a text, or a conversation."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [given("prompt", "string"), given("messages", "array")]})
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [given("prompt", "string"), given("messages", "array")]}
+    )
 
     model: str | None = None
     prompt: str | None = None

@@ -26,9 +26,10 @@ class ToolCall:
 class ToolCallReader:
     """Takes the text of one choice piece by piece; separates text from calls.
 
-    The result does not depend on how the text is cut into pieces, and each character is read a few times at most. Held
-    back are only a call that has not ended and a few characters that may begin a mark. Calls after max_calls are left
-    out. form: how calls are written. schemas: of the arguments of each tool.
+    The result does not depend on how the text is cut into pieces, and each character is read a few
+    times at most. Held back are only a call that has not ended and a few characters that may begin
+    a mark. Calls after max_calls are left out. form: how calls are written. schemas: of the
+    arguments of each tool.
     """
 
     def __init__(
@@ -46,8 +47,8 @@ class ToolCallReader:
         self._is_after_call = False  # where spaces and line breaks are no text
 
     def push(self, text: str, is_last: bool, is_cut: bool = False) -> tuple[str, list[ToolCall]]:
-        """New text to show and new calls. Marks around anything but a call are text. is_cut: max_tokens has ended the
-        text; a call that has begun by then is left out."""
+        """New text to show and new calls. Marks around anything but a call are text. is_cut:
+        max_tokens has ended the text; a call that has begun by then is left out."""
         text, at = self._rest + text, 0
         shown: list[str] = []
         calls: list[ToolCall] = []
@@ -74,21 +75,26 @@ class ToolCallReader:
         return "".join(shown), calls
 
     def _next_mark(self, text: str, at: int) -> tuple[str | None, int]:
-        """The mark before the next call and its place; without one, None and the place where one might begin."""
+        """The mark before the next call and its place; without one, None and the place where one
+        might begin."""
         found = [(place, mark) for mark in self._form.begin if (place := text.find(mark, at)) >= 0]
         if found:
             place, mark = min(found)
             return mark, place
         return None, min(begin_of_mark(text, at, mark) for mark in self._form.begin)
 
-    def _end_call(self, shown: list[str], calls: list[ToolCall], mark: str, is_cut: bool = False) -> None:
+    def _end_call(
+        self, shown: list[str], calls: list[ToolCall], mark: str, is_cut: bool = False
+    ) -> None:
         call, self._call = self._call, None
         text = "".join(call.pieces)
         found, left = self._form.parse(text, self._schemas)
         is_left_out = is_cut and not (found and not left) and self._form.may_begin_call(left)
         if left and not is_left_out:
             found = []
-        calls.extend(ToolCall(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in found)
+        calls.extend(
+            ToolCall(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in found
+        )
         self._is_after_call = bool(found) or is_left_out
         if not self._is_after_call:
             shown.append(f"{call.begin}{text}{mark}")
@@ -97,7 +103,12 @@ class ToolCallReader:
         rest, self._rest = self._rest, ""
         if self._call is not None:  # some models end after the call, without the mark
             self._end_call(shown, calls, rest, is_cut)
-        elif not (is_cut and any(2 * len(rest) > len(mark) and mark.startswith(rest) for mark in self._form.begin)):
+        elif not (
+            is_cut
+            and any(
+                2 * len(rest) > len(mark) and mark.startswith(rest) for mark in self._form.begin
+            )
+        ):
             shown.append(self._visible(rest))
 
     def _visible(self, text: str) -> str:
@@ -108,7 +119,8 @@ class ToolCallReader:
 
 
 class _Call:
-    """The text after a mark, as it comes, up to the mark that ends it. Within a string of JSON that is the string's."""
+    """The text after a mark, as it comes, up to the mark that ends it. Within a string of JSON that
+    is the string's."""
 
     def __init__(self, form: CallFormat, begin: str):
         self.begin = begin
@@ -118,7 +130,8 @@ class _Call:
         self._json: JsonPrefix | None = JsonPrefix()  # as long as it may be JSON
 
     def feed(self, text: str, begin: int) -> int:
-        """Take more of the text; return the place up to which it has been taken, its end mark included."""
+        """Take more of the text; return the place up to which it has been taken, its end mark
+        included."""
         end = begin if self._end else len(text)
         if self._json is not None and self._end:
             end = self._json.feed(text, begin)
@@ -135,4 +148,6 @@ class _Call:
 def begin_of_mark(text: str, begin: int, mark: str) -> int:
     """The place, from begin on, at which the end of the text might begin a mark."""
     longest = min(len(text) - begin, len(mark) - 1)
-    return next((len(text) - n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), len(text))
+    return next(
+        (len(text) - n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), len(text)
+    )

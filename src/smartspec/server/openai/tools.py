@@ -1,8 +1,8 @@
 """Tools: what a conversation says about them, and how the model is told to make a call.
 
-The format is the one that Hermes, Qwen and SmolLM2 were trained on, calls between marks in the text:
-<tool_call>{"name": ..., "arguments": {...}}</tool_call>. Where a call is demanded (tool_choice "required", or a
-function), structured output holds the text to it.
+The format is the one that Hermes, Qwen and SmolLM2 were trained on, calls between marks in the
+text: <tool_call>{"name": ..., "arguments": {...}}</tool_call>. Where a call is demanded
+(tool_choice "required", or a function), structured output holds the text to it.
 """
 
 import json
@@ -45,7 +45,10 @@ class Tool(Body):
     function: Function
 
     def for_template(self) -> dict:
-        return {"type": "function", "function": self.function.model_dump(exclude_none=True, exclude={"strict"})}
+        return {
+            "type": "function",
+            "function": self.function.model_dump(exclude_none=True, exclude={"strict"}),
+        }
 
 
 class FunctionChoice(Body):
@@ -67,7 +70,9 @@ class CalledFunction(Body):
     """name: whatever the model wrote."""
 
     name: str
-    arguments: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | JsonObject)] = "{}"
+    arguments: Annotated[
+        str, BeforeValidator(_as_text, json_schema_input_type=str | JsonObject)
+    ] = "{}"
 
 
 class CalledTool(Body):
@@ -81,7 +86,9 @@ class CalledTool(Body):
     @model_validator(mode="before")
     @classmethod
     def _custom_is_a_function_of_a_text(cls, data: object) -> object:
-        custom = data.get("custom") if isinstance(data, dict) and data.get("type") == "custom" else None
+        custom = (
+            data.get("custom") if isinstance(data, dict) and data.get("type") == "custom" else None
+        )
         if not isinstance(custom, dict):
             return data
         function = {"name": custom.get("name"), "arguments": {"input": custom.get("input", "")}}
@@ -93,16 +100,22 @@ class CalledTool(Body):
             arguments = read_json(self.function.arguments or "{}")
         except ValueError:
             arguments = self.function.arguments
-        return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.function.name, "arguments": arguments},
+        }
 
 
 class ToolFields(Body):
     """The fields of a conversation that are about tools."""
 
-    tools: Annotated[list[Tool], BeforeValidator(functions_of, json_schema_input_type=list[Tool])] = Field(
-        [], max_length=MAX_TOOLS
-    )
-    tool_choice: Annotated[Literal["none", "auto", "required"] | NamedTool | None, CanBeDemanded] = None
+    tools: Annotated[
+        list[Tool], BeforeValidator(functions_of, json_schema_input_type=list[Tool])
+    ] = Field([], max_length=MAX_TOOLS)
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedTool | None, CanBeDemanded
+    ] = None
     parallel_tool_calls: bool | None = None
 
     @model_validator(mode="before")
@@ -115,7 +128,9 @@ class ToolFields(Body):
         if self.tool_choice == "required" and not self.tools:
             raise ValueError("tool_choice 'required' needs tools")
         if isinstance(self.tool_choice, NamedTool) and not self.demanded_tools:
-            raise ValueError(f"tool_choice names {self.tool_choice.function.name!r}, which is none of the tools")
+            raise ValueError(
+                f"tool_choice names {self.tool_choice.function.name!r}, which is none of the tools"
+            )
         return self
 
     @property
@@ -127,7 +142,9 @@ class ToolFields(Body):
     def demanded_tools(self) -> list[Tool]:
         """Tools of which one must be called; empty if none must."""
         if isinstance(self.tool_choice, NamedTool):
-            return [tool for tool in self.tools if tool.function.name == self.tool_choice.function.name]
+            return [
+                tool for tool in self.tools if tool.function.name == self.tool_choice.function.name
+            ]
         return self.tools if self.tool_choice == "required" else []
 
     @property
@@ -137,14 +154,15 @@ class ToolFields(Body):
 
     @property
     def may_demand_several(self) -> bool:
-        """True if the grammar of a demanded call allows more calls after it. Not by default: a small model would go on
-        and on. A named function is called once."""
+        """True if the grammar of a demanded call allows more calls after it. Not by default: a
+        small model would go on and on. A named function is called once."""
         return self.parallel_tool_calls is True and not isinstance(self.tool_choice, NamedTool)
 
 
 @dataclass(frozen=True)
 class CallGrammar:
-    """A call of one of the tools (several: or calls, a line each) or, where given, JSON of the schema answer."""
+    """A call of one of the tools (several: or calls, a line each) or, where given, JSON of the
+    schema answer."""
 
     tools: list[Tool]
     answer: dict | None = None
@@ -160,7 +178,9 @@ class CallGrammar:
             schemas["answer"] = self.answer | {"x-guidance": JSON_OPTIONS}
         names = []
         for number, tool in enumerate(self.tools):
-            opening = json.dumps(f'{BEGIN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": ')
+            opening = json.dumps(
+                f'{BEGIN}\n{{"name": {json.dumps(tool.function.name)}, "arguments": '
+            )
             closing = json.dumps(f"}}\n{END}")
             names.append(f"call_{number}")
             rules.append(f"call_{number}: {opening} @{ARGUMENTS}{number} {closing}")

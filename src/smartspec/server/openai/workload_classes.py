@@ -1,4 +1,5 @@
-"""Named workload classes: what an operator says of requests that name one, as far as they do not say it themselves."""
+"""Named workload classes: what an operator says of requests that name one, as far as they do not
+say it themselves."""
 
 from collections.abc import Mapping
 
@@ -21,11 +22,14 @@ class WorkloadClasses:
         self._classes = {name: _read(name, values) for name, values in settings.items()}
 
     def fill(self, requested: SpeculationBody | None) -> SpeculationBody | None:
-        """The requested options, with the values of their class where they have none of their own."""
+        """The requested options, with the values of their class where they have none of their
+        own."""
         named = None if requested is None else self._classes.get(requested.workload_class or "")
         if requested is None or named is None:
             return requested
-        return named.model_copy(update={field: getattr(requested, field) for field in requested.model_fields_set})
+        return named.model_copy(
+            update={field: getattr(requested, field) for field in requested.model_fields_set}
+        )
 
 
 def _read(name: str, values: Mapping[str, object]) -> SpeculationBody:
@@ -36,4 +40,6 @@ def _read(name: str, values: Mapping[str, object]) -> SpeculationBody:
         return SpeculationBody(workload_class=name, **values)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"class {name!r}, {first['loc'][0]}: {first['msg']}, got {first['input']!r}") from error
+        raise ValueError(
+            f"class {name!r}, {first['loc'][0]}: {first['msg']}, got {first['input']!r}"
+        ) from error

@@ -1,4 +1,5 @@
-"""A grammar of what comes after a thought: the thought itself is free, as in vLLM's structured output of reasoning."""
+"""A grammar of what comes after a thought: the thought itself is free, as in vLLM's structured
+output of reasoning."""
 
 import json
 
@@ -8,8 +9,8 @@ _MAYBE = f"start: (/\\s{{0,8}}<think>/ inner /\\s{{0,8}}/)? @after\n{_OPEN.split
 
 
 def after_thought(definition: str, is_open: bool) -> str:
-    """definition: as from LLMatcher.grammar_from_*, whose text the answer is. is_open: the prompt has begun the
-    thought; otherwise the model may begin one."""
+    """definition: as from LLMatcher.grammar_from_*, whose text the answer is. is_open: the prompt
+    has begun the thought; otherwise the model may begin one."""
     try:
         first, *others = json.loads(definition)["grammars"]
     except ValueError:  # grammar_from_lark returns its text

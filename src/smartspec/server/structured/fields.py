@@ -46,7 +46,8 @@ class JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """OpenAI's. schema beside the type, as llama.cpp and Together have it, is the same as in json_schema."""
+    """OpenAI's. schema beside the type, as llama.cpp and Together have it, is the same as in
+    json_schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -57,7 +58,11 @@ class ResponseFormat(Body):
         if not isinstance(data, dict) or data.get("schema") is None or data.get("type") == "text":
             return data
         rest = {name: value for name, value in data.items() if name != "schema"}
-        return {"json_schema": {"name": "answer", "schema": data["schema"]}} | rest | {"type": "json_schema"}
+        return (
+            {"json_schema": {"name": "answer", "schema": data["schema"]}}
+            | rest
+            | {"type": "json_schema"}
+        )
 
     @model_validator(mode="after")
     def _schema_belongs_to_its_type(self) -> Self:
@@ -110,11 +115,19 @@ class StructuredFields(Body):
 
     def grammars(self) -> dict[str, ResponseFormat | StructuredOutputs]:
         """The requested structure, by the field's name."""
-        guided = (("json", self.guided_json), ("regex", self.guided_regex), ("choice", self.guided_choice))
+        guided = (
+            ("json", self.guided_json),
+            ("regex", self.guided_regex),
+            ("choice", self.guided_choice),
+        )
         requested = {
             "response_format": self.response_format if self.response_format != TEXT else None,
             "structured_outputs": self.structured_outputs,
-            **{f"guided_{kind}": StructuredOutputs(**{kind: value}) for kind, value in guided if value is not None},
+            **{
+                f"guided_{kind}": StructuredOutputs(**{kind: value})
+                for kind, value in guided
+                if value is not None
+            },
         }
         return {name: what for name, what in requested.items() if what is not None}
 
@@ -127,11 +140,13 @@ def json_grammar(schema: dict) -> str:
 
 
 def check_schema_size(text: str) -> None:
-    """Raises ValueError if there is more of JSON schemas than is read. text: as json.dumps writes it."""
+    """Raises ValueError if there is more of JSON schemas than is read. text: as json.dumps writes
+    it."""
     size = len(_ANNOTATION.sub("", text))
     if size > MAX_SCHEMA_BYTES:
         raise ValueError(
-            f"a JSON schema of {size} bytes, descriptions left out, is longer than the {MAX_SCHEMA_BYTES} that are read"
+            f"a JSON schema of {size} bytes, descriptions left out, is longer than the "
+            f"{MAX_SCHEMA_BYTES} that are read"
         )
 
 

@@ -1,8 +1,9 @@
 """Compiles a grammar in a helper process first, to know whether it may be compiled in the server.
 
-A definition of a hundred bytes can take minutes and gigabytes, and nothing stops llguidance once it compiles. A helper
-process can be stopped. A definition that goes over a limit there is refused with the reason. The helpers start with the
-first definition. A few run at once, and their answers are cached.
+A definition of a hundred bytes can take minutes and gigabytes, and nothing stops llguidance once it
+compiles. A helper process can be stopped. A definition that goes over a limit there is refused with
+the reason. The helpers start with the first definition. A few run at once, and their answers are
+cached.
 """
 
 import json
@@ -18,14 +19,19 @@ from hashlib import sha256
 
 from smartspec.core.per_key import PerKey
 from smartspec.server.structured import grammar_worker
-from smartspec.server.structured.grammar_worker import MAX_COMPILE_BYTES, MAX_COMPILE_SECONDS, MAX_WAIT_SECONDS
+from smartspec.server.structured.grammar_worker import (
+    MAX_COMPILE_BYTES,
+    MAX_COMPILE_SECONDS,
+    MAX_WAIT_SECONDS,
+)
 
 MAX_HELPERS = 2
 MAX_REMEMBERED = 128  # definitions of one API key
 MAX_START_SECONDS = 60.0
 POLL_SECONDS = 0.02  # how soon a helper stops after the caller was cancelled
 REMEDY = (
-    "use a simpler one: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or multipleOf, less nesting"
+    "use a simpler one: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or "
+    "multipleOf, less nesting"
 )
 
 
@@ -44,9 +50,9 @@ class GrammarCheck:
         self._lock = threading.Lock()
 
     def check(self, definition: str, given_up: threading.Event, key: str = "") -> "Checked":
-        """What may be compiled; it is remembered for this API key. Raises ValueError saying why nothing can be compiled
-        or what is too much of it, GrammarCheckFailed where that is not known: given_up was set, or the helper has
-        died."""
+        """What may be compiled; it is remembered for this API key. Raises ValueError saying why
+        nothing can be compiled or what is too much of it, GrammarCheckFailed where that is not
+        known: given_up was set, or the helper has died."""
         digest = sha256(definition.encode()).digest()
         with self._lock:
             answer = self._known.get(key, digest)
@@ -73,7 +79,9 @@ class GrammarCheck:
         except (OSError, ValueError) as error:
             if helper is not None:
                 helper.close()
-            raise GrammarCheckFailed(f"the helper process that compiles grammars failed ({error})") from error
+            raise GrammarCheckFailed(
+                f"the helper process that compiles grammars failed ({error})"
+            ) from error
         with self._lock:
             self._idle.append(helper)
         return answer
@@ -81,7 +89,8 @@ class GrammarCheck:
 
 @dataclass(frozen=True)
 class Checked:
-    """error: None where the definition, with closed arguments, can be compiled. num_bytes: what that takes."""
+    """error: None where the definition, with closed arguments, can be compiled. num_bytes: what
+    that takes."""
 
     error: str | None
     num_bytes: int = 0
@@ -93,20 +102,31 @@ def _read(answer: dict) -> Checked:
     if ended_by is None:
         return Checked(**answer)
     if ended_by == signal.SIGPROF:
-        return Checked(f"it takes more than the {MAX_COMPILE_SECONDS:g} s that compiling it may take: {REMEDY}")
+        return Checked(
+            f"it takes more than the {MAX_COMPILE_SECONDS:g} s that compiling it may take: {REMEDY}"
+        )
     if ended_by in (signal.SIGALRM, signal.SIGKILL, signal.SIGTERM):
         raise GrammarCheckFailed("compiling the grammar was given up")
-    return Checked(f"compiling it takes more than {MAX_COMPILE_BYTES >> 20} MB, or it is nested too deeply: {REMEDY}")
+    return Checked(
+        f"compiling it takes more than {MAX_COMPILE_BYTES >> 20} MB, or it is nested too deeply: "
+        f"{REMEDY}"
+    )
 
 
 class _Helper:
-    """One helper process. Everything raises OSError or ValueError where it has died or does not answer."""
+    """One helper process. Everything raises OSError or ValueError where it has died or does not
+    answer."""
 
     def __init__(self, vocabulary: dict):
-        # By its path, so that it imports nothing of ours; with pipes alone, which close when this process ends.
+        # By its path, so that it imports nothing of ours; with pipes alone, which close when this
+        # process ends.
         command = [sys.executable, "-P", grammar_worker.__file__]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             self._exchange(vocabulary, threading.Event(), MAX_START_SECONDS)

@@ -1,12 +1,15 @@
-"""The helper process in which a grammar is compiled first: see grammar_check, which runs this file as a program.
+"""The helper process in which a grammar is compiled first: see grammar_check, which runs this file
+as a program.
 
-It holds llguidance and the tables of one tokenizer. Every definition is compiled in a fork of it. The fork has
-limits of processor time (SIGPROF), time (SIGALRM), memory and stack. It starts in a millisecond, and its end undoes all
-damage that a definition did. Input and output are lines of JSON: first the tokenizer's, then one for each definition.
-Whatever walks over a client's schema runs here.
+It holds llguidance and the tables of one tokenizer. Every definition is compiled in a fork of it.
+The fork has limits of processor time (SIGPROF), time (SIGALRM), memory and stack. It starts in a
+millisecond, and its end undoes all damage that a definition did. Input and output are lines of
+JSON: first the tokenizer's, then one for each definition. Whatever walks over a client's schema
+runs here.
 
-Arguments of calls are closed: where a plain object names its properties, it has no others, for a model that may add
-some goes on and on. Composed schemas go as they come, and with them all that they refer to.
+Arguments of calls are closed: where a plain object names its properties, it has no others, for a
+model that may add some goes on and on. Composed schemas go as they come, and with them all that
+they refer to.
 """
 
 import json
@@ -19,7 +22,8 @@ from collections.abc import Iterator, Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# Limits of one step, in llguidance's own counts, as all requests wait for it: at most 14 ms (most take 0.1 ms).
+# Limits of one step, in llguidance's own counts, as all requests wait for it: at most 14 ms (most
+# take 0.1 ms).
 LIMITS = {"initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 100_000, "step_max_items": 50_000}
 MAX_COMPILE_SECONDS = 0.5  # of processor time
 MAX_WAIT_SECONDS = 10.0  # on a machine that is busy with other things
@@ -27,14 +31,16 @@ MAX_COMPILE_BYTES = 2**27
 THREAD_STACK_BYTES = 2**21  # of the server's threads where the main thread's stack has no limit
 MAX_ERROR_CHARACTERS = 200
 NICENESS = 5  # the engine goes first
-ARGUMENTS = "arguments_"  # the grammars of a definition whose names begin so are schemas of a function's arguments
+# the grammars of a definition whose names begin so are schemas of a function's arguments
+ARGUMENTS = "arguments_"
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 OPENING = ("additionalProperties", "unevaluatedProperties")
 DEFINITIONS = ("$defs", "definitions")
 MAPS = ("properties", "patternProperties", *DEFINITIONS)  # of names to schemas
 HOLDING = ("anyOf", "oneOf", "items", "prefixItems", "contains", *OPENING)  # a schema, or several
 COMPOSING = {"allOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
-# Each may stand alone, as in a choice of objects; beside another one, several schemas hold for one object.
+# Each may stand alone, as in a choice of objects; beside another one, several schemas hold for one
+# object.
 ALTERNATIVES = {"anyOf", "oneOf", "$ref"}
 OF_OBJECTS = {"properties", "patternProperties", "required", "minProperties", *OPENING}
 
@@ -45,8 +51,9 @@ def read_tables(tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[in
 
 
 def first_matcher(tables: LLTokenizer, definition: str) -> LLMatcher:
-    """The matcher at the beginning of a grammar, with its first mask computed, the slow one: copies share what it has
-    learned. Raises ValueError saying why it cannot be, or that nothing satisfies it."""
+    """The matcher at the beginning of a grammar, with its first mask computed, the slow one: copies
+    share what it has learned. Raises ValueError saying why it cannot be, or that nothing satisfies
+    it."""
     limits = LLParserLimits(precompute_large_lexemes=False, verbose_errors=False, **LIMITS)
     matcher = LLMatcher(tables, definition, log_level=0, limits=limits)
     can_begin = not matcher.is_error() and any(matcher.compute_bitmask())
@@ -75,15 +82,16 @@ def _say(answer: dict) -> None:
 
 
 def _compile_in_fork(tables: LLTokenizer, definition: str) -> dict:
-    """{"error": what is wrong with it, or null, "num_bytes": what it took, "definition": with closed arguments} or
-    {"signal": what has ended the fork}."""
+    """{"error": what is wrong with it, or null, "num_bytes": what it took, "definition": with
+    closed arguments} or {"signal": what has ended the fork}."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(reading)
         _compile(tables, definition, writing)
     os.close(writing)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))  # the caller was cancelled
+    # the caller was cancelled
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))
     with os.fdopen(reading, "rb") as answer:
         if sys.stdin in select.select([answer, sys.stdin], [], [])[0]:  # the server has ended
             os.kill(pid, signal.SIGKILL)
@@ -127,7 +135,9 @@ def with_closed_arguments(definition: str) -> str:
 def closed(schema: dict) -> dict:
     """The schema of a function's arguments, which are an object, closed."""
     kinds = schema.get("type", "object")
-    if "object" not in ([kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else ()):
+    if "object" not in (
+        [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else ()
+    ):
         raise ValueError(f"the parameters of a function must be an object, not of type {kinds!r}")
     says = [key for key in OF_OBJECTS - {*OPENING} | COMPOSING | ALTERNATIVES if schema.get(key)]
     if not says and all(schema.get(key, False) is False for key in OPENING):
@@ -137,13 +147,16 @@ def closed(schema: dict) -> dict:
 
 
 def _closed(schema: object, place: str, left: set[str]) -> object:
-    """place: of the root or of a definition, as references name it. left: places that stay as they are."""
+    """place: of the root or of a definition, as references name it. left: places that stay as they
+    are."""
     if not isinstance(schema, dict) or place in left or _is_composed(schema):
         return schema
     found = dict(schema)
     for key in MAPS:
         if isinstance(parts := schema.get(key), dict):
-            found[key] = {name: _closed(part, _place(key, name), left) for name, part in parts.items()}
+            found[key] = {
+                name: _closed(part, _place(key, name), left) for name, part in parts.items()
+            }
     for key in HOLDING:
         if isinstance(parts := schema.get(key), list):
             found[key] = [_closed(part, "", left) for part in parts]
@@ -166,14 +179,19 @@ def _names_all(schema: dict) -> bool:
 
 
 def _is_composed(schema: dict) -> bool:
-    """True if several schemas hold for the same value: each closed by itself would forbid what the others name."""
+    """True if several schemas hold for the same value: each closed by itself would forbid what the
+    others name."""
     beside = schema.keys() & ALTERNATIVES
-    return bool(schema.keys() & COMPOSING) or len(beside) > 1 or bool(beside and schema.keys() & OF_OBJECTS)
+    return (
+        bool(schema.keys() & COMPOSING)
+        or len(beside) > 1
+        or bool(beside and schema.keys() & OF_OBJECTS)
+    )
 
 
 def _left(schema: dict) -> set[str] | None:
-    """Places that composed schemas refer to, and those refer to; None where one is neither the root nor a definition
-    of it."""
+    """Places that composed schemas refer to, and those refer to; None where one is neither the root
+    nor a definition of it."""
     places = {"#": schema}
     for key in DEFINITIONS:
         if isinstance(parts := schema.get(key), dict):
@@ -219,11 +237,14 @@ def _set_limits(num_bytes: int) -> None:
     signal.setitimer(signal.ITIMER_PROF, MAX_COMPILE_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, MAX_WAIT_SECONDS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)  # as the server's threads have it, of which half may be used
+    # as the server's threads have it, of which half may be used
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     stack = (THREAD_STACK_BYTES if stack == resource.RLIM_INFINITY else stack) // 2
     resource.setrlimit(resource.RLIMIT_STACK, (stack, stack))
     if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_AS, (num_bytes + MAX_COMPILE_BYTES, num_bytes + MAX_COMPILE_BYTES))
+        resource.setrlimit(
+            resource.RLIMIT_AS, (num_bytes + MAX_COMPILE_BYTES, num_bytes + MAX_COMPILE_BYTES)
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Grammars through llguidance: compiled once per call, when a helper process has told that they may be."""
+"""Grammars through llguidance: compiled once per call, when a helper process has told that they may
+be."""
 
 import asyncio
 import logging
@@ -25,11 +26,13 @@ MAX_BYTES, MAX_BYTES_OF_CLIENT = 2**30, 2**29  # of all grammars
 
 
 class GrammarCompiler:
-    """Makes grammars for one tokenizer, a fast one of transformers. vocab_size: width of the logits.
+    """Makes grammars for one tokenizer, a fast one of transformers. vocab_size: width of the
+    logits.
 
-    Its tables of the vocabulary are made with the first grammar, so a server without structured output does not pay for
-    them. They take 33 MB and 0.2 s for a vocabulary of 49,000, and hold the interpreter lock. The helper processes, in
-    which definitions are compiled first, start with the first grammar too.
+    Its tables of the vocabulary are made with the first grammar, so a server without structured
+    output does not pay for them. They take 33 MB and 0.2 s for a vocabulary of 49,000, and hold the
+    interpreter lock. The helper processes, in which definitions are compiled first, start with the
+    first grammar too.
     """
 
     def __init__(self, tokenizer, vocab_size: int, eos_token_ids: frozenset[int]):
@@ -42,21 +45,28 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(MAX_HELPERS, thread_name_prefix="grammars")
         self._num_waiting = 0
         self._num_waiting_of: Counter[str] = Counter()
-        self._num_bytes_of: Counter[str] = Counter()  # of the grammars that requests hold, by client
+        # of the grammars that requests hold, by client
+        self._num_bytes_of: Counter[str] = Counter()
 
     async def compiled(self, definition: str, origin: Origin = UNKNOWN_ORIGIN) -> TokenGrammar:
         """Runs compile in a thread. Stops when the caller is cancelled."""
         client = origin.client
-        if self._num_waiting >= MAX_WAITING or self._num_waiting_of[client] >= MAX_WAITING_OF_CLIENT:
+        if (
+            self._num_waiting >= MAX_WAITING
+            or self._num_waiting_of[client] >= MAX_WAITING_OF_CLIENT
+        ):
             raise QueueFull(
-                f"{self._num_waiting} grammars wait to be compiled, {self._num_waiting_of[client]} of yours"
+                f"{self._num_waiting} grammars wait to be compiled, {self._num_waiting_of[client]} "
+                "of yours"
             )
         given_up = threading.Event()
         self._num_waiting += 1
         self._num_waiting_of[client] += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self.compile, definition, given_up, origin)
+            return await loop.run_in_executor(
+                self._threads, self.compile, definition, given_up, origin
+            )
         finally:
             given_up.set()
             self._num_waiting -= 1
@@ -65,27 +75,39 @@ class GrammarCompiler:
                 del self._num_waiting_of[client]
 
     def compile(
-        self, definition: str, given_up: threading.Event | None = None, origin: Origin = UNKNOWN_ORIGIN
+        self,
+        definition: str,
+        given_up: threading.Event | None = None,
+        origin: Origin = UNKNOWN_ORIGIN,
     ) -> TokenGrammar:
-        """definition: as from LLMatcher.grammar_from_*. given_up: set when the caller was cancelled. Raises ValueError
-        saying why it cannot be, that it takes too much, or that nothing satisfies it; GrammarCheckFailed where the
-        helper cannot tell; QueueFull where it takes too much beside those that are here. Call it in a thread."""
+        """definition: as from LLMatcher.grammar_from_*. given_up: set when the caller was
+        cancelled. Raises ValueError saying why it cannot be, that it takes too much, or that
+        nothing satisfies it; GrammarCheckFailed where the helper cannot tell; QueueFull where it
+        takes too much beside those that are here. Call it in a thread."""
         tables = self._tables()
         if tables is None:
-            raise ValueError("there is no structured output with this model: llguidance cannot read its tokenizer")
-        checked = self._check.check(definition, given_up or threading.Event(), key_of(origin.cache_salt))
+            raise ValueError(
+                "there is no structured output with this model: llguidance cannot read its "
+                "tokenizer"
+            )
+        checked = self._check.check(
+            definition, given_up or threading.Event(), key_of(origin.cache_salt)
+        )
         build = partial(first_matcher, tables, checked.definition)
         output = Matchers(build)
         self._take_memory(2 * checked.num_bytes, output, origin.client)
         return TokenGrammar(output, Matchers(build), self._vocab_size)
 
     def _take_memory(self, num_bytes: int, matchers: Matchers, client: str) -> None:
-        """Counts memory as used while the matchers exist. Raises QueueFull if all grammars, or those of the client,
-        would take too much."""
+        """Counts memory as used while the matchers exist. Raises QueueFull if all grammars, or
+        those of the client, would take too much."""
         with self._memory_lock:
             total, own = self._num_bytes_of.total(), self._num_bytes_of[client]
             if total + num_bytes > MAX_BYTES or own + num_bytes > MAX_BYTES_OF_CLIENT:
-                raise QueueFull(f"the grammars of requests that are here take {total >> 20} MB, yours {own >> 20} MB")
+                raise QueueFull(
+                    f"the grammars of requests that are here take {total >> 20} MB, yours "
+                    f"{own >> 20} MB"
+                )
             self._num_bytes_of[client] += num_bytes
         finalize(matchers, self._give_back, num_bytes, client)
 
@@ -106,7 +128,11 @@ class GrammarCompiler:
         backend.no_padding()
         backend.no_truncation()
         text = backend.to_str()
-        return {"tokenizer_json": text, "vocab_size": self._vocab_size, "eos_token_ids": self._eos_token_ids}
+        return {
+            "tokenizer_json": text,
+            "vocab_size": self._vocab_size,
+            "eos_token_ids": self._eos_token_ids,
+        }
 
     def _tables(self) -> LLTokenizer | None:
         """Tables of the vocabulary; None if llguidance cannot read the tokenizer."""
@@ -118,5 +144,7 @@ class GrammarCompiler:
         try:
             return read_tables(**self._vocabulary())
         except Exception:  # of whatever kind: everything else can be served
-            logger.warning("llguidance cannot read this tokenizer: structured output is refused", exc_info=True)
+            logger.warning(
+                "llguidance cannot read this tokenizer: structured output is refused", exc_info=True
+            )
             return None

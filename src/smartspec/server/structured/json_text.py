@@ -13,8 +13,9 @@ _OPENED_BY = {"}": "{", "]": "["}
 
 
 def read_json(text: str) -> object:
-    """The value of a JSON text. Raises ValueError also for what json.loads accepts: NaN, numbers that no float
-    holds, halves of surrogate pairs, and more than MAX_DEPTH lists and objects in one another."""
+    """The value of a JSON text. Raises ValueError also for what json.loads accepts: NaN, numbers
+    that no float holds, halves of surrogate pairs, and more than MAX_DEPTH lists and objects in one
+    another."""
     too_deep = ValueError(f"it is nested more than {MAX_DEPTH} deep")
     try:
         value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
@@ -31,7 +32,11 @@ def read_json(text: str) -> object:
 def _is_too_deep(value: object) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
-        inner = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        inner = [
+            part.values() if isinstance(part, dict) else part
+            for part in level
+            if isinstance(part, dict | list)
+        ]
         level = [part for parts in inner for part in parts]
     return any(isinstance(part, dict | list) for part in level)
 
@@ -47,8 +52,8 @@ def _finite(digits: str) -> float:
 
 
 class JsonPrefix:
-    """Follows a text that comes in pieces, as long as it may be the beginning of JSON. Looks at every character once.
-    Does not check numbers and names like true: the final parser does."""
+    """Follows a text that comes in pieces, as long as it may be the beginning of JSON. Looks at
+    every character once. Does not check numbers and names like true: the final parser does."""
 
     def __init__(self):
         self._open: list[str] = []  # the lists and objects that are not closed
@@ -56,8 +61,8 @@ class JsonPrefix:
         self._is_escaped = False
 
     def feed(self, text: str, begin: int = 0) -> int:
-        """The first place, from begin on, at which the text cannot be JSON any more, else its end. The character at
-        that place counts as not seen."""
+        """The first place, from begin on, at which the text cannot be JSON any more, else its end.
+        The character at that place counts as not seen."""
         at = begin
         while at < len(text):
             if self._expects in ("rest of string", "rest of name"):

@@ -1,8 +1,9 @@
 """A grammar as requests follow it, token by token, and what happens where it is too complex.
 
-llguidance stops at limits of its own and keeps such an error for good. All copies of a matcher share its lexer, so they
-keep the error too, without a notice. A draft may reach a limit where plain decoding never would. So output and drafts
-are followed by matchers with separate lexers. After an error the matcher is built again and fed the output's tokens.
+llguidance stops at limits of its own and keeps such an error for good. All copies of a matcher
+share its lexer, so they keep the error too, without a notice. A draft may reach a limit where plain
+decoding never would. So output and drafts are followed by matchers with separate lexers. After an
+error the matcher is built again and fed the output's tokens.
 """
 
 import time
@@ -19,7 +20,8 @@ Answer = TypeVar("Answer")
 
 
 class Matchers:
-    """Copies of a matcher at the beginning of a grammar; an error of one is an error of its whole generation.
+    """Copies of a matcher at the beginning of a grammar; an error of one is an error of its whole
+    generation.
 
     build: makes the first matcher, and the one of each later generation if that is quick.
     """
@@ -43,8 +45,9 @@ class Matchers:
 
 
 class _Follower:
-    """A matcher that is shown the tokens of one output. computes_masks: before each token, as plain decoding does:
-    masks are what is limited, and what they have learned makes the next ones cheaper."""
+    """A matcher that is shown the tokens of one output. computes_masks: before each token, as plain
+    decoding does: masks are what is limited, and what they have learned makes the next ones
+    cheaper."""
 
     def __init__(self, matchers: Matchers, computes_masks: bool):
         self._matchers = matchers
@@ -92,9 +95,12 @@ class _Follower:
 
 
 class TokenGrammar:
-    """Implements core.grammar.Grammar. output, drafts: what follows them. vocab_size: width of the logits."""
+    """Implements core.grammar.Grammar. output, drafts: what follows them. vocab_size: width of the
+    logits."""
 
-    def __init__(self, output: Matchers, drafts: Matchers, vocab_size: int, token_ids: Sequence[int] = ()):
+    def __init__(
+        self, output: Matchers, drafts: Matchers, vocab_size: int, token_ids: Sequence[int] = ()
+    ):
         self._output, self._drafts = output, drafts
         self._vocab_size = vocab_size
         self._token_ids = list(token_ids)
@@ -142,7 +148,11 @@ class TokenGrammar:
 
     def num_allowed(self, token_ids: Sequence[int]) -> int:
         matcher = self._ahead.at_end_of(self._token_ids)
-        return 0 if matcher is None else self._unless_it_fails(matcher.validate_tokens(list(token_ids)), 0)
+        return (
+            0
+            if matcher is None
+            else self._unless_it_fails(matcher.validate_tokens(list(token_ids)), 0)
+        )
 
     def _unless_it_fails(self, answer: Answer, unknown: Answer) -> Answer:
         if not self._ahead.is_error():
@@ -152,4 +162,6 @@ class TokenGrammar:
 
     def _unpacked(self, mask: bytes) -> np.ndarray:
         """bool [V]."""
-        return np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=self._vocab_size, bitorder="little").view(bool)
+        return np.unpackbits(
+            np.frombuffer(mask, dtype=np.uint8), count=self._vocab_size, bitorder="little"
+        ).view(bool)

@@ -1,8 +1,9 @@
 """The drafts of a plan in a recorded step that ran another, tokens being ranks (see world.trees).
 
-Drafts that existed before the plan are in the record's view. A drafter that makes trees in passes would have made the
-first nodes of its recorded tree, or the chain of top-1 children in it. If there is no recorded tree, or only a smaller
-one, a tree is grown from the drafter's acceptance over the whole log.
+Drafts that existed before the plan are in the record's view. A drafter that makes trees in passes
+would have made the first nodes of its recorded tree, or the chain of top-1 children in it. If there
+is no recorded tree, or only a smaller one, a tree is grown from the drafter's acceptance over the
+whole log.
 """
 
 from dataclasses import replace
@@ -35,11 +36,19 @@ def drafted_chains(record: DecisionRecord, plan: Plan, num_drafters: int) -> Dra
 
 
 def tree_drafts(
-    record: DecisionRecord, plan: Plan, drafters: tuple[DrafterSpec, ...], acceptance: HindsightAcceptance
+    record: DecisionRecord,
+    plan: Plan,
+    drafters: tuple[DrafterSpec, ...],
+    acceptance: HindsightAcceptance,
 ) -> tuple[Draft, ...] | None:
     """All drafts of a plan; None where none of its drafts would be a tree."""
-    view, drafts = record.view, [chain(np.zeros(length, dtype=np.int32)) for length in plan.lengths.tolist()]
-    is_tree = np.array([*(view.drafters[n].parents is not None for n in range(len(drafters))), False])
+    view, drafts = (
+        record.view,
+        [chain(np.zeros(length, dtype=np.int32)) for length in plan.lengths.tolist()],
+    )
+    is_tree = np.array(
+        [*(view.drafters[n].parents is not None for n in range(len(drafters))), False]
+    )
     is_grown = np.array([*(each.makes_trees and plan.width > 1 for each in drafters), False])
     rows = np.flatnonzero(plan.lengths > 0)
     if not (is_tree | is_grown)[plan.drafter[rows]].any():
@@ -66,7 +75,8 @@ def as_columns(drafts: tuple[Draft, ...], num_nodes: int) -> Drafted:
 def as_recorded(
     record: DecisionRecord, values: np.ndarray | None, drafter: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray | None:
-    """Recorded values of the first lengths[i] tokens of drafts by the same drafter: float [R, K], NaN elsewhere."""
+    """Recorded values of the first lengths[i] tokens of drafts by the same drafter: float [R, K],
+    NaN elsewhere."""
     if values is None:
         return None
     is_same = (drafter == record.outcome.plan.drafter)[:, None]
@@ -74,10 +84,14 @@ def as_recorded(
 
 
 def _recorded(record: DecisionRecord, plan: Plan, row: int) -> Draft | None:
-    """The first nodes of the row's recorded tree, if the same drafter made one that is large enough. One that a rule
-    has ended is what a plan with such a rule would get."""
+    """The first nodes of the row's recorded tree, if the same drafter made one that is large
+    enough. One that a rule has ended is what a plan with such a rule would get."""
     then = record.outcome
-    if then.plan.width == 1 or then.plan.drafter[row] != plan.drafter[row] or "chances" in plan.extras:
+    if (
+        then.plan.width == 1
+        or then.plan.drafter[row] != plan.drafter[row]
+        or "chances" in plan.extras
+    ):
         return None  # chances give a plan's trees a shape of their own
     length, drafted = int(plan.lengths[row]), int(then.drafted[row])
     if not drafted or (length > drafted and plan.stop is None):
@@ -96,10 +110,14 @@ def _grown(record: DecisionRecord, plan: Plan, row: int, acceptance: HindsightAc
     # A stop rule knows the rows of the whole step only, so each tree passes on its own row.
     stop = plan.stop and (lambda depth, rows, *what: plan.stop(depth, rows + row, *what))
     unknown = np.full((1, len(chances)), np.nan)
-    return grow_trees(chances[None], plan.lengths[[row]], plan.passes[[row]], stop, unknown).drafts[0]
+    return grow_trees(chances[None], plan.lengths[[row]], plan.passes[[row]], stop, unknown).drafts[
+        0
+    ]
 
 
-def _first_nodes(parents: np.ndarray, confidence: np.ndarray | None, row: int, length: int) -> Draft:
+def _first_nodes(
+    parents: np.ndarray, confidence: np.ndarray | None, row: int, length: int
+) -> Draft:
     """parents, confidence: [R, K]."""
     of_row = parents[row, :length].astype(np.int32)
     known = None if confidence is None else confidence[row, :length]

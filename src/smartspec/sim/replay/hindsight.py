@@ -1,9 +1,11 @@
-"""Acceptance and time in a whole log, fitted afterwards. A replay draws outcomes from it; policies never see it.
+"""Acceptance and time in a whole log, fitted afterwards. A replay draws outcomes from it; policies
+never see it.
 
-Acceptance is the model of control.acceptance without its forgetting. If the tokens before it were accepted, the j-th
-draft token of a request is accepted with probability sigmoid(table[pool, j] + effect[request, drafter]). The model is
-fitted to all observations at once by maximum likelihood with Gaussian priors (iteratively reweighted least squares).
-In a tree the top-1 children are what a chain would have been. The acceptance of later children is counted by rank.
+Acceptance is the model of control.acceptance without its forgetting. If the tokens before it were
+accepted, the j-th draft token of a request is accepted with probability sigmoid(table[pool, j] +
+effect[request, drafter]). The model is fitted to all observations at once by maximum likelihood
+with Gaussian priors (iteratively reweighted least squares). In a tree the top-1 children are what a
+chain would have been. The acceptance of later children is counted by rank.
 """
 
 from dataclasses import replace
@@ -25,7 +27,8 @@ MAX_LOG_ODDS = 6.0
 
 
 class HindsightAcceptance:
-    """Fitted to the records it is given; then predicts conditional acceptance of any draft in the log."""
+    """Fitted to the records it is given; then predicts conditional acceptance of any draft in the
+    log."""
 
     def __init__(self, max_draft_tokens: int, drafters: tuple[DrafterSpec, ...]):
         self._drafters = drafters
@@ -44,16 +47,27 @@ class HindsightAcceptance:
         """Note what a step observed."""
         outcome, view = record.outcome, record.view
         requests = np.array(
-            [self._request_index.setdefault(i, len(self._request_index)) for i in view.request_ids.tolist()]
+            [
+                self._request_index.setdefault(i, len(self._request_index))
+                for i in view.request_ids.tolist()
+            ]
         )
         pools = self._pools.of(view.match_lengths)
 
-        def see(drafter: np.ndarray, rows: np.ndarray, positions: np.ndarray, is_accepted: np.ndarray) -> None:
-            self._entries_seen.append((pools[drafter, rows] * self.max_draft_tokens + positions).astype(np.int32))
-            self._groups_seen.append((requests[rows] * len(self._drafters) + drafter).astype(np.int32))
+        def see(
+            drafter: np.ndarray, rows: np.ndarray, positions: np.ndarray, is_accepted: np.ndarray
+        ) -> None:
+            self._entries_seen.append(
+                (pools[drafter, rows] * self.max_draft_tokens + positions).astype(np.int32)
+            )
+            self._groups_seen.append(
+                (requests[rows] * len(self._drafters) + drafter).astype(np.int32)
+            )
             self._accepted_seen.append(is_accepted)
 
-        is_observed, is_accepted = observed_positions(self.max_draft_tokens, outcome.tested, outcome.accepted)
+        is_observed, is_accepted = observed_positions(
+            self.max_draft_tokens, outcome.tested, outcome.accepted
+        )
         if outcome.parents is not None and outcome.node_tests is not None:
             tested, accepted = top_child_tests(outcome.parents, outcome.node_tests)
             is_observed, is_accepted = tested.T > 0, accepted.T > 0
@@ -69,10 +83,15 @@ class HindsightAcceptance:
 
     def fit(self) -> None:
         """Find the most likely table and effects."""
-        entries, groups = _joined(self._entries_seen, np.int32), _joined(self._groups_seen, np.int32)
+        entries, groups = (
+            _joined(self._entries_seen, np.int32),
+            _joined(self._groups_seen, np.int32),
+        )
         accepted = _joined(self._accepted_seen, bool).astype(float)
         num_drafters = len(self._drafters)
-        levels = np.array([_log_odds(accepted[groups % num_drafters == number]) for number in range(num_drafters)])
+        levels = np.array(
+            [_log_odds(accepted[groups % num_drafters == number]) for number in range(num_drafters)]
+        )
         priors = np.repeat(levels[self._pools.drafters], self.max_draft_tokens)
         values, effects = priors.copy(), np.zeros(num_drafters * len(self._request_index))
         for _ in range(NUM_ROUNDS):
@@ -84,22 +103,28 @@ class HindsightAcceptance:
         self._effects = effects.reshape(-1, num_drafters)
 
     def conditional(self, view: BatchView) -> np.ndarray:
-        """Probability that draft token j of each drafter is accepted, given those before it were: float [D, R, K]."""
-        effects = np.append(self._effects, np.zeros((1, len(self._drafters))), axis=0)  # the last: not in the log
-        requests = [self._request_index.get(request_id, -1) for request_id in view.request_ids.tolist()]
+        """Probability that draft token j of each drafter is accepted, given those before it were:
+        float [D, R, K]."""
+        # the last: not in the log
+        effects = np.append(self._effects, np.zeros((1, len(self._drafters))), axis=0)
+        requests = [
+            self._request_index.get(request_id, -1) for request_id in view.request_ids.tolist()
+        ]
         effect = effects[np.array(requests, dtype=np.intp)].T
         return _sigmoid(self._table[self._pools.of(view.match_lengths)] + effect[:, :, None])
 
     def rank_chances(self, drafter: int) -> np.ndarray:
-        """The chance that a node's second, third, ... child by that drafter is right where the first is wrong: float
-        [ranks]."""
+        """The chance that a node's second, third, ... child by that drafter is right where the
+        first is wrong: float [ranks]."""
         return self._ranks[drafter].chances
 
 
 class HindsightSeconds:
-    """Step times of plans that were not run: recorded seconds, times what the cost model says the difference makes.
+    """Step times of plans that were not run: recorded seconds, times what the cost model says the
+    difference makes.
 
-    A slow moment of the machine is slow for every plan, and the recorded plan takes exactly what it took.
+    A slow moment of the machine is slow for every plan, and the recorded plan takes exactly what it
+    took.
     """
 
     def __init__(self, latency: LatencyModel):
@@ -109,13 +134,20 @@ class HindsightSeconds:
         """Correct the cost model by a recorded step."""
         self._latency.observe([record.outcome])
 
-    def seconds(self, record: DecisionRecord, view: BatchView, plan: Plan, verified: np.ndarray) -> StepSeconds:
+    def seconds(
+        self, record: DecisionRecord, view: BatchView, plan: Plan, verified: np.ndarray
+    ) -> StepSeconds:
         """Time of the recorded step with another plan. view: the record's, as the plan finds it."""
         measured = record.outcome.seconds
-        then = self._latency.predict(record.view, record.outcome.as_drafted(), record.outcome.verified)
+        then = self._latency.predict(
+            record.view, record.outcome.as_drafted(), record.outcome.verified
+        )
         now = self._latency.predict(view, plan, verified)
-        # Without a draft pass, draft seconds are those of model-free drafters, which every plan needs.
-        draft = measured.draft * now.draft / then.draft if then.draft else measured.draft + now.draft
+        # Without a draft pass, draft seconds are those of model-free drafters, which every plan
+        # needs.
+        draft = (
+            measured.draft * now.draft / then.draft if then.draft else measured.draft + now.draft
+        )
         return StepSeconds(draft, measured.target * now.target / then.target, measured.host)
 
 
@@ -134,9 +166,16 @@ def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
 
 
 def _newton_step(
-    members: np.ndarray, accepted: np.ndarray, predicted: np.ndarray, from_prior: np.ndarray, strength: float
+    members: np.ndarray,
+    accepted: np.ndarray,
+    predicted: np.ndarray,
+    from_prior: np.ndarray,
+    strength: float,
 ) -> np.ndarray:
-    """The step of every parameter towards its posterior mode; members: which parameter each observation is of."""
+    """The step of every parameter towards its posterior mode; members: which parameter each
+    observation is of."""
     score = np.bincount(members, weights=accepted - predicted, minlength=len(from_prior))
-    information = np.bincount(members, weights=predicted * (1.0 - predicted), minlength=len(from_prior))
+    information = np.bincount(
+        members, weights=predicted * (1.0 - predicted), minlength=len(from_prior)
+    )
     return (score - strength * from_prior) / (information + strength)

@@ -1,23 +1,27 @@
-"""Any policy on a recorded log: what it would have chosen in every recorded step, and the outcome of that.
+"""Any policy on a recorded log: what it would have chosen in every recorded step, and the outcome
+of that.
 
-A policy is run by a controller of its own, which starts from the log's profile and learns from the replayed outcomes.
-The log tells the outcome of its drafts where it can (draft_outcomes). A draft by the same
-drafter begins with the same tokens, and its tree with the same nodes. So recorded tests hold for the new draft. That is
-exact where drafts are deterministic, and for sampled chains where randomness is keyed by position, as in our engine.
-Beyond that, acceptance is drawn from what the whole log says in hindsight, with the same random numbers for every
-policy; see hindsight for the time of a step. Plans for trees of other widths or depths than the recorded ones get the
-recorded nodes all the same.
+A policy is run by a controller of its own, which starts from the log's profile and learns from the
+replayed outcomes. The log tells the outcome of its drafts where it can (draft_outcomes). A draft by
+the same drafter begins with the same tokens, and its tree with the same nodes. So recorded tests
+hold for the new draft. That is exact where drafts are deterministic, and for sampled chains where
+randomness is keyed by position, as in our engine. Beyond that, acceptance is drawn from what the
+whole log says in hindsight, with the same random numbers for every policy; see hindsight for the
+time of a step. Plans for trees of other widths or depths than the recorded ones get the recorded
+nodes all the same.
 
-What a replay can tell: how policies compare, step by step, in the recorded situations, and how much of the answer was
-observed. What it cannot tell: the situations to which another policy would have led. Batches, contexts and arrivals
-follow the recorded run, whatever a policy emits. Where easy requests left early, the log has many small batches, in
-which drafts pay. Plain decoding would have kept those requests, and the batch large. So compare speeds within one
-table. They are the speed of a whole run only where the load was steady.
+What a replay can tell: how policies compare, step by step, in the recorded situations, and how much
+of the answer was observed. What it cannot tell: the situations to which another policy would have
+led. Batches, contexts and arrivals follow the recorded run, whatever a policy emits. Where easy
+requests left early, the log has many small batches, in which drafts pay. Plain decoding would have
+kept those requests, and the batch large. So compare speeds within one table. They are the speed of
+a whole run only where the load was steady.
 
-Tokens that were never drafted have no outcome in the log, so a log of a server with drafts off says little about
-drafts. A policy that differs much from the recorded one is judged by the hindsight model. The share of steps that need
-no random draw is reported. Policies that stop drafting by the entropy of the draft model never stop here, as logs
-do not hold it; confidence is known only where the draft model drafted.
+Tokens that were never drafted have no outcome in the log, so a log of a server with drafts off says
+little about drafts. A policy that differs much from the recorded one is judged by the hindsight
+model. The share of steps that need no random draw is reported. Policies that stop drafting by the
+entropy of the draft model never stop here, as logs do not hold it; confidence is known only where
+the draft model drafted.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +44,8 @@ from smartspec.sim.world.recorded_ranks import successes_of
 
 @dataclass
 class ReplayTotals:
-    """Sums over the steps of a log. num_rows: decoding requests; num_from_log: steps without a random draw."""
+    """Sums over the steps of a log. num_rows: decoding requests; num_from_log: steps without a
+    random draw."""
 
     policy: str
     num_steps: int = 0
@@ -73,7 +78,9 @@ class ReplayTotals:
         return self.num_from_log / max(self.num_steps, 1)
 
 
-def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[ReplayTotals, list[ReplayTotals]]:
+def replay(
+    log: RecordedLog, policies: list[str], seed: int = 0
+) -> tuple[ReplayTotals, list[ReplayTotals]]:
     """Totals of the recorded run, and of each policy (see control.policies.names).
 
     Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
@@ -93,7 +100,10 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
     if not recorded.num_steps:
         raise ValueError(f"{log.path} holds no step: let the server work before it is stopped")
     if not recorded.num_emitted:
-        raise ValueError(f"{log.path} holds no step that emitted a token: let the server work before it is stopped")
+        raise ValueError(
+            f"{log.path} holds no step that emitted a token: let the server work before it is "
+            "stopped"
+        )
     acceptance.fit()
     replays = [PolicyReplay(header, policy, acceptance, seconds) for policy in policies]
     random = np.random.default_rng(seed)
@@ -108,7 +118,13 @@ def replay(log: RecordedLog, policies: list[str], seed: int = 0) -> tuple[Replay
 class PolicyReplay:
     """One policy on its way through a log."""
 
-    def __init__(self, header: LogHeader, policy: str, acceptance: HindsightAcceptance, seconds: HindsightSeconds):
+    def __init__(
+        self,
+        header: LogHeader,
+        policy: str,
+        acceptance: HindsightAcceptance,
+        seconds: HindsightSeconds,
+    ):
         self.totals = ReplayTotals(policy)
         self._max_draft_tokens = header.max_draft_tokens
         self._drafters = header.drafters
@@ -120,11 +136,12 @@ class PolicyReplay:
         )
         self._acceptance = acceptance
         self._seconds = seconds
-        self._num_seen: dict[tuple[int, int], int] = {}  # tokens in the KV of drafters, by drafter and request
+        # tokens in the KV of drafters, by drafter and request
+        self._num_seen: dict[tuple[int, int], int] = {}
 
     def step(self, record: DecisionRecord, uniform: np.ndarray, ended: list[int]) -> None:
-        """Get a plan, and tell the controller its outcome. uniform: float [R, K] in [0, 1); ended: requests last seen
-        here."""
+        """Get a plan, and tell the controller its outcome. uniform: float [R, K] in [0, 1); ended:
+        requests last seen here."""
         view = self._view(record)
         chosen = self._controller.plan(view)
         plan = self._possible(view, chosen)
@@ -159,7 +176,9 @@ class PolicyReplay:
         """Outcomes of drafts, by drafter."""
         conditional = self._acceptance.conditional(record.view)
         return [
-            draft_outcomes_of(record, n, spec, conditional[n], self._acceptance.rank_chances(n), uniform)
+            draft_outcomes_of(
+                record, n, spec, conditional[n], self._acceptance.rank_chances(n), uniform
+            )
             for n, spec in enumerate(self._drafters)
         ]
 
@@ -176,12 +195,16 @@ class PolicyReplay:
         """The outcome of the replayed step, for the controller."""
         then = record.outcome
         free_tests = []
-        for number, (spec, of_drafts) in enumerate(zip(self._drafters, draft_outcomes, strict=True)):
+        for number, (spec, of_drafts) in enumerate(
+            zip(self._drafters, draft_outcomes, strict=True)
+        ):
             position = np.where(plan.drafter == number, verified, 0)
             is_there = (position < view.draft_lengths[number]) & (not spec.has_passes)
             tested, matched = of_drafts.free_test(position, view.drafters[number])
             tested &= is_there & (position < replayed.num_kept)
-            free_tests.append(FreeTests(position, tested.astype(np.int64), (tested & matched).astype(np.int64)))
+            free_tests.append(
+                FreeTests(position, tested.astype(np.int64), (tested & matched).astype(np.int64))
+            )
         outcome = Outcome.of(
             view,
             plan,
@@ -191,34 +214,47 @@ class PolicyReplay:
             then.seconds,
             tested=replayed.tested,
             num_emitted=then.num_emitted + int((replayed.num_kept - _recorded_kept(then)).sum()),
-            extras={name: as_recorded(record, value, plan.drafter, verified) for name, value in then.extras.items()},
+            extras={
+                name: as_recorded(record, value, plan.drafter, verified)
+                for name, value in then.extras.items()
+            },
             free_tests=tuple(free_tests),
             node_tests=replayed.node_tests if drafted.parents is not None else None,
         )
-        return replace(outcome, seconds=self._seconds.seconds(record, view, outcome.as_drafted(), verified))
+        return replace(
+            outcome, seconds=self._seconds.seconds(record, view, outcome.as_drafted(), verified)
+        )
 
     def _view(self, record: DecisionRecord) -> BatchView:
-        """The recorded view, with the KV of drafters lagging as it would had this policy decided so far.
+        """The recorded view, with the KV of drafters lagging as it would had this policy decided so
+        far.
 
         A request begins as it was recorded.
         """
         view, drafters = record.view, []
-        for number, (spec, drafter) in enumerate(zip(self._drafters, record.view.drafters, strict=True)):
+        for number, (spec, drafter) in enumerate(
+            zip(self._drafters, record.view.drafters, strict=True)
+        ):
             lag = drafter.lag.copy()
             pairs = zip(view.request_ids.tolist(), view.context_tokens.tolist(), strict=True)
             for row, (request_id, context) in enumerate(pairs if spec.has_passes else ()):
-                num_seen = min(self._num_seen.get((number, request_id), context - int(lag[row])), context)
+                num_seen = min(
+                    self._num_seen.get((number, request_id), context - int(lag[row])), context
+                )
                 self._num_seen[number, request_id] = num_seen  # the rest was rejected
                 lag[row] = context - num_seen
             drafters.append(replace(drafter, lag=lag))
         return replace(view, drafters=tuple(drafters))
 
     def _remember_seen(self, view: BatchView, plan: Plan) -> None:
-        # All but the last draft token are fed to the draft model; a head computes those anew when it drafts again.
+        # All but the last draft token are fed to the draft model; a head computes those anew when
+        # it drafts again.
         for row in np.flatnonzero(plan.lengths > 0).tolist():
             number = int(plan.drafter[row])
             kept = 1 if self._drafters[number].makes_trees else plan.lengths[row]
-            self._num_seen[number, int(view.request_ids[row])] = int(view.context_tokens[row] + kept)
+            self._num_seen[number, int(view.request_ids[row])] = int(
+                view.context_tokens[row] + kept
+            )
 
 
 def _recorded_kept(outcome: Outcome) -> np.ndarray:

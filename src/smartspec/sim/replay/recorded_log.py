@@ -11,8 +11,9 @@ MAX_LINE_BYTES = 2**26
 class RecordedLog:
     """A log file, read line by line as often as needed; what is appended after opening is left out.
 
-    notice: set when the last line breaks off, as a server that was killed leaves it; that line is skipped. ValueError
-    on anything else that is wrong, with the line; OSError if the file cannot be read.
+    notice: set when the last line breaks off, as a server that was killed leaves it; that line is
+    skipped. ValueError on anything else that is wrong, with the line; OSError if the file cannot be
+    read.
     """
 
     def __init__(self, path: Path):
@@ -28,7 +29,9 @@ class RecordedLog:
     def __iter__(self) -> Iterator[DecisionRecord]:
         position = 0
         with self.path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
+            for number, line in enumerate(
+                iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1
+            ):
                 position += len(line)
                 is_whole = line.endswith(b"\n") and position <= self._size
                 if number > 1:
@@ -43,7 +46,9 @@ class RecordedLog:
 
     def _record(self, text: str, number: int) -> DecisionRecord:
         record = DecisionRecord.from_json(text, number)
-        longest = max(int(record.lengths.max(initial=0)), int(record.outcome.drafted.max(initial=0)))
+        longest = max(
+            int(record.lengths.max(initial=0)), int(record.outcome.drafted.max(initial=0))
+        )
         if longest > self.header.max_draft_tokens:
             raise ValueError(
                 f"decision log, line {number}: a draft of {longest} tokens, the header allows "

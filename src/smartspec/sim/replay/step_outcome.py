@@ -12,8 +12,8 @@ from smartspec.sim.replay.draft_outcomes import DraftOutcomes
 
 @dataclass(frozen=True)
 class ReplayedOutcome:
-    """accepted, tested, node_tests: as in Outcome. num_kept: int [R], tokens that each row emits. is_known: whether the
-    log alone tells."""
+    """accepted, tested, node_tests: as in Outcome. num_kept: int [R], tokens that each row emits.
+    is_known: whether the log alone tells."""
 
     accepted: np.ndarray
     tested: np.ndarray
@@ -22,12 +22,16 @@ class ReplayedOutcome:
     node_tests: np.ndarray | None = None
 
 
-def of_chains(plan: Plan, verified: np.ndarray, draft_outcomes: list[DraftOutcomes]) -> ReplayedOutcome:
+def of_chains(
+    plan: Plan, verified: np.ndarray, draft_outcomes: list[DraftOutcomes]
+) -> ReplayedOutcome:
     """The outcome of chains of which verified[i] tokens (int [R]) are verified."""
     shape = len(draft_outcomes), len(verified)  # of no drafters or no decoding rows as well
     num_accepted, num_known, max_emitted = (
         of_drafter(
-            np.array([getattr(of_drafts, name) for of_drafts in draft_outcomes], dtype=np.int64).reshape(shape),
+            np.array(
+                [getattr(of_drafts, name) for of_drafts in draft_outcomes], dtype=np.int64
+            ).reshape(shape),
             plan.drafter,
         )
         for name in ("num_accepted", "num_known", "max_emitted")
@@ -39,17 +43,25 @@ def of_chains(plan: Plan, verified: np.ndarray, draft_outcomes: list[DraftOutcom
 
 
 def of_trees(
-    plan: Plan, drafts: tuple[Draft, ...], verified: np.ndarray, draft_outcomes: list[DraftOutcomes], num_nodes: int
+    plan: Plan,
+    drafts: tuple[Draft, ...],
+    verified: np.ndarray,
+    draft_outcomes: list[DraftOutcomes],
+    num_nodes: int,
 ) -> ReplayedOutcome:
-    """The outcome of drafts of ranks, of which verified[i] nodes (int [R]) are verified. num_nodes: K."""
+    """The outcome of drafts of ranks, of which verified[i] nodes (int [R]) are verified. num_nodes:
+    K."""
     verified_drafts = list(map(shorten, drafts, verified.tolist()))
     drafters = np.maximum(plan.drafter, 0).tolist()  # without a draft it is all one
     pairs = zip(drafters, verified_drafts, strict=True)
-    found = [draft_outcomes[number].of_tree(row, draft) for row, (number, draft) in enumerate(pairs)]
+    found = [
+        draft_outcomes[number].of_tree(row, draft) for row, (number, draft) in enumerate(pairs)
+    ]
     answers = [Verification((), len(path), accepted_nodes=path) for path, _ in found]
     accepted = np.array([len(path) for path, _ in found], dtype=np.int64)
     num_kept = np.minimum(
-        accepted + 1, of_drafter(np.array([of_drafts.max_emitted for of_drafts in draft_outcomes]), plan.drafter)
+        accepted + 1,
+        of_drafter(np.array([of_drafts.max_emitted for of_drafts in draft_outcomes]), plan.drafter),
     )
     compared = np.array(list(map(num_compared, verified_drafts, answers)), dtype=np.int64)
     return ReplayedOutcome(

@@ -1,17 +1,20 @@
 """The draft tokens that the target really accepts.
 
-The ground truth is a tree of means. A workload class has a mean acceptance, which may change in time. A request's mean
-is drawn from a Beta around that of its class. The acceptance probability of a token at one output position is drawn
-from a Beta around the request's, lowered with its depth in the draft. Whether it is accepted, given that those before
-it were, is then decided by a uniform random number:
+The ground truth is a tree of means. A workload class has a mean acceptance, which may change in
+time. A request's mean is drawn from a Beta around that of its class. The acceptance probability of
+a token at one output position is drawn from a Beta around the request's, lowered with its depth in
+the draft. Whether it is accepted, given that those before it were, is then decided by a uniform
+random number:
 
     accepted[i, j] = uniform[i, j] < conditional[i, j]
 
-All of it is keyed by (seed, request, output position), see keyed_random: every policy meets the same easy and hard
-tokens, and the same random numbers. A draft model and a model-free drafter are two ground truths with two seeds.
+All of it is keyed by (seed, request, output position), see keyed_random: every policy meets the
+same easy and hard tokens, and the same random numbers. A draft model and a model-free drafter are
+two ground truths with two seeds.
 
-Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 after it is output token
-p + 1 + j. A position is decided at most once in the life of a request: tokens after a rejection are drafted anew.
+Output position p is the number of tokens the request has emitted; draft token j = 0..K-1 after it
+is output token p + 1 + j. A position is decided at most once in the life of a request: tokens after
+a rejection are drafted anew.
 """
 
 import math
@@ -27,7 +30,8 @@ from smartspec.sim.world.keyed_random import keyed_bits, request_keys, to_unifor
 _UNIFORM, _REQUEST, _TOKEN, _CONFIDENCE, _FOUND, _FOUND_PHASE, _DIVERGENCE = range(7)
 _LOGISTIC_STD = math.pi / math.sqrt(3)
 _MIN_PROBABILITY = 1e-4
-MATCH_LENGTH = 4  # simulated drafts look all alike: their acceptance does not depend on the length of a match
+# simulated drafts look all alike: their acceptance does not depend on the length of a match
+MATCH_LENGTH = 4
 NUM_ALTERNATIVES = 20  # tokens over which entropy() spreads what is left
 
 
@@ -56,15 +60,20 @@ class Constant:
 class Steps:
     """Changes of regime."""
 
-    steps: tuple[tuple[float, float], ...]  # (second, value), ascending; the first value also holds before its second
+    # (second, value), ascending; the first value also holds before its second
+    steps: tuple[tuple[float, float], ...]
 
     def __post_init__(self):
         seconds = [second for second, _ in self.steps]
         if not seconds or seconds != sorted(seconds) or not all(map(math.isfinite, seconds)):
-            raise ValueError(f"steps are {self.steps}: give at least one (second, value), in ascending order")
+            raise ValueError(
+                f"steps are {self.steps}: give at least one (second, value), in ascending order"
+            )
 
     def at(self, now: float) -> float:
-        return next((value for second, value in reversed(self.steps) if now >= second), self.steps[0][1])
+        return next(
+            (value for second, value in reversed(self.steps) if now >= second), self.steps[0][1]
+        )
 
     def values(self) -> tuple[float, ...]:
         return tuple(value for _, value in self.steps)
@@ -77,16 +86,22 @@ class AcceptanceClass:
     mean: Course  # acceptance of a draft's first token, over time
     decay: float = 1.0  # each further token of a draft has decay times the mean of the one before
     later: float = 1.0  # of all tokens but the first, a factor beside that
-    # request_concentration, token_concentration: of the Betas around the class mean and around the request's; math.inf
-    # for no spread; their variance is m (1 - m) / (concentration + 1)
+    # request_concentration, token_concentration: of the Betas around the class mean and around the
+    # request's; math.inf for no spread; their variance is m (1 - m) / (concentration + 1)
     request_concentration: float = math.inf
     token_concentration: float = math.inf
-    found_share: float = 1.0  # share of output positions at which a model-free drafter finds something
+    # share of output positions at which a model-free drafter finds something
+    found_share: float = 1.0
     found_run_tokens: int = 8  # length of the stretches of text where it does, or does not
 
     def __post_init__(self):
         shares = [("mean", mean) for mean in self.mean.values()]
-        for name, value in (*shares, ("decay", self.decay), ("later", self.later), ("found_share", self.found_share)):
+        for name, value in (
+            *shares,
+            ("decay", self.decay),
+            ("later", self.later),
+            ("found_share", self.found_share),
+        ):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} {value} does not lie between 0 and 1")
         if self.found_run_tokens < 1:
@@ -95,7 +110,8 @@ class AcceptanceClass:
 
 @dataclass(frozen=True)
 class Confidence:
-    """A model of the drafter's confidence, from the token's acceptance a (sheet 05: simulating a noisy head):
+    """A model of the drafter's confidence, from the token's acceptance a (sheet 05: simulating a
+    noisy head):
 
         log-odds(confidence) = bias + slope * log-odds(a) + noise * z
 
@@ -125,7 +141,10 @@ class GroundTruthAcceptance:
         confidence: Confidence = DEFAULT_CONFIDENCE,
     ):
         if not classes or max_draft_tokens < 1:
-            raise ValueError(f"{len(classes)} classes, max_draft_tokens {max_draft_tokens}: use at least 1 of each")
+            raise ValueError(
+                f"{len(classes)} classes, max_draft_tokens {max_draft_tokens}: use at least 1 of "
+                "each"
+            )
         self.classes = classes
         self.max_draft_tokens = max_draft_tokens
         self._seed = seed
@@ -143,7 +162,9 @@ class GroundTruthAcceptance:
     def begin(self, request_id: int, class_id: int = 0) -> None:
         """A request of that class starts."""
         if not 0 <= class_id < len(self.classes):
-            raise ValueError(f"request {request_id} has class {class_id}: there are {len(self.classes)} classes")
+            raise ValueError(
+                f"request {request_id} has class {class_id}: there are {len(self.classes)} classes"
+            )
         self._class_of[request_id] = class_id
         self._last_rows = None
 
@@ -152,11 +173,13 @@ class GroundTruthAcceptance:
         self._class_of.pop(request_id, None)
         self._last_rows = None
 
-    def expected(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+    def expected(
+        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
+    ) -> np.ndarray:
         """Acceptance of each depth given the request, its token unknown: float [R, K], read only.
 
-        What perfect estimates know before tokens are drafted; tokens being independent, the product along a row is the
-        true survival.
+        What perfect estimates know before tokens are drafted; tokens being independent, the product
+        along a row is the true survival.
         """
         rows = self._rows(request_ids)
         course = tuple(c.mean.at(now) for c in self.classes)
@@ -164,8 +187,11 @@ class GroundTruthAcceptance:
             rows.course, rows.means = course, self._means(rows, np.array(course))
         return rows.means
 
-    def conditional(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
-        """Acceptance probability of each draft token given that those before it are accepted: float [R, K], read only.
+    def conditional(
+        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
+    ) -> np.ndarray:
+        """Acceptance probability of each draft token given that those before it are accepted: float
+        [R, K], read only.
 
         request_ids, output_positions: int [R].
         """
@@ -173,13 +199,17 @@ class GroundTruthAcceptance:
         if not self._tokens_table.has_spread:
             return means
         class_ids = self._rows(request_ids).class_ids
-        return self._tokens_table.draw(means, class_ids[:, None], self._bits(_TOKEN, request_ids, output_positions))
+        return self._tokens_table.draw(
+            means, class_ids[:, None], self._bits(_TOKEN, request_ids, output_positions)
+        )
 
     def uniform(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
         """Uniform in [0, 1), for the output tokens p + 1 .. p + K: float [R, K]."""
         return to_uniform(self._bits(_UNIFORM, request_ids, output_positions))
 
-    def num_right(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+    def num_right(
+        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
+    ) -> np.ndarray:
         """The number of draft tokens of each request that the target goes on with: int [R]."""
         conditional = self.conditional(request_ids, now, output_positions)
         return count_leading(self.uniform(request_ids, output_positions) < conditional)
@@ -187,36 +217,54 @@ class GroundTruthAcceptance:
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The drafter's confidence in each token, see Confidence, and its entropy(): two float [R, K].
+        """The drafter's confidence in each token, see Confidence, and its entropy(): two float [R,
+        K].
 
         conditional: what conditional() says of the same tokens.
         """
         how = self._confidence
-        z = log_odds(to_uniform(self._bits(_CONFIDENCE, request_ids, output_positions))) / _LOGISTIC_STD
-        confidence = 1.0 / (1.0 + np.exp(-(how.bias + how.slope * log_odds(conditional) + how.noise * z)))
+        z = (
+            log_odds(to_uniform(self._bits(_CONFIDENCE, request_ids, output_positions)))
+            / _LOGISTIC_STD
+        )
+        confidence = 1.0 / (
+            1.0 + np.exp(-(how.bias + how.slope * log_odds(conditional) + how.noise * z))
+        )
         return confidence, entropy(confidence)
 
-    def divergence(self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray) -> np.ndarray:
-        """The Kullback-Leibler divergence (nats) of draft and target at each token: float [R, K]. It is that of an
-        acceptance whose log-odds are as noisy as those of confidence: two distributions differ in other ways too than
-        those that decide on acceptance."""
-        z = log_odds(to_uniform(self._bits(_DIVERGENCE, request_ids, output_positions))) / _LOGISTIC_STD
-        return divergence(1.0 / (1.0 + np.exp(-(log_odds(conditional) + self._confidence.noise * z))))
+    def divergence(
+        self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
+    ) -> np.ndarray:
+        """The Kullback-Leibler divergence (nats) of draft and target at each token: float [R, K].
+        It is that of an acceptance whose log-odds are as noisy as those of confidence: two
+        distributions differ in other ways too than those that decide on acceptance."""
+        z = (
+            log_odds(to_uniform(self._bits(_DIVERGENCE, request_ids, output_positions)))
+            / _LOGISTIC_STD
+        )
+        return divergence(
+            1.0 / (1.0 + np.exp(-(log_odds(conditional) + self._confidence.noise * z)))
+        )
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
         """The draft of a model-free drafter: of full length or none. Both arguments: int [R]."""
         rows = self._rows(request_ids)
         phase = to_uniform(keyed_bits(rows.keys, _FOUND_PHASE, 0))
         stretch = np.floor(output_positions / self._found_run_tokens[rows.class_ids] + phase)
-        found = to_uniform(keyed_bits(rows.keys, _FOUND, stretch)) < self._found_share[rows.class_ids]
+        found = (
+            to_uniform(keyed_bits(rows.keys, _FOUND, stretch)) < self._found_share[rows.class_ids]
+        )
         return DrafterView(self.max_draft_tokens * found, MATCH_LENGTH * found)
 
     def _rows(self, request_ids: np.ndarray) -> "_Rows":
-        """The constant values of these requests. A batch is looked up several times a step, and rarely changes."""
+        """The constant values of these requests. A batch is looked up several times a step, and
+        rarely changes."""
         ids = request_ids.tobytes()
         if self._last_rows is None or self._last_rows.ids != ids:
             try:
-                class_ids = np.array([self._class_of[i] for i in request_ids.tolist()], dtype=np.int64)
+                class_ids = np.array(
+                    [self._class_of[i] for i in request_ids.tolist()], dtype=np.int64
+                )
             except KeyError as error:
                 raise ValueError(f"unknown request {error}: call begin() first") from None
             self._last_rows = _Rows(ids, class_ids, request_keys(self._seed, request_ids))
@@ -225,19 +273,24 @@ class GroundTruthAcceptance:
     def _means(self, rows: "_Rows", course: np.ndarray) -> np.ndarray:
         means = course[rows.class_ids]
         if self._requests_table.has_spread:
-            means = self._requests_table.draw(means, rows.class_ids, keyed_bits(rows.keys, _REQUEST, 0))
+            means = self._requests_table.draw(
+                means, rows.class_ids, keyed_bits(rows.keys, _REQUEST, 0)
+            )
         means = means[:, None] * self._decays[rows.class_ids]
         means.flags.writeable = False
         return means
 
-    def _bits(self, stream: int, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
+    def _bits(
+        self, stream: int, request_ids: np.ndarray, output_positions: np.ndarray
+    ) -> np.ndarray:
         keys = self._rows(request_ids).keys
         return keyed_bits(keys[:, None], stream, output_positions[:, None] + 1 + self._depths)
 
 
 @dataclass
 class _Rows:
-    """A batch's requests: ids as bytes, class_ids int [R], keys uint64 [R]; means [R, K] while the course is that."""
+    """A batch's requests: ids as bytes, class_ids int [R], keys uint64 [R]; means [R, K] while the
+    course is that."""
 
     ids: bytes
     class_ids: np.ndarray
@@ -258,18 +311,21 @@ def log_odds(probability: np.ndarray) -> np.ndarray:
 
 
 def entropy(confidence: np.ndarray) -> np.ndarray:
-    """Entropy (nats) of a distribution whose largest probability is confidence, the rest being spread evenly over
-    NUM_ALTERNATIVES other tokens; a confidence below an even share counts as one.
+    """Entropy (nats) of a distribution whose largest probability is confidence, the rest being
+    spread evenly over NUM_ALTERNATIVES other tokens; a confidence below an even share counts as
+    one.
     """
     top = np.minimum(np.maximum(confidence, 1.0 / (NUM_ALTERNATIVES + 1)), 1.0 - 1e-12)
     return -top * np.log(top) - (1.0 - top) * np.log((1.0 - top) / NUM_ALTERNATIVES)
 
 
 def divergence(conditional: np.ndarray) -> np.ndarray:
-    """Kullback-Leibler divergence (nats) of draft from target distribution at a token accepted with that probability.
+    """Kullback-Leibler divergence (nats) of draft from target distribution at a token accepted with
+    that probability.
 
-    A deterministic draft is a point mass on its token, accepted with the target's probability p of it, so the
-    divergence is exactly -log p. For sampled drafts (acceptance 1 - total variation) the same formula serves as a
-    stand-in: it keeps the Bretagnolle-Huber bound, total variation <= sqrt(1 - exp(-divergence)).
+    A deterministic draft is a point mass on its token, accepted with the target's probability p of
+    it, so the divergence is exactly -log p. For sampled drafts (acceptance 1 - total variation) the
+    same formula serves as a stand-in: it keeps the Bretagnolle-Huber bound, total variation <=
+    sqrt(1 - exp(-divergence)).
     """
     return -np.log(np.maximum(conditional, _MIN_PROBABILITY))

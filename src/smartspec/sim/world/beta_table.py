@@ -1,9 +1,10 @@
-"""Quantiles of Beta distributions of given mean, by table: numpy has no inverse of the Beta distribution.
+"""Quantiles of Beta distributions of given mean, by table: numpy has no inverse of the Beta
+distribution.
 
-A Beta of mean m and concentration c has the parameters m c and (1 - m) c, and the variance m (1 - m) / (c + 1). The
-table holds, for means on a grid, the average of the distribution in each of NUM_BINS equally likely bins. Between two
-means of the grid the quantiles are interpolated, which keeps the mean exact; within 1 / 128 of 0 and 1 that makes the
-variance too small.
+A Beta of mean m and concentration c has the parameters m c and (1 - m) c, and the variance m (1 -
+m) / (c + 1). The table holds, for means on a grid, the average of the distribution in each of
+NUM_BINS equally likely bins. Between two means of the grid the quantiles are interpolated, which
+keeps the mean exact; within 1 / 128 of 0 and 1 that makes the variance too small.
 """
 
 from functools import cache
@@ -21,13 +22,18 @@ class BetaTable:
     def __init__(self, concentrations: list[float]):
         for concentration in concentrations:
             if not concentration > 0:
-                raise ValueError(f"concentration is {concentration}: it must be positive (math.inf for no spread)")
+                raise ValueError(
+                    f"concentration is {concentration}: it must be positive (math.inf for no "
+                    "spread)"
+                )
         self.has_spread = not np.isinf(concentrations).all()
-        self._quantiles = np.concatenate([_quantiles(concentration) for concentration in concentrations]).ravel()
+        self._quantiles = np.concatenate(
+            [_quantiles(concentration) for concentration in concentrations]
+        ).ravel()
 
     def draw(self, means: np.ndarray, families: np.ndarray, bits: np.ndarray) -> np.ndarray:
-        """The quantiles that random bits (uint64) pick, of the Betas of these means (float in [0, 1]) and of
-        concentrations[families] (int): all three broadcast.
+        """The quantiles that random bits (uint64) pick, of the Betas of these means (float in [0,
+        1]) and of concentrations[families] (int): all three broadcast.
         """
         place = means * (NUM_MEANS - 1)
         below = np.minimum(place.astype(np.int64), NUM_MEANS - 2)
@@ -55,7 +61,9 @@ def _bin_means(mean: float, concentration: float) -> np.ndarray:
     mass = _cumulative(density, log_odds)
     moment = _cumulative(density * np.exp(log_x), log_odds)
     edges = np.linspace(0.0, 1.0, NUM_BINS + 1)
-    return np.clip(np.diff(np.interp(edges, mass / mass[-1], moment / moment[-1] * mean)) * NUM_BINS, 0.0, 1.0)
+    return np.clip(
+        np.diff(np.interp(edges, mass / mass[-1], moment / moment[-1] * mean)) * NUM_BINS, 0.0, 1.0
+    )
 
 
 def _cumulative(values: np.ndarray, at: np.ndarray) -> np.ndarray:

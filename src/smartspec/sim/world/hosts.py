@@ -1,4 +1,5 @@
-"""The hosts of a simulated target: plain accelerators, or a machine of the repository's lab by name."""
+"""The hosts of a simulated target: plain accelerators, or a machine of the repository's lab by
+name."""
 
 from dataclasses import fields
 
@@ -9,7 +10,8 @@ PLAIN = "plain"
 
 
 def on_host(name: str, plain: Roofline) -> Roofline:
-    """The same model and devices on the host of that name. ValueError names what there is, or what does not fit."""
+    """The same model and devices on the host of that name. ValueError names what there is, or what
+    does not fit."""
     if name == PLAIN:
         return plain
     hosts = lab_table("worlds", "HOSTS")

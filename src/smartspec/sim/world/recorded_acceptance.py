@@ -1,4 +1,5 @@
-"""Acceptance as it was recorded on a live engine: the same stretches of easy and hard text, request by request."""
+"""Acceptance as it was recorded on a live engine: the same stretches of easy and hard text, request
+by request."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,45 +24,54 @@ class Recording:
     """One request, by output token after its first."""
 
     outcomes: np.ndarray  # float [N], 1 accepted, 0 rejected, NaN unknown
-    # found, match_lengths: int [N], lengths of the model-free draft there was in the step that emitted the token and of
-    # its match, see control.records.DrafterView
+    # found, match_lengths: int [N], lengths of the model-free draft there was in the step that
+    # emitted the token and of its match, see control.records.DrafterView
     found: np.ndarray
     match_lengths: np.ndarray
 
     def __post_init__(self):
         if not len(self.outcomes) == len(self.found) == len(self.match_lengths) > 0:
             raise ValueError(
-                f"a recording of {len(self.outcomes)} outcomes, {len(self.found)} lengths of drafts and "
-                f"{len(self.match_lengths)} of matches: give one of each per token"
+                f"a recording of {len(self.outcomes)} outcomes, {len(self.found)} lengths of "
+                f"drafts and {len(self.match_lengths)} of matches: give one of each per token"
             )
 
 
 def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
-    """The requests of a decision log, in order of their ids. A log of the longest fixed length knows most: a step that
-    accepts all it verifies emits a bonus token of which nothing is known. Of a tree, only the top-1 child counts, as a
-    chain has no other. What was found is that of the row's drafter, or of the one with the longest
-    match where none drafted."""
+    """The requests of a decision log, in order of their ids. A log of the longest fixed length
+    knows most: a step that accepts all it verifies emits a bonus token of which nothing is known.
+    Of a tree, only the top-1 child counts, as a chain has no other. What was found is that of the
+    row's drafter, or of the one with the longest match where none drafted."""
     outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
     for record in log:
         view, outcome = record.view, record.outcome
         longest = view.match_lengths.argmax(axis=0) if view.drafters else outcome.plan.drafter
         drafter = np.where(outcome.plan.drafter < 0, longest, outcome.plan.drafter)
-        lengths_found, match_lengths = of_drafter(view.draft_lengths, drafter), of_drafter(view.match_lengths, drafter)
+        lengths_found, match_lengths = (
+            of_drafter(view.draft_lengths, drafter),
+            of_drafter(view.match_lengths, drafter),
+        )
         ranks, wrong = recorded_ranks(outcome, 1 + int(outcome.accepted.max(initial=0)))
-        is_right = np.where(ranks == UNKNOWN, np.where((wrong > 0) & (wrong < ALL), 0.0, np.nan), ranks == 0)
+        is_right = np.where(
+            ranks == UNKNOWN, np.where((wrong > 0) & (wrong < ALL), 0.0, np.nan), ranks == 0
+        )
         for row, request_id in enumerate(view.request_ids.tolist()):
             accepted = int(outcome.accepted[row])
             outcomes[request_id] += is_right[row, : accepted + 1].tolist()
             lengths[request_id] += [int(lengths_found[row])] * (accepted + 1)
             matches[request_id] += [int(match_lengths[row])] * (accepted + 1)
-    return [Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(matches[i])) for i in sorted(outcomes)]
+    return [
+        Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(matches[i]))
+        for i in sorted(outcomes)
+    ]
 
 
 class RecordedGroundTruth(GroundTruthAcceptance):
-    """Replays recordings: request i meets recording i mod N, from its start, again and again if it runs longer.
+    """Replays recordings: request i meets recording i mod N, from its start, again and again if it
+    runs longer.
 
-    Unknown outcomes are drawn with the recording's own acceptance rate, that of all recordings where it has none. Time
-    and class change nothing. ValueError if nothing is known at all.
+    Unknown outcomes are drawn with the recording's own acceptance rate, that of all recordings
+    where it has none. Time and class change nothing. ValueError if nothing is known at all.
     """
 
     def __init__(
@@ -75,8 +85,13 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         outcomes = np.concatenate([recording.outcomes for recording in recordings] or [np.empty(0)])
         is_known = ~np.isnan(outcomes)
         if not is_known.any():
-            raise ValueError(f"{len(recordings)} recordings without a single tested draft token: record with drafts on")
-        super().__init__((AcceptanceClass(Constant(0.0)),), max_draft_tokens, seed=seed, confidence=confidence)
+            raise ValueError(
+                f"{len(recordings)} recordings without a single tested draft token: record with "
+                "drafts on"
+            )
+        super().__init__(
+            (AcceptanceClass(Constant(0.0)),), max_draft_tokens, seed=seed, confidence=confidence
+        )
         self._lengths = np.array([len(recording.outcomes) for recording in recordings])
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)[:-1]])
         num_known = np.add.reduceat(is_known.astype(float), self._starts)
@@ -91,29 +106,38 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         """A request starts; its class does not matter here."""
         super().begin(request_id, 0)
 
-    def expected(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+    def expected(
+        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
+    ) -> np.ndarray:
         """The recording's acceptance rate at every depth: float [R, K]."""
         rates = self._rates[request_ids % len(self._rates)]
         return np.repeat(rates[:, None], self.max_draft_tokens, axis=1)
 
-    def conditional(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
-        """The recorded outcomes: float [R, K], 0 or 1, or the recording's rate where nothing was tested."""
+    def conditional(
+        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
+    ) -> np.ndarray:
+        """The recorded outcomes: float [R, K], 0 or 1, or the recording's rate where nothing was
+        tested."""
         return self._outcomes[self._index(request_ids, output_positions[:, None] + self._depths)]
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
         """The recorded lengths of drafts and matches."""
         index = self._index(request_ids, output_positions[:, None])[:, 0]
-        return DrafterView(np.minimum(self._found[index], self.max_draft_tokens), self._match_lengths[index])
+        return DrafterView(
+            np.minimum(self._found[index], self.max_draft_tokens), self._match_lengths[index]
+        )
 
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Confidence around the recording's rate. It is not around the outcome: no drafter knows that in advance."""
+        """Confidence around the recording's rate. It is not around the outcome: no drafter knows
+        that in advance."""
         expected = self.expected(request_ids, 0.0, output_positions)
         return super().confidence(request_ids, output_positions, expected)
 
     def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
         """The places of these output positions, int [R, N], in all recordings: int [R, N]."""
         recording = (request_ids % len(self._lengths))[:, None]
-        # The first token of an output comes from the prefill; the recording begins with the next one.
+        # The first token of an output comes from the prefill; the recording begins with the next
+        # one.
         return self._starts[recording] + (output_positions - 1) % self._lengths[recording]

@@ -1,7 +1,8 @@
-"""Ranks that a recorded step tells about its drafts: after every right node, the rank of the right child.
+"""Ranks that a recorded step tells about its drafts: after every right node, the rank of the right
+child.
 
-A drafter's children stand likeliest first (see trees). What was tested says for some depths which rank is right, for
-others how many of the first are wrong.
+A drafter's children stand likeliest first (see trees). What was tested says for some depths which
+rank is right, for others how many of the first are wrong.
 """
 
 import numpy as np
@@ -13,7 +14,8 @@ ALL = 2**15  # more ranks than there are
 
 
 def recorded_ranks(outcome: Outcome, num_depths: int) -> np.ndarray:
-    """rank and wrong, as in DraftOutcomes, of the drafts that were verified: int [2, R, num_depths]."""
+    """rank and wrong, as in DraftOutcomes, of the drafts that were verified: int [2, R,
+    num_depths]."""
     successes, has_ended = successes_of(outcome)
     rows, depths = np.arange(len(successes)), np.arange(num_depths)
     rank = np.where(depths < successes[:, None], 0, UNKNOWN)
@@ -30,8 +32,8 @@ def recorded_ranks(outcome: Outcome, num_depths: int) -> np.ndarray:
 
 
 def successes_of(outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens accepted and kept, int [R], and whether the request ended with the last of them, bool [R]: tokens after
-    it were verified, and not compared."""
+    """Tokens accepted and kept, int [R], and whether the request ended with the last of them, bool
+    [R]: tokens after it were verified, and not compared."""
     successes = np.minimum(outcome.accepted, outcome.tested)
     if outcome.parents is None or outcome.node_tests is None:
         return successes, (outcome.tested < outcome.verified) & (successes == outcome.tested)
@@ -49,5 +51,6 @@ def _last_accepted(outcome: Outcome) -> np.ndarray:
     """The end of the accepted path, -1 where nothing was: int [R]."""
     assert outcome.node_tests is not None
     is_accepted = outcome.node_tests == 1
-    last = is_accepted.shape[1] - 1 - is_accepted[:, ::-1].argmax(axis=1)  # parents stand before their children
+    # parents stand before their children
+    last = is_accepted.shape[1] - 1 - is_accepted[:, ::-1].argmax(axis=1)
     return np.where(is_accepted.any(axis=1), last, -1)

@@ -1,7 +1,8 @@
-"""Acceptance of a real drafter without a model on real texts: a draft token is right where the text goes on with it.
+"""Acceptance of a real drafter without a model on real texts: a draft token is right where the text
+goes on with it.
 
-That is what the engine finds at temperature 0, token for token, as long as texts are what the target wrote. Request i
-meets text i mod N, with its prompt and its length.
+That is what the engine finds at temperature 0, token for token, as long as texts are what the
+target wrote. Request i meets text i mod N, with its prompt and its length.
 """
 
 import json
@@ -30,13 +31,17 @@ class Text:
 
 
 def read_texts(path: str) -> list[Text]:
-    """Texts of a JSONL file, one {"prompt_token_ids": [...], "output_token_ids": [...]} a line. ValueError names file
-    and line."""
+    """Texts of a JSONL file, one {"prompt_token_ids": [...], "output_token_ids": [...]} a line.
+    ValueError names file and line."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the texts {path}: {error}") from error
-    texts = [_text(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+    texts = [
+        _text(f"{path}, line {number}", line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
     if not texts:
         raise ValueError(f"{path} holds no text")
     return texts
@@ -47,23 +52,33 @@ def _text(place: str, line: str) -> Text:
         data = json.loads(line)
         columns = [data[name] for name in ("prompt_token_ids", "output_token_ids")]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{place} is no object with prompt_token_ids and output_token_ids ({error!r})") from error
+        raise ValueError(
+            f"{place} is no object with prompt_token_ids and output_token_ids ({error!r})"
+        ) from error
     for column in columns:
-        if not isinstance(column, list) or not column or not all(type(i) is int and 0 <= i < 2**31 for i in column):
-            raise ValueError(f"{place}: prompt_token_ids and output_token_ids must be lists of token ids, not empty")
+        if (
+            not isinstance(column, list)
+            or not column
+            or not all(type(i) is int and 0 <= i < 2**31 for i in column)
+        ):
+            raise ValueError(
+                f"{place}: prompt_token_ids and output_token_ids must be lists of token ids, not "
+                "empty"
+            )
     return Text(*(np.array(column, dtype=np.int32) for column in columns))
 
 
 class TextAcceptance(GroundTruthAcceptance):
-    """The drafts that one drafter finds in texts, and whether they are right. drafter: proposes and learns as in the
-    engine; all replicas share it. ValueError where it drafts a tree."""
+    """The drafts that one drafter finds in texts, and whether they are right. drafter: proposes and
+    learns as in the engine; all replicas share it. ValueError where it drafts a tree."""
 
     def __init__(self, texts: Sequence[Text], drafter: ModelFreeDrafter, *, seed: int = 0):
         super().__init__((AcceptanceClass(Constant(0.0)),), drafter.max_draft_tokens, seed=seed)
         self._outputs = [text.output for text in texts]
         self._token_ids = [text.token_ids for text in texts]
         self._drafter = drafter
-        self._drafts: dict[int, tuple[int, Draft]] = {}  # by request: at which output position, and what
+        # by request: at which output position, and what
+        self._drafts: dict[int, tuple[int, Draft]] = {}
         self._num_told: dict[int, int] = {}  # by request, output tokens that the drafter has seen
 
     def begin(self, request_id: int, class_id: int = 0) -> None:
@@ -78,11 +93,15 @@ class TextAcceptance(GroundTruthAcceptance):
         self._drafts.pop(request_id, None)
         super().end(request_id)
 
-    def expected(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+    def expected(
+        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
+    ) -> np.ndarray:
         """The same as conditional: a text is known to its end."""
         return self.conditional(request_ids, now, output_positions)
 
-    def conditional(self, request_ids: np.ndarray, now: float, output_positions: np.ndarray) -> np.ndarray:
+    def conditional(
+        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
+    ) -> np.ndarray:
         """1 where the text goes on with the token that was found, 0 elsewhere: float [R, K]."""
         is_right = np.zeros((len(request_ids), self.max_draft_tokens))
         for row, (request_id, position) in enumerate(_pairs(request_ids, output_positions)):
@@ -101,7 +120,9 @@ class TextAcceptance(GroundTruthAcceptance):
             drafts.append(self._propose(request_id, position))
             self._drafts[request_id] = position, drafts[-1]
         lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        return DrafterView(lengths, np.array([draft.match_length for draft in drafts], dtype=np.int64))
+        return DrafterView(
+            lengths, np.array([draft.match_length for draft in drafts], dtype=np.int64)
+        )
 
     def _propose(self, request_id: int, position: int) -> Draft:
         number = request_id % len(self._outputs)
@@ -110,8 +131,8 @@ class TextAcceptance(GroundTruthAcceptance):
         draft = shorten(self._drafter.propose(so_far), self.max_draft_tokens)
         if not draft.is_chain:
             raise ValueError(
-                f"drafter {self._drafter.spec.name!r} drafts trees, and of a drafter without a model the simulator "
-                "verifies chains alone: try it in the engine"
+                f"drafter {self._drafter.spec.name!r} drafts trees, and of a drafter without a "
+                "model the simulator verifies chains alone: try it in the engine"
             )
         return draft
 

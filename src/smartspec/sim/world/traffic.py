@@ -1,4 +1,5 @@
-"""The arrivals in a simulation: token counts, workload classes, and either arrival times or a closed loop."""
+"""The arrivals in a simulation: token counts, workload classes, and either arrival times or a
+closed loop."""
 
 from dataclasses import dataclass, replace
 
@@ -15,12 +16,13 @@ class Traffic:
     num_prompt_tokens: np.ndarray
     num_output_tokens: np.ndarray
     class_ids: np.ndarray  # workload class, an index of those of acceptance
-    # float, never decreasing; None for a closed loop, in which `concurrency` requests are always under way and the next
-    # arrives when one ends
+    # float, never decreasing; None for a closed loop, in which `concurrency` requests are always
+    # under way and the next arrives when one ends
     arrival_seconds: np.ndarray | None = None
     concurrency: int | None = None
     tagged: bool = False  # requests name their class to the engine
-    tpot_targets: tuple[float, ...] = ()  # wanted seconds per output token, which requests have in turn; none without
+    # wanted seconds per output token, which requests have in turn; none without
+    tpot_targets: tuple[float, ...] = ()
     ttft_target: float | None = None  # wanted seconds to the first token of each
 
     def __post_init__(self):
@@ -45,7 +47,8 @@ class Traffic:
 
 
 def default_count(rate: float | None, seconds: float | None) -> int:
-    """1000 requests, or what arrives at that rate in those seconds and ten standard deviations more, to be cut.
+    """1000 requests, or what arrives at that rate in those seconds and ten standard deviations
+    more, to be cut.
 
     ValueError if that is more than can be simulated.
     """
@@ -54,14 +57,18 @@ def default_count(rate: float | None, seconds: float | None) -> int:
     count = int(rate * seconds + 10 * (rate * seconds) ** 0.5) + 10
     if count > MAX_REQUESTS:
         raise ValueError(
-            f"{seconds:g} seconds at rate {rate:g} are more than {MAX_REQUESTS:,} requests: give fewer seconds, or "
-            "num_requests"
+            f"{seconds:g} seconds at rate {rate:g} are more than {MAX_REQUESTS:,} requests: give "
+            "fewer seconds, or num_requests"
         )
     return count
 
 
 def poisson_traffic(
-    rate: float, num_prompt_tokens: np.ndarray, num_output_tokens: np.ndarray, class_ids: np.ndarray, seed: int
+    rate: float,
+    num_prompt_tokens: np.ndarray,
+    num_output_tokens: np.ndarray,
+    class_ids: np.ndarray,
+    seed: int,
 ) -> Traffic:
     """Poisson arrivals, `rate` requests per second. ValueError if the rate is not positive."""
     arrivals = poisson_arrivals(rate, len(num_prompt_tokens), np.random.default_rng([seed, 1]))
@@ -82,10 +89,14 @@ def trace_traffic(trace: Trace, class_ids: np.ndarray, num_requests: int) -> Tra
 
 
 def random_lengths(mean: int, count: int, seed: int, stream: int) -> np.ndarray:
-    """Token counts of that mean, int64 [count]: log-normal with a standard deviation of as much, at least 1.
+    """Token counts of that mean, int64 [count]: log-normal with a standard deviation of as much, at
+    least 1.
 
-    Recorded traffic is skewed like this; the traces themselves are the better choice where they fit.
+    Recorded traffic is skewed like this; the traces themselves are the better choice where they
+    fit.
     """
     sigma = np.sqrt(np.log(2.0))
-    drawn = np.random.default_rng([seed, stream]).lognormal(np.log(mean) - sigma**2 / 2, sigma, count)
+    drawn = np.random.default_rng([seed, stream]).lognormal(
+        np.log(mean) - sigma**2 / 2, sigma, count
+    )
     return np.maximum(1, np.rint(drawn)).astype(np.int64)

@@ -1,13 +1,15 @@
 """Draft trees of a simulated head, and which of their nodes are right.
 
-A head proposes children of a node likeliest first, so a child is known by its rank: the draft tokens of a simulated
-tree are ranks, and the ground truth says for each depth which rank the target goes on with, if any. The top-1 child is
-right where a chain's token would be (acceptance). A later child is right in a share of the cases in which all children
-before it are wrong. Confidence follows the same rule, from that of the chain's token. So the nodes of one depth differ
-by rank alone; a real head is surer after some nodes than after others.
+A head proposes children of a node likeliest first, so a child is known by its rank: the draft
+tokens of a simulated tree are ranks, and the ground truth says for each depth which rank the target
+goes on with, if any. The top-1 child is right where a chain's token would be (acceptance). A later
+child is right in a share of the cases in which all children before it are wrong. Confidence follows
+the same rule, from that of the chain's token. So the nodes of one depth differ by rank alone; a
+real head is surer after some nodes than after others.
 
-Trees grow as heads make them in the engine (engine.drafting.trees.expansion; EAGLE-2, arXiv 2406.16858): the likeliest
-nodes of a level are fed to the next pass, and the likeliest of all are the draft.
+Trees grow as heads make them in the engine (engine.drafting.trees.expansion; EAGLE-2, arXiv
+2406.16858): the likeliest nodes of a level are fed to the next pass, and the likeliest of all are
+the draft.
 """
 
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ NO_RANK = -1  # none of the children is right
 
 
 def chances_of_ranks(share: float, width: int) -> np.ndarray:
-    """The chance that the second, third, ... child is right where the first is wrong: float [width - 1]. share: of the
-    cases in which all children before it are wrong, those in which a child is right."""
+    """The chance that the second, third, ... child is right where the first is wrong: float [width
+    - 1]. share: of the cases in which all children before it are wrong, those in which a child is
+    right."""
     return share * (1.0 - share) ** np.arange(width - 1)
 
 
@@ -33,17 +36,27 @@ def true_rank_chances(drafter: DrafterSpec, share: float) -> dict[int, np.ndarra
     return {0: chances_of_ranks(share, MAX_TREE_NODES)} if drafter.makes_trees else {}
 
 
-def right_ranks(uniform: np.ndarray, top_chance: np.ndarray, rank_chances: np.ndarray) -> np.ndarray:
-    """The child that is right after a right node of each depth, NO_RANK where none of so many: int [R, K]. uniform:
-    float [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1 child is right."""
-    left = (uniform - top_chance) / np.maximum(1.0 - top_chance, 1e-12)  # uniform too, where the first is wrong
+def right_ranks(
+    uniform: np.ndarray, top_chance: np.ndarray, rank_chances: np.ndarray
+) -> np.ndarray:
+    """The child that is right after a right node of each depth, NO_RANK where none of so many: int
+    [R, K]. uniform: float [R, K] in [0, 1); where it is below top_chance (float [R, K]), the top-1
+    child is right."""
+    # uniform too, where the first is wrong
+    left = (uniform - top_chance) / np.maximum(1.0 - top_chance, 1e-12)
     ranks = 1 + np.searchsorted(np.cumsum(rank_chances), left, side="right")
     return np.where(left < 0, 0, np.where(ranks > len(rank_chances), NO_RANK, ranks))
 
 
 def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
-    """The nodes of a draft of ranks that are accepted, root first. ranks: int [depths], of the right children."""
-    nodes = {edge: node for node, edge in enumerate(zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True))}
+    """The nodes of a draft of ranks that are accepted, root first. ranks: int [depths], of the
+    right children."""
+    nodes = {
+        edge: node
+        for node, edge in enumerate(
+            zip(draft.parents.tolist(), draft.token_ids.tolist(), strict=True)
+        )
+    }
     path: list[int] = []
     for rank in ranks.tolist():
         node = nodes.get((path[-1] if path else -1, rank))
@@ -54,8 +67,8 @@ def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
 
 
 def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
-    """The chance that each node of a draft of ranks is accepted: float [n]. chances: float [depths, width], of the
-    children after a right node."""
+    """The chance that each node of a draft of ranks is accepted: float [n]. chances: float [depths,
+    width], of the children after a right node."""
     edges = chances[draft.depths - 1, draft.token_ids].tolist()
     survival = [1.0] * (len(draft) + 1)  # the last: of the text, parent -1
     for node, parent in enumerate(draft.parents.tolist()):
@@ -68,7 +81,8 @@ class GrownTrees:
     """The trees that were grown in a step."""
 
     drafts: tuple[Draft, ...]  # of ranks, likeliest nodes first, with their chances as confidence
-    num_fed: np.ndarray  # int [R, passes], nodes of each row that a pass is fed, the text's newest token in the first
+    # int [R, passes], nodes of each row that a pass is fed, the text's newest token in the first
+    num_fed: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -88,15 +102,20 @@ class SimulatedTrees:
         lengths: np.ndarray,
         positions: np.ndarray,
     ) -> "SimulatedTrees":
-        """lengths: int [R], nodes of each draft. positions: int [R], output positions, see acceptance."""
+        """lengths: int [R], nodes of each draft. positions: int [R], output positions, see
+        acceptance."""
         rank_chances = chances_of_ranks(later_child_share, plan.width)
         conditional = acceptance.conditional(view.request_ids, view.now, positions)
         confidence, entropy = acceptance.confidence(view.request_ids, positions, conditional)
         believed = child_chances(confidence, rank_chances)
         if "chances" in plan.extras:
-            believed = np.broadcast_to(plan.extras["chances"][: believed.shape[1], : plan.width], believed.shape)
+            believed = np.broadcast_to(
+                plan.extras["chances"][: believed.shape[1], : plan.width], believed.shape
+            )
         grown = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
-        right = right_ranks(acceptance.uniform(view.request_ids, positions), conditional, rank_chances)
+        right = right_ranks(
+            acceptance.uniform(view.request_ids, positions), conditional, rank_chances
+        )
         return SimulatedTrees(grown, right, child_chances(conditional, rank_chances))
 
 
@@ -107,12 +126,14 @@ def grow_trees(
     stop: StopRule | None = None,
     entropy: np.ndarray | None = None,
 ) -> GrownTrees:
-    """The best num_nodes[i] nodes that num_passes[i] passes propose (int [R] each), fewer passes where stop says so.
+    """The best num_nodes[i] nodes that num_passes[i] passes propose (int [R] each), fewer passes
+    where stop says so.
 
-    chances: float [R, depths, width], what the head believes of the children of a node; entropy: float [R, depths], of
-    the head's distribution, for stop."""
+    chances: float [R, depths, width], what the head believes of the children of a node; entropy:
+    float [R, depths], of the head's distribution, for stop."""
     num_rows, max_depth, width = chances.shape
-    # Of all nodes made so far, one column each: worth is the chance to be reached and right, 0 where there is none.
+    # Of all nodes made so far, one column each: worth is the chance to be reached and right, 0
+    # where there is none.
     worth, chance = np.zeros((2, num_rows, 0))
     parents, ranks = np.zeros((2, num_rows, 0), dtype=np.int64)
     fed, fed_worth = np.full((num_rows, 1), -1), np.ones((num_rows, 1))
@@ -135,7 +156,9 @@ def grow_trees(
             fed_rows = np.flatnonzero(num_fed[:, depth])
             now = fed_worth.sum(axis=1)
             confidence = np.divide(now, beam, out=np.zeros_like(now), where=beam > 0)
-            stops = np.asarray(stop(depth, fed_rows, confidence[fed_rows], entropy[fed_rows, depth]), dtype=bool)
+            stops = np.asarray(
+                stop(depth, fed_rows, confidence[fed_rows], entropy[fed_rows, depth]), dtype=bool
+            )
             is_active[fed_rows[stops]], beam = False, now
         fed_worth = np.where(fed_worth > _least(worth, num_nodes)[:, None], fed_worth, 0.0)
     order = (-worth).argsort(axis=1, kind="stable")
@@ -144,14 +167,22 @@ def grow_trees(
 
 
 def _least(worth: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
-    """The worth of the last of the likeliest num_nodes[i] nodes, 0 where there are not as many: float [R]."""
+    """The worth of the last of the likeliest num_nodes[i] nodes, 0 where there are not as many:
+    float [R]."""
     place = worth.shape[1] - np.minimum(num_nodes, worth.shape[1])
-    least = np.take_along_axis(np.sort(worth, axis=1), np.minimum(place, worth.shape[1] - 1)[:, None], axis=1)[:, 0]
+    least = np.take_along_axis(
+        np.sort(worth, axis=1), np.minimum(place, worth.shape[1] - 1)[:, None], axis=1
+    )[:, 0]
     return np.where(num_nodes > worth.shape[1], 0.0, least)
 
 
 def _draft(
-    order: np.ndarray, worth: np.ndarray, chance: np.ndarray, parents: np.ndarray, ranks: np.ndarray, num_nodes: int
+    order: np.ndarray,
+    worth: np.ndarray,
+    chance: np.ndarray,
+    parents: np.ndarray,
+    ranks: np.ndarray,
+    num_nodes: int,
 ) -> Draft:
     kept = order[: min(num_nodes, int((worth > 0).sum()))]
     if not len(kept):

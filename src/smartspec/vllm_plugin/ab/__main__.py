@@ -1,6 +1,7 @@
 """`smartspec vllm ab URL`: the results of `--act`, from /metrics of a server of vLLM.
 
-It needs Python alone: `python -m smartspec.vllm_plugin.ab URL` runs on any machine that reaches the server.
+It needs Python alone: `python -m smartspec.vllm_plugin.ab URL` runs on any machine that reaches the
+server.
 """
 
 import argparse
@@ -45,7 +46,8 @@ class Report:
 
 
 def fetch(url: str, seconds: float = 10.0) -> str:
-    """Return the metrics of a server. url: of it, or of its /metrics. ValueError says why there are none."""
+    """Return the metrics of a server. url: of it, or of its /metrics. ValueError says why there are
+    none."""
     address = url if "://" in url else f"http://{url}"
     address = address.rstrip("/")
     address = address if address.endswith("/metrics") else f"{address.removesuffix('/v1')}/metrics"
@@ -53,9 +55,13 @@ def fetch(url: str, seconds: float = 10.0) -> str:
         with urllib.request.urlopen(address, timeout=seconds) as response:
             return response.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
-        raise ValueError(f"{address} answers {error.code} {error.reason}: is this vLLM's server?") from error
+        raise ValueError(
+            f"{address} answers {error.code} {error.reason}: is this vLLM's server?"
+        ) from error
     except (OSError, ValueError) as error:
-        raise ValueError(f"{address} does not answer ({getattr(error, 'reason', error)})") from error
+        raise ValueError(
+            f"{address} does not answer ({getattr(error, 'reason', error)})"
+        ) from error
 
 
 def read(text: str) -> Report:
@@ -63,18 +69,32 @@ def read(text: str) -> Report:
     samples: dict[tuple[str, ...], float] = {}
     for name, labels, value in SAMPLE.findall(text):
         by_label = dict(LABEL.findall(labels))
-        more = [by_label[label] for label in ("requests", "reason", "speculation") if label in by_label]
+        more = [
+            by_label[label] for label in ("requests", "reason", "speculation") if label in by_label
+        ]
         samples[(name, by_label.get("engine", "0"), *more)] = float(value)
     if not any(key[0] == "off" for key in samples):
         raise ValueError(
-            "the server has no metrics of SmartSpec: it is not in use there, or cannot write to its cache folder (its "
-            "log says which)"
+            "the server has no metrics of SmartSpec: it is not in use there, or cannot write to "
+            "its cache folder (its log says which)"
         )
     rows = [_row(samples, *key[1:]) for key in samples if key[0] == "ab_pairs"]
     return Report(
-        tuple(sorted(rows, key=lambda row: (row.engine, row.requests == ALL, int(row.requests.replace(ALL, "0"))))),
+        tuple(
+            sorted(
+                rows,
+                key=lambda row: (
+                    row.engine,
+                    row.requests == ALL,
+                    int(row.requests.replace(ALL, "0")),
+                ),
+            )
+        ),
         {key[1]: key[2] for key, value in samples.items() if key[0] == "off" and value},
-        *({key[1]: value for key, value in samples.items() if key[0] == name} for name in ("guard_ratio", SINCE)),
+        *(
+            {key[1]: value for key, value in samples.items() if key[0] == name}
+            for name in ("guard_ratio", SINCE)
+        ),
     )
 
 
@@ -85,21 +105,31 @@ def _row(samples: dict[tuple[str, ...], float], engine: str, requests: str) -> R
         for name in ("ab_request_tokens_per_second", "ab_tokens_per_second")
         for state in ("off", "on")
     ]
-    pairs, ratio = int(samples[("ab_pairs", engine, requests)]), samples[("ab_ratio", engine, requests)]
+    pairs, ratio = (
+        int(samples[("ab_pairs", engine, requests)]),
+        samples[("ab_ratio", engine, requests)],
+    )
     return Row(engine, requests, pairs, ratio, low, high, *speeds)
 
 
 def table(report: Report) -> str:
-    """Return a text for people: a table for each engine, and a line for each that serves without drafts."""
+    """Return a text for people: a table for each engine, and a line for each that serves without
+    drafts."""
     lines = []
     for engine in sorted({row.engine for row in report.rows}):
         rows = [row for row in report.rows if row.engine == engine]
         lines += [f"engine {engine}"] if len(rows) < len(report.rows) else []
         lines += _align([COLUMNS, *map(_cells, rows)])
         if engine in report.since:
-            lines.append(f"Pairs since {datetime.fromtimestamp(report.since[engine], UTC):%Y-%m-%d %H:%M} UTC.")
+            lines.append(
+                f"Pairs since {datetime.fromtimestamp(report.since[engine], UTC):%Y-%m-%d %H:%M} "
+                "UTC."
+            )
     if lines:
-        lines.append("Speeds are tokens per second and request; under `all`, tokens per second of all requests.")
+        lines.append(
+            "Speeds are tokens per second and request; under `all`, tokens per second of all "
+            "requests."
+        )
     for engine, reason in sorted(report.off.items()):
         lines.append(f"Engine {engine} serves without drafts now ({reason}).")
     return "\n".join(lines)
@@ -115,7 +145,10 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _align(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,7 +167,10 @@ def main(arguments: list[str] | None = None) -> int:
     elif report.rows:
         print(table(report))
     else:
-        text = "no pair of windows with traffic yet: with --act there is one a minute. Without it, there will be none."
+        text = (
+            "no pair of windows with traffic yet: with --act there is one a minute. Without it, "
+            "there will be none."
+        )
         print("\n".join(filter(None, [text, table(report)])))
     return 0 if report.rows else 1
 

@@ -1,5 +1,5 @@
-"""The comparison of speculation with none: the windows of `--act`, and the guard that switches speculation off where it
-is slower than none.
+"""The comparison of speculation with none: the windows of `--act`, and the guard that switches
+speculation off where it is slower than none.
 
 Each is a generator of windows (windows.py). It knows no clock, no scheduler and no file.
 """
@@ -15,8 +15,9 @@ GUARD = "guard"  # the reason where speculation was slower than none
 LEAST_RATIO = 0.97  # of the speed without speculation: below it, speculation goes off
 LEAST_TOKENS, LEAST_STEPS = 100, 16  # of a window that counts, in --act and for the guard
 ACT = {True: Part(None, 30.0, 5.0), False: Part(WINDOW, 30.0, 5.0)}
-# The guard compares a second without drafts to the nine before it: once a minute, and three times in a row in doubt.
-CALM_SECONDS, CALM_OF_PROBE = 50.0, 50.0  # until it compares again: at least so many, and times the last probe's
+# The guard compares a second without drafts to the nine before it: once a minute, and three times
+# in a row in doubt. until it compares again: at least so many, and times the last probe's
+CALM_SECONDS, CALM_OF_PROBE = 50.0, 50.0
 BEFORE, PROBE = Part(None, 9.0, 0.25, LEAST_STEPS), Part(WINDOW, 1.0, 0.25, LEAST_STEPS)
 ROUNDS = 3
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 300.0, 3600.0  # until speculation is tried again
@@ -35,8 +36,11 @@ class Pair:
         return math.log(self.on.speed / self.off.speed)
 
     @staticmethod
-    def of(windows: tuple[Window, Window], least_tokens: int = 1, least_steps: int = 1) -> "Pair | None":
-        """Return None where a window has too little traffic, or there was a long pause between them."""
+    def of(
+        windows: tuple[Window, Window], least_tokens: int = 1, least_steps: int = 1
+    ) -> "Pair | None":
+        """Return None where a window has too little traffic, or there was a long pause between
+        them."""
         first, second = windows
         on, off = windows if first.part.reason is None else (second, first)
         is_full = all(each.tokens >= least_tokens and each.steps >= least_steps for each in windows)
@@ -67,8 +71,9 @@ class Guard:
                     yield from self.judge()
 
     def judge(self) -> Windows:
-        """Measure for about 30 s. Speculation goes off where all rounds are slower than none, and their mean is below
-        the least ratio. After a rest, twice as long each time, it is judged again."""
+        """Measure for about 30 s. Speculation goes off where all rounds are slower than none, and
+        their mean is below the least ratio. After a rest, twice as long each time, it is judged
+        again."""
         rest = FIRST_REST_SECONDS
         while True:
             pairs = []
@@ -86,10 +91,13 @@ class Guard:
             rest = min(2 * rest, LONGEST_REST_SECONDS)
 
 
-def compare(on_pair: Callable[[Pair], None], guard: Guard | None, first_is_on: Callable[[], bool]) -> Windows:
-    """Measure 30 s with speculation and 30 s without, of which the first 5 do not count. first_is_on: draws the order
-    of a pair; the next pair has the other order. So traffic that repeats every minute, or grows, favours neither. After
-    a pair below the guard's least ratio, the guard judges."""
+def compare(
+    on_pair: Callable[[Pair], None], guard: Guard | None, first_is_on: Callable[[], bool]
+) -> Windows:
+    """Measure 30 s with speculation and 30 s without, of which the first 5 do not count.
+    first_is_on: draws the order of a pair; the next pair has the other order. So traffic that
+    repeats every minute, or grows, favours neither. After a pair below the guard's least ratio, the
+    guard judges."""
     while True:
         order = first_is_on()
         for is_on in (order, not order):
@@ -104,7 +112,8 @@ def compare(on_pair: Callable[[Pair], None], guard: Guard | None, first_is_on: C
 
 
 def _round():
-    """Return a pair of windows of the guard, None without traffic, and the seconds of the one without drafts."""
+    """Return a pair of windows of the guard, None without traffic, and the seconds of the one
+    without drafts."""
     on = yield BEFORE
     off = yield PROBE
     return Pair.of((on, off), least_steps=LEAST_STEPS), off.length

@@ -1,4 +1,5 @@
-"""Prometheus metrics of speculation on or off and of the results of `--act`, in a file beside that of the others."""
+"""Prometheus metrics of speculation on or off and of the results of `--act`, in a file beside that
+of the others."""
 
 from pathlib import Path
 
@@ -12,15 +13,27 @@ from smartspec.vllm_plugin.step.metrics import metrics_path, metrics_writer
 from smartspec.vllm_plugin.switch import SWITCH
 
 GAUGES = {
-    "off": ("1 while SmartSpec decides no draft lengths and there are no drafts, for this reason", "reason"),
+    "off": (
+        "1 while SmartSpec decides no draft lengths and there are no drafts, for this reason",
+        "reason",
+    ),
     "guard_ratio": ("Speed of a request of that without drafts, as the guard measured it last",),
-    "ab_since_seconds": ("When the oldest pair of windows of --act ended, in seconds of the epoch",),
-    "ab_pairs": ("Pairs of windows of --act, by the least requests at a time of a power of two", "requests"),
+    "ab_since_seconds": (
+        "When the oldest pair of windows of --act ended, in seconds of the epoch",
+    ),
+    "ab_pairs": (
+        "Pairs of windows of --act, by the least requests at a time of a power of two",
+        "requests",
+    ),
     "ab_ratio": ("Speed of a request with speculation, of that without", "requests"),
     "ab_ratio_low": ("Lower end of the interval of that ratio, 95 %", "requests"),
     "ab_ratio_high": ("Upper end of the interval of that ratio, 95 %", "requests"),
     "ab_request_tokens_per_second": ("Tokens per second and request", "requests", "speculation"),
-    "ab_tokens_per_second": ("Tokens per second of the time in which there were requests", "requests", "speculation"),
+    "ab_tokens_per_second": (
+        "Tokens per second of the time in which there were requests",
+        "requests",
+        "speculation",
+    ),
 }
 
 
@@ -41,9 +54,9 @@ class ToggleMetrics:
             for name, (text, *labels) in GAUGES.items()
         }
         text = "Times the guard switched speculation off"
-        self._guard_stops = Counter("smartspec_guard_off", text, ["engine"], registry=self.registry).labels(
-            self._engine
-        )
+        self._guard_stops = Counter(
+            "smartspec_guard_off", text, ["engine"], registry=self.registry
+        ).labels(self._engine)
 
     def set_reason(self, reason: str | None) -> None:
         """Set the reason for which the scheduler has speculation off; None while it is on."""

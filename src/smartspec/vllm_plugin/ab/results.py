@@ -1,11 +1,13 @@
-"""Results of `--act`, by requests at a time: the ratio of speeds with speculation to without, and its interval.
+"""Results of `--act`, by requests at a time: the ratio of speeds with speculation to without, and
+its interval.
 
-The estimate is the mean of the pairs' log ratios, weighted by the tokens of the smaller window. Its interval, of 95 %,
-is that of Student's t around a weighted mean, with the degrees of freedom of the effective number of pairs. Pairs are
-kept as sums alone, by hour: those of the last KEPT_HOURS count.
+The estimate is the mean of the pairs' log ratios, weighted by the tokens of the smaller window. Its
+interval, of 95 %, is that of Student's t around a weighted mean, with the degrees of freedom of the
+effective number of pairs. Pairs are kept as sums alone, by hour: those of the last KEPT_HOURS
+count.
 
-Results survive a restart. Servers of one set-up that share a cache folder, and replicas, have files of their own. A
-lock says which files are in use: it ends with the process, however that ends.
+Results survive a restart. Servers of one set-up that share a cache folder, and replicas, have files
+of their own. A lock says which files are in use: it ends with the process, however that ends.
 """
 
 import fcntl
@@ -89,8 +91,8 @@ class Hour:
 
 
 class Results:
-    """Levels by the least requests at a time, a power of two ("1", "2", "4", ...), and one of ALL. hours: by number, in
-    hours of the epoch."""
+    """Levels by the least requests at a time, a power of two ("1", "2", "4", ...), and one of ALL.
+    hours: by number, in hours of the epoch."""
 
     def __init__(self, hours: dict[int, Hour] | None = None):
         self.hours = hours or {}
@@ -127,7 +129,11 @@ class Results:
     @staticmethod
     def from_dict(data: object) -> "Results":
         """Return results of such data. ValueError says what is wrong with it."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("hours"), dict):
+        if (
+            not isinstance(data, dict)
+            or data.get("format") != FORMAT
+            or not isinstance(data.get("hours"), dict)
+        ):
             raise ValueError("it is not of this format")
         return Results({int(number): _hour(values) for number, values in data["hours"].items()})
 
@@ -138,8 +144,8 @@ def level_name(requests: float) -> str:
 
 
 def t_quantile(freedom: float) -> float:
-    """The quantile of Student's t at (1 + CONFIDENCE) / 2, within 4 % from 2 degrees of freedom on: Fisher's expansion
-    around the normal quantile (Abramowitz and Stegun 26.7.5)."""
+    """The quantile of Student's t at (1 + CONFIDENCE) / 2, within 4 % from 2 degrees of freedom on:
+    Fisher's expansion around the normal quantile (Abramowitz and Stegun 26.7.5)."""
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     terms = (
         (z**3 + z) / 4,
@@ -167,21 +173,26 @@ def _level(values: object) -> Level:
 
 
 def _numbers(kind: type, owner: object, name: str) -> dict[str, float]:
-    """Return the numbers of a record from a value of a JSON object. ValueError where one is missing, or no number."""
+    """Return the numbers of a record from a value of a JSON object. ValueError where one is
+    missing, or no number."""
     values = owner.get(name) if isinstance(owner, dict) else None
     if not isinstance(values, dict):
         raise ValueError(f"{name or 'a level'} is {values!r}")
     names = [each.name for each in fields(kind) if each.type in (int, float, "int", "float")]
     for each in names:
         value = values.get(each)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise ValueError(f"{each} is {value!r}")
     return {each: values[each] for each in names}
 
 
 class ResultsFile:
-    """The first file of this set-up that no other server has. Where no file is free or can be made, nothing is kept,
-    and the log says why. key: all that results depend on, JSON-able."""
+    """The first file of this set-up that no other server has. Where no file is free or can be made,
+    nothing is kept, and the log says why. key: all that results depend on, JSON-able."""
 
     def __init__(self, cache: Path, key: dict):
         self.key, self.path = key, None
@@ -200,7 +211,8 @@ class ResultsFile:
             self.path = None
 
     def load(self) -> Results:
-        """Return the results of earlier servers. An unusable file is put aside, after a line in the log."""
+        """Return the results of earlier servers. An unusable file is put aside, after a line in the
+        log."""
         if self.path is None:
             return Results()
         try:
@@ -214,7 +226,9 @@ class ResultsFile:
             return Results()
         except (OSError, ValueError) as error:
             aside = self.path.with_suffix(".unusable")
-            logger.warning("results of --act in %s are unusable (%s): they begin anew", self.path, error)
+            logger.warning(
+                "results of --act in %s are unusable (%s): they begin anew", self.path, error
+            )
             try:
                 self.path.replace(aside)
                 logger.warning("that file is now %s", aside)
@@ -223,15 +237,18 @@ class ResultsFile:
             return Results()
 
     def store(self, results: Results) -> None:
-        """Write it whole or not at all. Where that is not possible, the log says so once, and it is tried again with
-        the next results, which have all."""
+        """Write it whole or not at all. Where that is not possible, the log says so once, and it is
+        tried again with the next results, which have all."""
         if self.path is None:
             return
         try:
             write_json(self.path, {"key": self.key, "results": results.to_dict()})
         except OSError as error:
             if not self._is_unwritable:
-                text = "results of --act cannot be written to %s (%s): they are kept in memory until they can"
+                text = (
+                    "results of --act cannot be written to %s (%s): they are kept in memory until "
+                    "they can"
+                )
                 logger.warning(text, self.path, error)
             self._is_unwritable = True
         else:
@@ -248,6 +265,12 @@ def _first_free(folder: Path, digest: str) -> tuple[int, Path]:
             os.close(lock)
             continue
         if number:
-            logger.info("another server of this set-up has this cache folder: results of --act are kept in %s", path)
+            logger.info(
+                "another server of this set-up has this cache folder: results of --act are kept in "
+                "%s",
+                path,
+            )
         return lock, path
-    raise OSError(f"{MOST_FILES} servers of this set-up use {folder}: give this one a cache folder of its own")
+    raise OSError(
+        f"{MOST_FILES} servers of this set-up use {folder}: give this one a cache folder of its own"
+    )

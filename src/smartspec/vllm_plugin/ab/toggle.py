@@ -1,8 +1,9 @@
-"""Speculation of one scheduler, off or on: by an operator's switch, by windows of `--act`, and by the guard.
+"""Speculation of one scheduler, off or on: by an operator's switch, by windows of `--act`, and by
+the guard.
 
-Off is vLLM's own length 0, as if its table of batch sizes said so: `dynamic_sd_lookup` of 0, and no drafts in requests.
-Drafts that vLLM makes all the same (its ngram on CPUs, suffix, medusa; a block; all where ranks run in lockstep) are
-dropped.
+Off is vLLM's own length 0, as if its table of batch sizes said so: `dynamic_sd_lookup` of 0, and no
+drafts in requests. Drafts that vLLM makes all the same (its ngram on CPUs, suffix, medusa; a block;
+all where ranks run in lockstep) are dropped.
 """
 
 import logging
@@ -33,11 +34,12 @@ DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two ste
 
 
 class Toggle:
-    """The state of speculation in one scheduler. reason: None while it is on, else the reason for which it is off.
+    """The state of speculation in one scheduler. reason: None while it is on, else the reason for
+    which it is off.
 
-    make_windows: makes the windows to measure, None for none. is_ready: false while windows wait. plain_length: draft
-    tokens that workers make while it is off. leave: called before speculation goes off, with True if that is for long.
-    clock: one that never goes back."""
+    make_windows: makes the windows to measure, None for none. is_ready: false while windows wait.
+    plain_length: draft tokens that workers make while it is off. leave: called before speculation
+    goes off, with True if that is for long. clock: one that never goes back."""
 
     def __init__(
         self,
@@ -52,7 +54,12 @@ class Toggle:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.reason: str | None = None
-        self._scheduler, self._switch, self._metrics, self._make_windows = scheduler, switch, metrics, make_windows
+        self._scheduler, self._switch, self._metrics, self._make_windows = (
+            scheduler,
+            switch,
+            metrics,
+            make_windows,
+        )
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
         self._is_ready, self._leave, self._clock = is_ready, leave, clock
@@ -79,12 +86,15 @@ class Toggle:
                     request.spec_token_ids = []
 
     def after_update(self, scheduler_output, outputs) -> None:
-        """Measure a step that is over. outputs: those that vLLM sends to its front end, by client."""
+        """Measure a step that is over. outputs: those that vLLM sends to its front end, by
+        client."""
         if not self._meter.is_measuring or not scheduler_output.total_num_scheduled_tokens:
             return
         tokens = tokens_given(outputs)
         is_idle = not self._scheduler.has_unfinished_requests()
-        self._meter.finish_step(self._clock(), tokens, len(scheduler_output.num_scheduled_tokens), is_idle)
+        self._meter.finish_step(
+            self._clock(), tokens, len(scheduler_output.num_scheduled_tokens), is_idle
+        )
 
     def restore(self) -> None:
         """Give draft lengths back as they were, for good."""
@@ -142,11 +152,16 @@ class Comparison:
         self._metrics.set_results(self.results)
         level = self.results.levels[ALL]
         low, high = level.interval or (math.nan, math.nan)
-        interval = "too few for an interval" if level.interval is None else f"95 %: {low:.3f} to {high:.3f}"
+        interval = (
+            "too few for an interval"
+            if level.interval is None
+            else f"95 %: {low:.3f} to {high:.3f}"
+        )
         logger.info(
-            "A/B: SmartSpec has %.3f times the speed of no speculation (%d pairs of windows, %s). The last pair: %.1f "
-            "against %.1f tokens per second and request, %s or more at a time.",
-            level.ratio, level.pairs, interval, pair.on.speed, pair.off.speed, level_name(pair.off.requests),
+            "A/B: SmartSpec has %.3f times the speed of no speculation (%d pairs of windows, %s). "
+            "The last pair: %.1f against %.1f tokens per second and request, %s or more at a time.",
+            level.ratio, level.pairs, interval, pair.on.speed, pair.off.speed,
+            level_name(pair.off.requests),
         )  # fmt: skip
 
 
@@ -156,19 +171,24 @@ def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
     def rest(ratio: float, requests: float, seconds: float) -> None:
         metrics.count_guard()
         logger.warning(
-            "Speculation is off: in 30 s it had %.3f of the speed of no speculation (limit %g), at %.0f requests at a "
-            "time. It is tried again in %.0f minutes.",
+            "Speculation is off: in 30 s it had %.3f of the speed of no speculation (limit %g), at "
+            "%.0f requests at a time. It is tried again in %.0f minutes.",
             ratio, least_ratio, requests, seconds / 60,
         )  # fmt: skip
 
     return Guard(least_ratio, metrics.set_ratio, rest)
 
 
-def make_toggle(scheduler, settings: Settings, files: FileThread, leave: Callable[[bool], None]) -> Toggle:
-    """Return the toggle of a scheduler of vLLM. Where it only observes, the operator's switch alone counts."""
+def make_toggle(
+    scheduler, settings: Settings, files: FileThread, leave: Callable[[bool], None]
+) -> Toggle:
+    """Return the toggle of a scheduler of vLLM. Where it only observes, the operator's switch alone
+    counts."""
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
-    metrics = ToggleMetrics(toggle_metrics_path(settings.cache, config.instance_id, engine_index), engine_index, files)
+    metrics = ToggleMetrics(
+        toggle_metrics_path(settings.cache, config.instance_id, engine_index), engine_index, files
+    )
     least_ratio = settings.guard if settings.policy != OBSERVE else 0.0
     if least_ratio is None:  # a length that a person chose is not overruled
         least_ratio = LEAST_RATIO if settings.policy == AUTOMATIC else 0.0
@@ -179,28 +199,47 @@ def make_toggle(scheduler, settings: Settings, files: FileThread, leave: Callabl
         make_windows = Comparison(*kept, metrics, guard).windows
     switch = Switch(switch_path(settings.cache), files, metrics.set_switch)
     metrics.set_switch(switch.is_off)
-    logger.info("Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).", switch.path)
+    logger.info(
+        "Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).",
+        switch.path,
+    )
 
     def has_controller() -> bool:  # the first steps try lengths: they say nothing of SmartSpec
-        return scheduler.speculation is not None and scheduler.speculation.learner.controller is not None
+        return (
+            scheduler.speculation is not None
+            and scheduler.speculation.learner.controller is not None
+        )
 
     length = _plain_length(config)
-    return Toggle(scheduler, switch, metrics, make_windows, is_ready=has_controller, plain_length=length, leave=leave)
+    return Toggle(
+        scheduler,
+        switch,
+        metrics,
+        make_windows,
+        is_ready=has_controller,
+        plain_length=length,
+        leave=leave,
+    )
 
 
-def _kept_results(cache: Path, key: dict, files: FileThread) -> tuple[Results, Callable[[Results], None]]:
+def _kept_results(
+    cache: Path, key: dict, files: FileThread
+) -> tuple[Results, Callable[[Results], None]]:
     """Return the results of earlier servers, and what keeps new ones."""
     try:
         file = files.call(lambda: ResultsFile(cache, key))
         files.post("parent", partial(_leave_with_parent, file, files, os.getppid()))
-        return files.call(file.load), lambda results: files.post(file, partial(file.store, deepcopy(results)))
+        return files.call(file.load), lambda results: files.post(
+            file, partial(file.store, deepcopy(results))
+        )
     except TimeoutError as error:
         logger.warning("results of --act are not kept for the next start (%s: %s)", cache, error)
         return Results(), lambda results: None
 
 
 def _leave_with_parent(file: ResultsFile, files: FileThread, parent: int) -> None:
-    """Leave the file to the next server once the process that answers HTTP was killed: vLLM's engine lives on then."""
+    """Leave the file to the next server once the process that answers HTTP was killed: vLLM's
+    engine lives on then."""
     if os.getppid() != parent:
         file.close()
     else:
@@ -211,4 +250,8 @@ def _plain_length(vllm_config) -> int:
     """The draft tokens that workers make while speculation is off: none, where they honour that."""
     speculation = vllm_config.speculative_config
     is_honoured = vllm_config.use_v2_model_runner or speculation.method not in MODEL_FREE
-    return 0 if is_honoured and not has_fixed_drafts(vllm_config) else speculation.num_speculative_tokens
+    return (
+        0
+        if is_honoured and not has_fixed_drafts(vllm_config)
+        else speculation.num_speculative_tokens
+    )

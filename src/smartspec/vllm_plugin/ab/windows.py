@@ -1,8 +1,9 @@
 """Windows: stretches of time with speculation or without, and their measurement.
 
-The measure is the speed of a request: tokens emitted, divided by the seconds that requests spent in steps, summed over
-requests. It is one over the time per output token, with prefill. So it says what callers feel, whether load is a number
-of requests at a time or a rate of arrivals. Waiting requests and idle time count for nothing.
+The measure is the speed of a request: tokens emitted, divided by the seconds that requests spent in
+steps, summed over requests. It is one over the time per output token, with prefill. So it says what
+callers feel, whether load is a number of requests at a time or a rate of arrivals. Waiting requests
+and idle time count for nothing.
 """
 
 from collections.abc import Generator
@@ -71,13 +72,15 @@ Windows = Generator[Part, Window, None]  # yields parts, and gets the measuremen
 
 
 class Meter:
-    """A measurement of one window after the other. Times are those of a clock that never goes back. A step does not
-    count if it seems to take less than nothing, or longer than its whole window (the process was stopped, say)."""
+    """A measurement of one window after the other. Times are those of a clock that never goes back.
+    A step does not count if it seems to take less than nothing, or longer than its whole window
+    (the process was stopped, say)."""
 
     def __init__(self):
         self.window: Window | None = None
         self._num_steps = 0  # since the start of the window
-        self._last: float | None = None  # the end of the last step; None while there are no requests
+        # the end of the last step; None while there are no requests
+        self._last: float | None = None
 
     @property
     def is_measuring(self) -> bool:
@@ -95,13 +98,17 @@ class Meter:
             self._last = now
 
     def finish_step(self, now: float, tokens: int, requests: int, is_idle: bool) -> None:
-        """Count a step that is over: its emitted tokens, its requests. is_idle: no requests are left."""
+        """Count a step that is over: its emitted tokens, its requests. is_idle: no requests are
+        left."""
         window, last, self._last = self.window, self._last, None if is_idle else now
         self._num_steps += 1
         if window is None or last is None or self._num_steps <= UNSETTLED_STEPS:
             return
         seconds = now - last
-        if last < window.start + window.part.settle_seconds or not 0 <= seconds <= window.part.seconds:
+        if (
+            last < window.start + window.part.settle_seconds
+            or not 0 <= seconds <= window.part.seconds
+        ):
             return
         window.steps += 1
         window.tokens += tokens

@@ -1,6 +1,8 @@
-"""Cost models from before the start: one that was learned, in a file for each set-up, and that of a card.
+"""Cost models from before the start: one that was learned, in a file for each set-up, and that of a
+card.
 
-A set-up is a model with its device, parallelism, drafter and version of vLLM. Cards: docs/observe.md.
+A set-up is a model with its device, parallelism, drafter and version of vLLM. Cards:
+docs/observe.md.
 """
 
 import hashlib
@@ -32,7 +34,8 @@ class CostFile:
         return self.folder / "vllm" / f"{digest}.json"
 
     def load(self, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
-        """Return the model of this set-up, None without a file. ValueError or OSError says why a file is unusable."""
+        """Return the model of this set-up, None without a file. ValueError or OSError says why a
+        file is unusable."""
         try:
             text = self.path.read_text()
         except FileNotFoundError:
@@ -45,8 +48,8 @@ class CostFile:
         return latency
 
     def store(self, latency: LatencyModel) -> None:
-        """Write it whole or not at all; OSError where that is not possible, ValueError where times are not finite.
-        Nothing happens unless is_writable."""
+        """Write it whole or not at all; OSError where that is not possible, ValueError where times
+        are not finite. Nothing happens unless is_writable."""
         self._store(latency.to_dict())
 
     def store_soon(self, latency: LatencyModel, files: FileThread) -> None:
@@ -61,21 +64,29 @@ class CostFile:
         try:
             self._store(cost_model)
         except (OSError, ValueError) as error:
-            logger.warning("the cost model cannot be kept (%s): the next start learns step times anew", error)
+            logger.warning(
+                "the cost model cannot be kept (%s): the next start learns step times anew", error
+            )
 
 
-def load_latency(costs: CostFile, drafters: tuple[DrafterSpec, ...], files: FileThread) -> LatencyModel | None:
-    """Return the model of a file. None without one, and, after a warning, where the file is unusable."""
+def load_latency(
+    costs: CostFile, drafters: tuple[DrafterSpec, ...], files: FileThread
+) -> LatencyModel | None:
+    """Return the model of a file. None without one, and, after a warning, where the file is
+    unusable."""
     try:
         return files.call(lambda: costs.load(drafters))
     except (ValueError, OSError) as error:
-        logger.warning("the cost model %s is unusable (%s): step times are learned anew", costs.path, error)
+        logger.warning(
+            "the cost model %s is unusable (%s): step times are learned anew", costs.path, error
+        )
         return None
 
 
 def read_card(path: Path | None, setup: dict, files: FileThread) -> Card | None:
-    """Return the card at a path for a set-up (see describe_setup). None without a path, and, after a warning, where it
-    is unreadable or of another model: vLLM serves on, and step times are learned from the first steps."""
+    """Return the card at a path for a set-up (see describe_setup). None without a path, and, after
+    a warning, where it is unreadable or of another model: vLLM serves on, and step times are
+    learned from the first steps."""
     if path is None:
         return None
     try:
@@ -84,14 +95,16 @@ def read_card(path: Path | None, setup: dict, files: FileThread) -> Card | None:
     except (ValueError, TimeoutError) as error:
         card, problem = None, str(error)
     if problem is not None:
-        logger.warning("card %s is not used: %s. Step times are learned from the first steps.", path, problem)
+        logger.warning(
+            "card %s is not used: %s. Step times are learned from the first steps.", path, problem
+        )
         return None
     return card
 
 
 def card_latency(card: Card | None, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
-    """Return the step times of a card, None where it has none for these drafters. vLLM runs a draft model in every
-    step: passes that it keeps (kept_passes) are in the time of the target's pass."""
+    """Return the step times of a card, None where it has none for these drafters. vLLM runs a draft
+    model in every step: passes that it keeps (kept_passes) are in the time of the target's pass."""
     if card is None:
         return None
     latency = LatencyModel.from_dict(card.latency)

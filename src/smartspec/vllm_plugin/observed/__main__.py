@@ -1,5 +1,6 @@
-"""`smartspec vllm observed [FILE or URL]`, an observation for the operator, or, where the command line's libraries are
-missing, `python -m smartspec.vllm_plugin.observed`. It needs numpy alone. See docs/observe.md."""
+"""`smartspec vllm observed [FILE or URL]`, an observation for the operator, or, where the command
+line's libraries are missing, `python -m smartspec.vllm_plugin.observed`. It needs numpy alone. See
+docs/observe.md."""
 
 import argparse
 import json
@@ -23,12 +24,13 @@ from smartspec.vllm_plugin.settings import Settings
 
 LONGEST, MOST_REQUESTS = 64, 65_536  # a draft, a batch
 TABLES = {"vllm": "vllm.json", "sglang": "sglang.json", "tensorrt-llm": "tensorrt-llm.json"}
-DOUBTS = (0.1, 0.9)  # quantiles of each length's speed: SGLang chooses among what is best within them
+# quantiles of each length's speed: SGLang chooses among what is best within them
+DOUBTS = (0.1, 0.9)
 
 
 def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
-    """Return ready tables by engine. least: shortest length that they name. most: largest batch. An engine is missing
-    where no length pays."""
+    """Return ready tables by engine. least: shortest length that they name. most: largest batch. An
+    engine is missing where no length pays."""
     by_size = best_lengths(forecasts, most, least)
     tables = {"vllm": vllm_config(ranges_of(by_size))}
     doubtful = [best_lengths(forecasts, most, least, quantile) for quantile in DOUBTS]
@@ -38,9 +40,11 @@ def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
     return tables
 
 
-def best_lengths(forecasts: Forecasts, most: int, least: int, quantile: float | None = None) -> list[int]:
-    """Return lengths for batches of 1 to most requests: that of the largest power of two that is not larger. quantile:
-    of the draws' best lengths, None for the likeliest forecast's."""
+def best_lengths(
+    forecasts: Forecasts, most: int, least: int, quantile: float | None = None
+) -> list[int]:
+    """Return lengths for batches of 1 to most requests: that of the largest power of two that is
+    not larger. quantile: of the draws' best lengths, None for the likeliest forecast's."""
     lengths: list[int] = []
     while len(lengths) < most:
         size = len(lengths) + 1
@@ -54,8 +58,8 @@ def best_lengths(forecasts: Forecasts, most: int, least: int, quantile: float | 
 
 
 def read(source: str | None, cache: Path) -> Observation:
-    """Return the observation of a file, of a server's /metrics, or the newest of the cache folder. ValueError says what
-    is wrong."""
+    """Return the observation of a file, of a server's /metrics, or the newest of the cache folder.
+    ValueError says what is wrong."""
     if source is None:
         return newest_observation(cache)[1]
     if source.startswith(("http://", "https://")):
@@ -66,17 +70,33 @@ def read(source: str | None, cache: Path) -> Observation:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smartspec vllm observed",
-        description="What a server observed (`smartspec vllm serve MODEL --observe`): speed now, what each draft "
-        "length would make at each load, the crossover, and what the present setting loses.",
+        description="What a server observed (`smartspec vllm serve MODEL --observe`): speed now, "
+        "what each draft length would make at each load, the crossover, and what the present "
+        "setting loses.",
         allow_abbrev=False,
     )
-    parser.add_argument("source", nargs="?", help="file, or URL of a server (default: the newest of the cache folder)")
+    parser.add_argument(
+        "source",
+        nargs="?",
+        help="file, or URL of a server (default: the newest of the cache folder)",
+    )
     parser.add_argument("--cache", type=Path, help="folder of the setting `cache`")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--longest", type=int, metavar="K", help="longest draft to look at (default: the server's)")
-    parser.add_argument("--tables", type=Path, metavar="FOLDER", help="write tables for vLLM, SGLang and TensorRT-LLM")
-    parser.add_argument("--max-batch", type=int, metavar="N", help="of the tables (default: the server's limit)")
-    parser.add_argument("--allow-zero", action="store_true", help="tables may name length 0 (docs/observe.md)")
+    parser.add_argument(
+        "--longest", type=int, metavar="K", help="longest draft to look at (default: the server's)"
+    )
+    parser.add_argument(
+        "--tables",
+        type=Path,
+        metavar="FOLDER",
+        help="write tables for vLLM, SGLang and TensorRT-LLM",
+    )
+    parser.add_argument(
+        "--max-batch", type=int, metavar="N", help="of the tables (default: the server's limit)"
+    )
+    parser.add_argument(
+        "--allow-zero", action="store_true", help="tables may name length 0 (docs/observe.md)"
+    )
     parser.add_argument("--card", type=Path, metavar="FILE", help="write a card (docs/observe.md)")
     return parser
 
@@ -93,7 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Print a report, and write the files that the options name. ValueError and OSError say what is wrong."""
+    """Print a report, and write the files that the options name. ValueError and OSError say what is
+    wrong."""
     observation = read(options.source, options.cache or Settings.read(None, os.environ).cache)
     longest = longest_of(observation) if options.longest is None else options.longest
     head = observation.setup.get("most_drafts") or LONGEST

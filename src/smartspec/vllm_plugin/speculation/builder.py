@@ -1,4 +1,5 @@
-"""The builder of a scheduler's speculation: drafters, cost model, controller, decision log, metrics."""
+"""The builder of a scheduler's speculation: drafters, cost model, controller, decision log,
+metrics."""
 
 import logging
 import os
@@ -39,15 +40,16 @@ logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers
 
 
 def make_speculation(scheduler, settings: Settings, files: FileThread) -> Speculation:
-    """Return the speculation of a scheduler. ValueError on a wrong setting. Where the cache folder cannot be written,
-    nothing is kept there."""
+    """Return the speculation of a scheduler. ValueError on a wrong setting. Where the cache folder
+    cannot be written, nothing is kept there."""
     config = scheduler.vllm_config
     engine_index = config.parallel_config.data_parallel_index
     method = config.speculative_config.method
     tiers = captured_lengths(config)
     settings = replace(settings, policy=policy_name(settings.policy, tiers))
     matches = LEAST_FOLLOWED if method in COPYING else (0,)
-    # A decision saves only verification where drafts have a fixed length, as with model-free drafts.
+    # A decision saves only verification where drafts have a fixed length, as with model-free
+    # drafts.
     has_passes = method not in MODEL_FREE and not has_fixed_drafts(config)
     drafter = DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
     own = _own_drafters(scheduler, settings)
@@ -70,9 +72,14 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
     if latency is None and not settings.has_cost_model:
         latency = StepCosts(drafter.has_passes).fit()
     metrics = Metrics(
-        metrics_path(settings.cache, config.instance_id, engine_index), engine_index, settings.metrics_seconds, files
+        metrics_path(settings.cache, config.instance_id, engine_index),
+        engine_index,
+        settings.metrics_seconds,
+        files,
     )
-    make_controller = controller_maker(config, settings, scheduler.num_spec_tokens, drafters, engine_index, files)
+    make_controller = controller_maker(
+        config, settings, scheduler.num_spec_tokens, drafters, engine_index, files
+    )
     if card is not None:
         make_controller = add_acceptance(card, make_controller)
     learner = Learner(
@@ -83,21 +90,31 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
         on_costs=lambda latency: costs.store_soon(latency, files),
         has_late_drafts=lambda: scheduler.use_v2_model_runner,
     )
-    sizes = token_sizes(config) if is_adaptive(config) and settings.verification == "smartspec" else None
+    sizes = (
+        token_sizes(config)
+        if is_adaptive(config) and settings.verification == "smartspec"
+        else None
+    )
     return Speculation(
-        scheduler, drafters[0], own, learner, tiers=tiers, is_adaptive=is_adaptive(config), cost_sizes=sizes
+        scheduler,
+        drafters[0],
+        own,
+        learner,
+        tiers=tiers,
+        is_adaptive=is_adaptive(config),
+        cost_sizes=sizes,
     )
 
 
 def _own_drafters(scheduler, settings: Settings) -> OwnDrafters | None:
-    """Return the drafters in the scheduler, in the place of vLLM's, None for none. ValueError where the settings name
-    some that cannot draft."""
+    """Return the drafters in the scheduler, in the place of vLLM's, None for none. ValueError where
+    the settings name some that cannot draft."""
     config = scheduler.vllm_config
     if has_scheduler_drafts(config):
         return make_drafters(config, settings, scheduler.num_spec_tokens)
     if settings.drafter is not None:
         raise ValueError(
-            f"setting 'drafter' is {settings.drafter!r}, but vLLM's method {config.speculative_config.method} drafts: "
-            f'ours draft with --speculative-config \'{{"model": "{NO_DRAFTS}", "num_speculative_tokens": 5}}\''
+            f"setting 'drafter' is {settings.drafter!r}, but vLLM's method {config.speculative_config.method} drafts: "  # noqa: E501
+            f'ours draft with --speculative-config \'{{"model": "{NO_DRAFTS}", "num_speculative_tokens": 5}}\''  # noqa: E501
         )
     return None

@@ -24,11 +24,15 @@ def controller_maker(
     engine_index: int,
     files: FileThread,
 ) -> Callable[[LatencyModel], SafeController]:
-    """Return a function that makes the controller of a cost model. Errors of the policy or the log are raised now."""
+    """Return a function that makes the controller of a cost model. Errors of the policy or the log
+    are raised now."""
     costs = StepCosts(drafters[0].has_passes).fit()
-    if needs := Controller(settings.policy, max_draft_tokens, costs, drafters=drafters).policy.needs:
+    if needs := Controller(
+        settings.policy, max_draft_tokens, costs, drafters=drafters
+    ).policy.needs:
         raise ValueError(
-            f"policy {settings.policy!r} needs {', '.join(needs)}, which vLLM does not tell a scheduler: use another"
+            f"policy {settings.policy!r} needs {', '.join(needs)}, which vLLM does not tell a "
+            "scheduler: use another"
         )
     path = settings.decision_log
     if path is not None and engine_index:
@@ -39,7 +43,9 @@ def controller_maker(
         controller = Controller(settings.policy, max_draft_tokens, latency, drafters=drafters)
         if log is not None:
             model = str(config.model_config.model)
-            log.begin(LogHeader(model, settings.policy, max_draft_tokens, drafters, latency.to_dict()))
+            log.begin(
+                LogHeader(model, settings.policy, max_draft_tokens, drafters, latency.to_dict())
+            )
             controller.on_record = log.add
         return SafeController(controller, logger.warning)
 
@@ -47,19 +53,23 @@ def controller_maker(
 
 
 def _open_log(path: Path, files: FileThread) -> DecisionLog:
-    """Return a log whose records are on disk within LOG_SECONDS, even if vLLM is killed. ValueError where that cannot
-    be made."""
+    """Return a log whose records are on disk within LOG_SECONDS, even if vLLM is killed. ValueError
+    where that cannot be made."""
     try:
-        return files.call(lambda: DecisionLog(path, lambda flush: files.post(path, flush, LOG_SECONDS)))
+        return files.call(
+            lambda: DecisionLog(path, lambda flush: files.post(path, flush, LOG_SECONDS))
+        )
     except TimeoutError as error:
-        raise ValueError(f"cannot write decision log {path} ({error}): choose another file") from error
+        raise ValueError(
+            f"cannot write decision log {path} ({error}): choose another file"
+        ) from error
 
 
 def add_acceptance(
     card: Card, make_controller: Callable[[LatencyModel], SafeController]
 ) -> Callable[[LatencyModel], SafeController]:
-    """Return a function that makes the same controller. It expects the card's acceptance of the first drafter until it
-    knows better."""
+    """Return a function that makes the same controller. It expects the card's acceptance of the
+    first drafter until it knows better."""
 
     def make(latency: LatencyModel) -> SafeController:
         safe = make_controller(latency)

@@ -1,4 +1,5 @@
-"""The decision about a step: vLLM's requests as a view of the controller, its plan, and the lengths for vLLM."""
+"""The decision about a step: vLLM's requests as a view of the controller, its plan, and the lengths
+for vLLM."""
 
 from collections.abc import Callable
 
@@ -14,8 +15,8 @@ from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 
 class Decider:
-    """The decider of one scheduler of vLLM, with its knowledge of requests. drafter, own: vLLM's drafter, and ours if
-    they draft in its place. tiers, is_adaptive: see Speculation."""
+    """The decider of one scheduler of vLLM, with its knowledge of requests. drafter, own: vLLM's
+    drafter, and ours if they draft in its place. tiers, is_adaptive: see Speculation."""
 
     def __init__(
         self,
@@ -35,7 +36,8 @@ class Decider:
         self._matches = FollowedTokens() if drafter.name in COPYING else None
 
     def decide(self, rows: list, last_draft_length: int) -> Decision:
-        """Decide about these requests, which decode in the next step. last_draft_length: of the step before."""
+        """Decide about these requests, which decode in the next step. last_draft_length: of the
+        step before."""
         start = self._clock()
         columns = self.callers.columns(rows)
         prefill = batch.expected_prefill(self._scheduler, len(rows))
@@ -44,7 +46,9 @@ class Decider:
         if controller is None:
             view = view.queried(True)
             lengths = (0, *self._tiers) if self._tiers else range(self._max_draft_tokens + 1)
-            lengths_to_draft = np.minimum(view.draft_lengths.max(axis=0), self._learner.costs.next_trial(lengths))
+            lengths_to_draft = np.minimum(
+                view.draft_lengths.max(axis=0), self._learner.costs.next_trial(lengths)
+            )
             verified, drafter = lengths_to_draft, view.draft_lengths.argmax(axis=0)
         else:
             plan = controller.plan(view)
@@ -55,7 +59,8 @@ class Decider:
             self.own.place(self._scheduler, drafter, verified)
         draft_length = self._max_draft_tokens
         if self._drafter.has_passes:
-            # Prefill alone says nothing about lengths: requests begin to decode with what was decided last.
+            # Prefill alone says nothing about lengths: requests begin to decode with what was
+            # decided last.
             draft_length = int(lengths_to_draft.max(initial=0)) if rows else last_draft_length
         if self._is_adaptive:  # vLLM's workers choose which drafts are verified
             verified = np.minimum(view.max_draft_tokens, draft_length)
@@ -99,9 +104,13 @@ class Decider:
     def _view(self, rows: list, columns: Columns, prefill: batch.Prefill) -> BatchView:
         scheduler = self._scheduler
         context_tokens = np.array([request.num_computed_tokens for request in rows], dtype=np.int64)
-        useful = batch.useful_lengths(rows, context_tokens, scheduler.max_model_len, has_end=not self._tiers)
+        useful = batch.useful_lengths(
+            rows, context_tokens, scheduler.max_model_len, has_end=not self._tiers
+        )
         caps = np.minimum(np.minimum(columns.max_draft_tokens, self._max_draft_tokens), useful)
-        budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(rows)
+        budget = min(scheduler.max_num_scheduled_tokens, batch.free_kv_tokens(scheduler)) - len(
+            rows
+        )
         return BatchView(
             request_ids=columns.numbers,
             context_tokens=context_tokens,
@@ -116,13 +125,20 @@ class Decider:
         )
 
     def _drafts(self, rows: list, names: tuple[str, ...], caps: np.ndarray) -> dict:
-        """Return the drafts that exist, or queries for them. caps: int [R], longest draft of each."""
+        """Return the drafts that exist, or queries for them. caps: int [R], longest draft of
+        each."""
         if self.own is not None:
             return {"queries": self.own.queries(rows, caps, self._scheduler.max_model_len)}
         lengths = caps
         if not self._drafter.has_passes:  # they exist already
-            lengths = np.minimum(caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64))
-        return {"drafters": (DrafterView(lengths, None if self._matches is None else self._matches.of(names)),)}
+            lengths = np.minimum(
+                caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64)
+            )
+        return {
+            "drafters": (
+                DrafterView(lengths, None if self._matches is None else self._matches.of(names)),
+            )
+        }
 
 
 def _cut_off(rows: list, planned: list[int]) -> np.ndarray:

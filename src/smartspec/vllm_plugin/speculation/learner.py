@@ -1,4 +1,5 @@
-"""Learning from finished steps: step times, until a controller can be made of them, and then its estimates."""
+"""Learning from finished steps: step times, until a controller can be made of them, and then its
+estimates."""
 
 from collections.abc import Callable
 
@@ -8,8 +9,8 @@ from smartspec.control import DrafterSpec, LatencyModel, Plan, SafeController, S
 from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS, StepCosts, StepSize
 from smartspec.vllm_plugin.step.decision import EmittedTokens, Step, make_outcome
 
-# Steps that are counted together. After a pass of the model the counting code is no longer in the processor's caches,
-# and to fetch it takes longer than to run it.
+# Steps that are counted together. After a pass of the model the counting code is no longer in the
+# processor's caches, and to fetch it takes longer than to run it.
 REPORT_STEPS = 16
 KEPT_PASSES = 1  # of a draft model: vLLM runs it in every step, also where no draft is wanted
 OnSteps = Callable[[list[tuple[Step, EmittedTokens]], SafeController | None], None]
@@ -18,11 +19,12 @@ OnSteps = Callable[[list[tuple[Step, EmittedTokens]], SafeController | None], No
 class Learner:
     """The learner of one scheduler. controller: None as long as the first steps try lengths.
 
-    make_controller: makes it from a cost model. latency: the first cost model, None to learn it from the first steps.
-    has_late_drafts: true if a step is over once its tokens are there, before its drafts are made, as with vLLM's V2
-    runner (0.32: v1/worker/gpu/model_runner.py, sample_tokens). The next step then takes longer for them.
-    on_steps: called with finished steps and with the controller, if there is one, every few steps, and before vLLM
-    waits for requests. on_costs: called with the cost model of all steps, at decoding step 64, 128, 256, ... or soon
+    make_controller: makes it from a cost model. latency: the first cost model, None to learn it
+    from the first steps. has_late_drafts: true if a step is over once its tokens are there, before
+    its drafts are made, as with vLLM's V2 runner (0.32: v1/worker/gpu/model_runner.py,
+    sample_tokens). The next step then takes longer for them. on_steps: called with finished steps
+    and with the controller, if there is one, every few steps, and before vLLM waits for requests.
+    on_costs: called with the cost model of all steps, at decoding step 64, 128, 256, ... or soon
     after.
     """
 
@@ -86,34 +88,50 @@ class Learner:
         self._report_queue.clear()
 
     def _refit(self) -> None:
-        """Fit the cost model to all steps. The controller goes on with it: there may be sizes it has guessed."""
+        """Fit the cost model to all steps. The controller goes on with it: there may be sizes it
+        has guessed."""
         self.latency = self.costs.fit()
         self._on_costs(self.latency)
         if self.controller is not None:
             self.controller.use_latency(self.latency)
 
     def _split(self, step: Step) -> StepSeconds:
-        """Split a measured time. Only the whole step can be timed, so draft passes get their predicted time: if a step
-        takes longer, as beside prefill, that says nothing of drafts. Fits learn their cost, from steps that verify
-        another length than they make."""
+        """Split a measured time. Only the whole step can be timed, so draft passes get their
+        predicted time: if a step takes longer, as beside prefill, that says nothing of drafts. Fits
+        learn their cost, from steps that verify another length than they make."""
         host = step.host_seconds
-        if not self._drafter.has_passes or not step.timed_length or self.latency is None or step.decision is None:
+        if (
+            not self._drafter.has_passes
+            or not step.timed_length
+            or self.latency is None
+            or step.decision is None
+        ):
             return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
         rows = step.decision.view.num_rows
         plan = Plan(np.full(rows, step.timed_length), np.zeros(rows, dtype=np.int64))
-        verified = np.array([step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64)
+        verified = np.array(
+            [step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64
+        )
         predicted = self.latency.predict(step.decision.view, plan, verified)
         if (draft := predicted.draft) >= step.seconds - host:  # the target's pass took time, too
             draft = (step.seconds - host) * draft / (draft + predicted.target)
         return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)
 
     def _note_costs(self, step: Step) -> None:
-        """Note the cost of a step's size: steps of decoding requests alone, or of prefill alone. Steps of both count
-        while there is no controller: under steady load there may be no others."""
+        """Note the cost of a step's size: steps of decoding requests alone, or of prefill alone.
+        Steps of both count while there is no controller: under steady load there may be no
+        others."""
         fed, prefill = step.num_decoding + step.num_verified, step.prefill
-        passes = max(step.timed_length - KEPT_PASSES, 0) if self._drafter.has_passes and step.num_decoding else 0
+        passes = (
+            max(step.timed_length - KEPT_PASSES, 0)
+            if self._drafter.has_passes and step.num_decoding
+            else 0
+        )
         rows, tokens = step.num_decoding + prefill.num_prefills, fed + prefill.prefill_tokens
-        size, seconds = StepSize(rows, tokens, fed + prefill.num_prefills, passes), step.seconds - step.host_seconds
+        size, seconds = (
+            StepSize(rows, tokens, fed + prefill.num_prefills, passes),
+            step.seconds - step.host_seconds,
+        )
         if not (step.num_decoding and prefill.num_prefills):
             self.costs.add(size, step.context_tokens, seconds)
         elif self.controller is None:

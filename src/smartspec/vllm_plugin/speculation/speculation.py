@@ -1,10 +1,11 @@
-"""Speculation between vLLM's scheduler and the controller: decisions, the steps that carry them out, their outcomes.
+"""Speculation between vLLM's scheduler and the controller: decisions, the steps that carry them
+out, their outcomes.
 
-Drafts that exist before a step are decided on right before it. Where a model alone drafts, a decision says how many
-tokens it is to make, and how many of them are verified in the step after. Such a decision is made for the next step
-while this one runs, so that no step waits for it. It is carried out by the first step whose drafts are as long as
-decided. With asynchronous scheduling and with captured graphs, every second step is decided: more decisions brought
-nothing there.
+Drafts that exist before a step are decided on right before it. Where a model alone drafts, a
+decision says how many tokens it is to make, and how many of them are verified in the step after.
+Such a decision is made for the next step while this one runs, so that no step waits for it. It is
+carried out by the first step whose drafts are as long as decided. With asynchronous scheduling and
+with captured graphs, every second step is decided: more decisions brought nothing there.
 """
 
 import time
@@ -15,17 +16,22 @@ from smartspec.vllm_plugin.speculation.decider import Decider
 from smartspec.vllm_plugin.speculation.drafts import OwnDrafters
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step import batch
-from smartspec.vllm_plugin.step.adaptive import COSTS, COSTS_SPACING, cost_curves, verified_by_request
+from smartspec.vllm_plugin.step.adaptive import (
+    COSTS,
+    COSTS_SPACING,
+    cost_curves,
+    verified_by_request,
+)
 from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 
 
 class Speculation:
-    """The object that the scheduler calls. drafter: vLLM's, as the controller names it. own: ours, if they draft in
-    its place. tiers: all requests of a step share one of these lengths; None where lengths may differ.
-    is_adaptive: vLLM's workers choose the drafts that they verify. cost_sizes: numbers of tokens whose costs are sent
-    to them for that, None for none."""
+    """The object that the scheduler calls. drafter: vLLM's, as the controller names it. own: ours,
+    if they draft in its place. tiers: all requests of a step share one of these lengths; None where
+    lengths may differ. is_adaptive: vLLM's workers choose the drafts that they verify. cost_sizes:
+    numbers of tokens whose costs are sent to them for that, None for none."""
 
     def __init__(
         self,
@@ -42,10 +48,13 @@ class Speculation:
         self._scheduler, self._tiers, self._clock = scheduler, tiers, clock
         self._is_ahead = drafter.has_passes
         self.learner = learner
-        self.decider = Decider(scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock())
+        self.decider = Decider(
+            scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock()
+        )
         self._is_adaptive, self._cost_sizes = is_adaptive, cost_sizes
         self._steps_to_costs = 0
-        self._ended_requests: list[str] = []  # requests that have ended since the last step was scheduled
+        # requests that have ended since the last step was scheduled
+        self._ended_requests: list[str] = []
         self._old_requests: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # true until a step carries it out
@@ -55,7 +64,8 @@ class Speculation:
         self._learn_queue: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
-        """Make a decision, unless that was done while the last step ran. Cut drafts to what is to be verified."""
+        """Make a decision, unless that was done while the last step ran. Cut drafts to what is to
+        be verified."""
         is_decided = self._is_ahead and self._decision is not None
         if is_decided and self._has_no_cut():
             return
@@ -65,18 +75,22 @@ class Speculation:
             return
         lengths = self._decision.lengths.tolist() if is_new else self._lengths_of(rows)
         for request, length in zip(rows, lengths, strict=True):
-            if len(request.spec_token_ids) > length:  # a copy: asynchronous scheduling shares one list of placeholders
+            # a copy: asynchronous scheduling shares one list of placeholders
+            if len(request.spec_token_ids) > length:
                 request.spec_token_ids = request.spec_token_ids[:length]
 
     def after_schedule(self, output) -> None:
-        """Tell vLLM the number of tokens to draft, and note the step, before vLLM counts its tokens as computed."""
+        """Tell vLLM the number of tokens to draft, and note the step, before vLLM counts its tokens
+        as computed."""
         self._ended_requests.extend(output.finished_req_ids)
         if self._decision is None or not output.total_num_scheduled_tokens:
             return
         output.num_spec_tokens_to_schedule = self._decision.draft_length
         drafts = output.scheduled_spec_decode_tokens
         verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
-        num_decoding, prefill, context_tokens = self._split_batch(output.num_scheduled_tokens, verified)
+        num_decoding, prefill, context_tokens = self._split_batch(
+            output.num_scheduled_tokens, verified
+        )
         has_drafts = not self._is_ahead or self._last_draft_length >= self._decision.draft_length
         is_carried_out = self._is_open and has_drafts
         self._is_open = self._is_open and not has_drafts
@@ -100,11 +114,15 @@ class Speculation:
             self._send_costs(output)
 
     def while_running(self) -> None:
-        """Learn from earlier steps, and decide about the next one where a model makes its drafts. A step has been
-        handed to the workers, so no step waits for this."""
+        """Learn from earlier steps, and decide about the next one where a model makes its drafts. A
+        step has been handed to the workers, so no step waits for this."""
         self._learn()
         newest = next(reversed(self._steps.values()), None)
-        is_held = newest is not None and newest.decision is not None and (self._tiers or len(self._steps) > 1)
+        is_held = (
+            newest is not None
+            and newest.decision is not None
+            and (self._tiers or len(self._steps) > 1)
+        )
         if self._is_ahead and not self._is_open and not is_held:
             self._decide(batch.decoding_requests(self._scheduler))
 
@@ -118,7 +136,8 @@ class Speculation:
         now = self._clock()
         start = step.start if self._last_completion is None else self._last_completion
         step.seconds = max(now - start, 1e-9)
-        if step.decision is not None and start < step.start:  # else the decision was made before these seconds
+        # else the decision was made before these seconds
+        if step.decision is not None and start < step.start:
             step.host_seconds = min(step.decision.host_seconds, step.seconds)
         self._last_completion = now
         if self._is_adaptive and step.verified:
@@ -127,33 +146,42 @@ class Speculation:
         return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
 
     def after_update(self, finished: tuple[Step, EmittedTokens] | None, outputs: Mapping) -> None:
-        """Note a finished step, once vLLM has applied its output. Work that can wait is left for later."""
+        """Note a finished step, once vLLM has applied its output. Work that can wait is left for
+        later."""
         if finished is not None:
             step, tokens = finished
             self._learn_queue.append((step, tokens.with_given(outputs)))
             self.decider.observe(step, tokens)
         is_idle = not self._scheduler.has_unfinished_requests()
-        if is_idle or self.learner.controller is None:  # the steps that try lengths use the number of measured steps
+        # the steps that try lengths use the number of measured steps
+        if is_idle or self.learner.controller is None:
             self._learn()
         if is_idle:
             self._last_completion = None
             self.learner.report()
 
     def pause(self) -> None:
-        """Stop, as speculation goes off for a while. Finished steps are counted, and steps that wait for an outcome are
-        dropped. Requests stay known. Nothing is called before speculation is on again."""
+        """Stop, as speculation goes off for a while. Finished steps are counted, and steps that
+        wait for an outcome are dropped. Requests stay known. Nothing is called before speculation
+        is on again."""
         self._learn()
         self.learner.report()
         while self._steps:
             self._drop_oldest()
-        self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+        self._decision, self._is_open, self._last_draft_length, self._last_completion = (
+            None,
+            False,
+            0,
+            None,
+        )
 
     def finish(self) -> None:
         """Count finished steps: vLLM ends."""
         self.pause()
 
     def forget_acceptance(self) -> None:
-        """The target's weights have changed: forget how often drafts were accepted, not what steps cost."""
+        """The target's weights have changed: forget how often drafts were accepted, not what steps
+        cost."""
         self._learn()
         if self.learner.controller is not None:
             self.learner.controller.forget_acceptance()
@@ -163,52 +191,76 @@ class Speculation:
         self._ended_requests.extend(output.finished_req_ids)
 
     def start_over(self) -> None:
-        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are dropped. Knowledge of
-        time and acceptance is kept. Requests count as new."""
+        """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are
+        dropped. Knowledge of time and acceptance is kept. Requests count as new."""
         for queue in (self._steps, self._learn_queue, self._ended_requests, self._old_requests):
             queue.clear()
-        self._decision, self._is_open, self._last_draft_length, self._last_completion = None, False, 0, None
+        self._decision, self._is_open, self._last_draft_length, self._last_completion = (
+            None,
+            False,
+            0,
+            None,
+        )
         self.learner.start_over()
         self.decider.start_over()
 
     def _decide(self, rows: list) -> bool:
-        """Decide about the next step, in which these requests decode. Return false where there is none."""
+        """Decide about the next step, in which these requests decode. Return false where there is
+        none."""
         if not rows and not len(self._scheduler.running) and not len(self._scheduler.waiting):
             return False
         self._decision, self._is_open = self.decider.decide(rows, self._last_draft_length), True
         return True
 
     def _has_no_cut(self) -> bool:
-        """True if no draft can be longer than decided, so that there is no need to look at requests."""
+        """True if no draft can be longer than decided, so that there is no need to look at
+        requests."""
         decision = self._decision
         assert decision is not None
         return self._tiers is not None and self._last_draft_length <= decision.shortest
 
     def _lengths_of(self, rows: list) -> list[int]:
-        """Return the lengths for these requests. Without a decision they have no drafts, or those of the tier."""
+        """Return the lengths for these requests. Without a decision they have no drafts, or those
+        of the tier."""
         assert self._decision is not None
         by_name = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
         default = self._decision.draft_length if self._tiers else 0
         return [by_name.get(request.request_id, default) for request in rows]
 
-    def _split_batch(self, scheduled: dict[str, int], verified: dict[str, int]) -> tuple[int, batch.Prefill, int]:
-        """Return the requests of a step that decode, its prefill, and the tokens in the KV of all its requests."""
+    def _split_batch(
+        self, scheduled: dict[str, int], verified: dict[str, int]
+    ) -> tuple[int, batch.Prefill, int]:
+        """Return the requests of a step that decode, its prefill, and the tokens in the KV of all
+        its requests."""
         decision, requests = self._decision, self._scheduler.requests
         assert decision is not None, "a step without a decision is not noted"
-        if self._is_open and tuple(scheduled) == decision.names:  # exactly the requests of the decision
+        # exactly the requests of the decision
+        if self._is_open and tuple(scheduled) == decision.names:
             return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
         num_fed = sum(scheduled.values()) - sum(verified.values())
         if not self._is_open and num_fed == len(scheduled):  # one token each
-            return num_fed, batch.NO_PREFILL, sum([requests[name].num_computed_tokens for name in scheduled])
+            return (
+                num_fed,
+                batch.NO_PREFILL,
+                sum([requests[name].num_computed_tokens for name in scheduled]),
+            )
         fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
-        decoding = set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
-        prefill = batch.Prefill.of([(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding])
+        decoding = (
+            set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
+        )
+        prefill = batch.Prefill.of(
+            [(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding]
+        )
         return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
 
     def _send_costs(self, output) -> None:
         """Send costs with this step, every COSTS_SPACING steps, as soon as they are known."""
         assert self._decision is not None and self._cost_sizes is not None
-        view, latency, self._steps_to_costs = self._decision.view, self.learner.latency, self._steps_to_costs - 1
+        view, latency, self._steps_to_costs = (
+            self._decision.view,
+            self.learner.latency,
+            self._steps_to_costs - 1,
+        )
         if self._steps_to_costs > 0 or latency is None or not view.num_rows:
             return
         self._steps_to_costs = COSTS_SPACING

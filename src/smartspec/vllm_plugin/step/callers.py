@@ -1,7 +1,9 @@
-"""Request options of callers, from `vllm_xargs` (`SamplingParams.extra_args`), as columns of a batch.
+"""Request options of callers, from `vllm_xargs` (`SamplingParams.extra_args`), as columns of a
+batch.
 
-They are read once for each request. The columns are kept from step to step, as batches seldom change. vLLM does not
-check the values: a value of a wrong type or out of its range counts as not given.
+They are read once for each request. The columns are kept from step to step, as batches seldom
+change. vLLM does not check the values: a value of a wrong type or out of its range counts as not
+given.
 """
 
 import logging
@@ -16,9 +18,14 @@ from smartspec.control import ClassIds
 
 logger = logging.getLogger("vllm.smartspec")
 
-MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS = "smartspec_max_draft_tokens", "smartspec_weight", "smartspec_class"
+MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS = (
+    "smartspec_max_draft_tokens",
+    "smartspec_weight",
+    "smartspec_class",
+)
 MAX_CLASS_NAME = 64
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # those of the HTTP field `speculation.weight` (core/speculation.py)
+# those of the HTTP field `speculation.weight` (core/speculation.py)
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 RANGES = {
     MAX_DRAFT_TOKENS: "a number of at least 0",
     WEIGHT: f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}",
@@ -51,14 +58,17 @@ class Columns:
         return Columns(
             names,
             numbers=np.array([caller.number for caller in callers], dtype=np.int64),
-            max_draft_tokens=np.array([caller.max_draft_tokens for caller in callers], dtype=np.int64),
+            max_draft_tokens=np.array(
+                [caller.max_draft_tokens for caller in callers], dtype=np.int64
+            ),
             weights=np.array([caller.weight for caller in callers], dtype=float),
             class_ids=np.array([caller.class_id for caller in callers], dtype=np.int64),
         )
 
 
 class Callers:
-    """The callers of earlier batches, until they are forgotten. max_draft_tokens: the default of that option."""
+    """The callers of earlier batches, until they are forgotten. max_draft_tokens: the default of
+    that option."""
 
     def __init__(self, max_draft_tokens: int):
         self._max_draft_tokens = max_draft_tokens
@@ -75,7 +85,9 @@ class Callers:
         """Return the columns of these vLLM requests, in their order."""
         names = tuple([request.request_id for request in rows])
         if names != self._last.names:
-            self._last = Columns.of(names, [self._known.get(r.request_id) or self._add(r) for r in rows])
+            self._last = Columns.of(
+                names, [self._known.get(r.request_id) or self._add(r) for r in rows]
+            )
         return self._last
 
     def forget(self, name: str) -> int | None:
@@ -94,18 +106,27 @@ class Callers:
 
     def _add(self, request) -> Caller:
         options = _options_of(request)
-        longest, weight, name = (options.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS))
-        # Compared before they are converted: whole numbers may be too large for a float, and floats for an integer.
+        longest, weight, name = (
+            options.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS)
+        )
+        # Compared before they are converted: whole numbers may be too large for a float, and floats
+        # for an integer.
         is_length = _is_number(longest) and longest >= 0
         is_weight = _is_number(weight) and MIN_WEIGHT <= weight <= MAX_WEIGHT
         is_class = _is_class(name)
         caller = Caller(
             number=next(self._next_number),
-            max_draft_tokens=int(min(longest, self._max_draft_tokens)) if is_length else self._max_draft_tokens,
+            max_draft_tokens=int(min(longest, self._max_draft_tokens))
+            if is_length
+            else self._max_draft_tokens,
             weight=float(weight) if is_weight else 1.0,
             class_id=self._class_ids.of(name) if is_class else 0,
         )
-        for field, is_sound in ((MAX_DRAFT_TOKENS, is_length), (WEIGHT, is_weight), (WORKLOAD_CLASS, is_class)):
+        for field, is_sound in (
+            (MAX_DRAFT_TOKENS, is_length),
+            (WEIGHT, is_weight),
+            (WORKLOAD_CLASS, is_class),
+        ):
             if options.get(field) is not None and not is_sound:
                 self._warn(field, options[field])
         self._known[request.request_id] = caller
@@ -115,7 +136,10 @@ class Callers:
         if field in self._warnings:  # once: a client that is wrong is wrong with every request
             return
         self._warnings.add(field)
-        text = "%s of a request is %s and counts as not given: use %s. Other such values are not logged."
+        text = (
+            "%s of a request is %s and counts as not given: use %s. Other such values are not "
+            "logged."
+        )
         logger.warning(text, field, _short(value), RANGES[field])
 
 

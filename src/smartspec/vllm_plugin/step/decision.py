@@ -1,4 +1,5 @@
-"""A decision of the controller, from the step in which it is made to the step whose outcome the controller learns."""
+"""A decision of the controller, from the step in which it is made to the step whose outcome the
+controller learns."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,8 @@ class Decision:
     prefill: Prefill  # that view expects
     lengths: np.ndarray  # int [R], draft tokens to verify
     draft_length: int  # draft tokens that the drafter is to make for all
-    # By row, the first draft token that is there and not verified, -1 if unknown; None where drafts are made in passes.
+    # By row, the first draft token that is there and not verified, -1 if unknown; None where drafts
+    # are made in passes.
     cut_off: np.ndarray | None
     plan: Plan | None = None  # the controller's, if there is one
     drafter: np.ndarray | None = None  # int [R], whose draft each row gets
@@ -46,7 +48,11 @@ class Decision:
         plan = self.plan
         if plan is not None and plan.view is not None:
             survival = None if plan.survival is None else plan.survival[rows]
-            columns = {"lengths": plan.lengths[rows], "drafter": plan.drafter[rows], "survival": survival}
+            columns = {
+                "lengths": plan.lengths[rows],
+                "drafter": plan.drafter[rows],
+                "survival": survival,
+            }
             plan = replace(plan, view=view, **columns)
         some = tuple([self.names[row] for row in rows])
         return replace(self, names=some, view=view, lengths=self.lengths[rows], plan=plan)
@@ -65,7 +71,8 @@ class Step:
     context_tokens: int  # in the KV of all its requests
     draft_length: int  # draft tokens made in it
     decision: Decision | None = None  # that it carries out, None if another step does that
-    ended_requests: tuple[str, ...] = ()  # requests that have ended between the schedule of the step before and its own
+    # requests that have ended between the schedule of the step before and its own
+    ended_requests: tuple[str, ...] = ()
     # The rest is set once the step has finished.
     seconds: float = 0.0
     host_seconds: float = 0.0  # of them, for a decision that searches for drafts
@@ -80,13 +87,16 @@ class EmittedTokens:
     """The outcome of a step, by request, before vLLM cuts answers at a stop or at max_tokens."""
 
     emitted: Mapping[str, int]  # number of tokens, at least one, of requests whose output counts
-    tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # these tokens, where they are compared
-    invalid: Mapping[str, int] = field(default_factory=dict)  # number of draft tokens that broke a grammar
+    # these tokens, where they are compared
+    tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # number of draft tokens that broke a grammar
+    invalid: Mapping[str, int] = field(default_factory=dict)
     num_given: int = 0  # tokens that callers are given, of all requests
 
     @property
     def num_accepted(self) -> int:
-        """The number of accepted draft tokens, as vLLM counts them: every request emits one token more than that."""
+        """The number of accepted draft tokens, as vLLM counts them: every request emits one token
+        more than that."""
         return sum(self.emitted.values()) - len(self.emitted)
 
     def with_given(self, outputs: Mapping) -> "EmittedTokens":
@@ -95,22 +105,29 @@ class EmittedTokens:
 
     @staticmethod
     def of(step: Step, model_output, requests: Mapping) -> "EmittedTokens":
-        """Return the outcome in the model's output, before vLLM applies it to its requests and shortens it. Requests
-        that were aborted or preempted meanwhile are left out."""
+        """Return the outcome in the model's output, before vLLM applies it to its requests and
+        shortens it. Requests that were aborted or preempted meanwhile are left out."""
         sampled: Sequence = model_output.sampled_token_ids
         rows = model_output.req_id_to_index.items() if sampled else ()
         emitted = {
             name: n
             for name, row in rows
-            if (n := len(sampled[row])) and (request := requests.get(name)) and not request.num_stale_output_tokens
+            if (n := len(sampled[row]))
+            and (request := requests.get(name))
+            and not request.num_stale_output_tokens
         }
         is_compared = step.decision is not None and step.decision.has_comparison
-        tokens = {name: tuple(sampled[row]) for name, row in rows if name in emitted} if is_compared else {}
+        tokens = (
+            {name: tuple(sampled[row]) for name, row in rows if name in emitted}
+            if is_compared
+            else {}
+        )
         return EmittedTokens(emitted, tokens, step.output.num_invalid_spec_tokens or {})
 
 
 def tokens_given(outputs: Mapping) -> int:
-    """Return the tokens in the outputs of a step, by front end, as vLLM's update_from_output returns them."""
+    """Return the tokens in the outputs of a step, by front end, as vLLM's update_from_output
+    returns them."""
     return sum([len(each.new_token_ids) for some in outputs.values() for each in some.outputs])
 
 
@@ -125,17 +142,25 @@ def make_outcome(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Out
     decision = step.decision
     assert decision is not None, "the step carries out no decision"
     # Most steps are as expected. Then the same object is kept, with its cached values.
-    view = decision.view if step.prefill == decision.prefill else replace(decision.view, **vars(step.prefill))
+    view = (
+        decision.view
+        if step.prefill == decision.prefill
+        else replace(decision.view, **vars(step.prefill))
+    )
     verified = _column(decision, step.verified)
     emitted = _column(decision, tokens.emitted)
-    valid = np.maximum(verified - _column(decision, tokens.invalid), 0) if tokens.invalid else verified
+    valid = (
+        np.maximum(verified - _column(decision, tokens.invalid), 0) if tokens.invalid else verified
+    )
     accepted = np.minimum(np.maximum(emitted - 1, 0), valid)
     drafted = verified
     if decision.cut_off is None:  # a model makes drafts
         drafted = np.maximum(step.draft_length, verified)
     return Outcome.of(
         view,
-        Plan(drafted, np.where(drafted > 0, 0 if decision.drafter is None else decision.drafter, -1)),
+        Plan(
+            drafted, np.where(drafted > 0, 0 if decision.drafter is None else decision.drafter, -1)
+        ),
         Drafted(drafted),
         verified,
         accepted,
@@ -149,11 +174,17 @@ def make_outcome(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Out
 def _free_tests(
     decision: Decision, tokens: EmittedTokens, verified: np.ndarray, accepted: np.ndarray
 ) -> tuple[FreeTests, ...]:
-    """Where all verified tokens were accepted, the target's next token tells whether the draft's next was right."""
+    """Where all verified tokens were accepted, the target's next token tells whether the draft's
+    next was right."""
     if decision.cut_off is None or len(decision.view.drafters) != 1:
         return ()
     newest = _column(decision, {name: some[-1] for name, some in tokens.tokens.items()}, missing=-1)
-    is_known = (decision.cut_off >= 0) & (newest >= 0) & (accepted == verified) & (verified == decision.lengths)
+    is_known = (
+        (decision.cut_off >= 0)
+        & (newest >= 0)
+        & (accepted == verified)
+        & (verified == decision.lengths)
+    )
     tests = FreeTests(
         position=np.where(is_known, verified, 0),
         tested=is_known.astype(np.int64),

@@ -1,4 +1,5 @@
-"""A scheduler that feeds tokens the way vLLM's does: one text per request, of which some tokens have been computed."""
+"""A scheduler that feeds tokens the way vLLM's does: one text per request, of which some tokens
+have been computed."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -59,7 +60,9 @@ class Scheduler:
         self.running: list[Request] = []
         self.finished_req_ids: set[str] = set()
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
         return not self.running
 
     def add_request(self, request: Request) -> None:
@@ -74,7 +77,10 @@ class Scheduler:
             self.running.append(self.waiting.popleft())
         for request in self.running:
             text = request.num_tokens + request.num_output_placeholders
-            if request.num_output_placeholders and text >= request.num_prompt_tokens + request.max_tokens:
+            if (
+                request.num_output_placeholders
+                and text >= request.num_prompt_tokens + request.max_tokens
+            ):
                 continue
             n = min(text + len(request.spec_token_ids) - request.num_computed_tokens, budget)
             if n <= 0:
@@ -85,7 +91,11 @@ class Scheduler:
             request.spec_token_ids = []
             fed[request.request_id] = n
             budget -= n
-        length = self.num_spec_tokens if self.dynamic_sd_lookup is None else self.dynamic_sd_lookup[len(fed)]
+        length = (
+            self.num_spec_tokens
+            if self.dynamic_sd_lookup is None
+            else self.dynamic_sd_lookup[len(fed)]
+        )
         output = SchedulerOutput(fed, drafts, self.finished_req_ids, length)
         self._update_after_schedule(output)
         return output
@@ -98,13 +108,17 @@ class Scheduler:
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> None:
         """There are no grammars."""
 
-    def update_from_output(self, scheduler_output, model_runner_output) -> dict[int, SimpleNamespace]:
+    def update_from_output(
+        self, scheduler_output, model_runner_output
+    ) -> dict[int, SimpleNamespace]:
         emitted = []
         for name in scheduler_output.num_scheduled_tokens:
             request = self.requests.get(name)
             if request is None:
                 continue
-            sampled = model_runner_output.sampled_token_ids[model_runner_output.req_id_to_index[name]]
+            sampled = model_runner_output.sampled_token_ids[
+                model_runner_output.req_id_to_index[name]
+            ]
             drafts = scheduler_output.scheduled_spec_decode_tokens.get(name, [])
             if drafts:
                 self._reject(request, len(drafts) - (len(sampled) - 1))
@@ -115,7 +129,9 @@ class Scheduler:
         return {0: SimpleNamespace(outputs=emitted)}
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
-        for name, tokens in zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=False):
+        for name, tokens in zip(
+            draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=False
+        ):
             if name in self.requests:
                 self.requests[name].spec_token_ids = tokens
 
@@ -134,7 +150,9 @@ class Scheduler:
         return len(self.running), len(self.waiting)
 
     def get_kv_cache_usage(self) -> float:
-        return sum(r.num_computed_tokens for r in self.running) / 16 / self.cache_config.num_gpu_blocks
+        return (
+            sum(r.num_computed_tokens for r in self.running) / 16 / self.cache_config.num_gpu_blocks
+        )
 
     def _reject(self, request: Request, num_rejected: int) -> None:
         request.num_computed_tokens -= num_rejected
@@ -145,7 +163,8 @@ class Scheduler:
 
 
 class AsyncScheduler(Scheduler):
-    """The next step is scheduled before this one's tokens are known: placeholders stand for them."""
+    """The next step is scheduled before this one's tokens are known: placeholders stand for
+    them."""
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)
@@ -153,7 +172,9 @@ class AsyncScheduler(Scheduler):
         for name in scheduler_output.num_scheduled_tokens:
             request = self.requests[name]
             if request.num_computed_tokens >= request.num_tokens + request.num_output_placeholders:
-                request.num_output_placeholders += 1 + len(scheduler_output.scheduled_spec_decode_tokens.get(name, []))
+                request.num_output_placeholders += 1 + len(
+                    scheduler_output.scheduled_spec_decode_tokens.get(name, [])
+                )
                 request.spec_token_ids = placeholders
 
     def _reject(self, request: Request, num_rejected: int) -> None:

@@ -1,8 +1,10 @@
-"""A trained head as drafter: chains and trees of its likeliest tokens, made from what the target has computed anyway.
+"""A trained head as drafter: chains and trees of its likeliest tokens, made from what the target
+has computed anyway.
 
-Per slot it keeps how far the target's features are known and how far its own KV holds them; the latter lags when it was
-not used, and its next draft begins with one pass over what it missed. The KV of its drafts is never kept: their
-entries are computed anew from the target's features, which are better than its own.
+Per slot it keeps how far the target's features are known and how far its own KV holds them; the
+latter lags when it was not used, and its next draft begins with one pass over what it missed. The
+KV of its drafts is never kept: their entries are computed anew from the target's features, which
+are better than its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,13 +32,21 @@ class HeadDrafter(KVDrafter):
     """Point masses, so that outputs are those of plain decoding, sampled ones included. Implements
     core.drafter.TreeDrafter.
 
-    target: a runner with the head's taps. foresees: whether it may look at the random numbers of sampled requests, see
-    engine.sampling.race: where no drafter draws its tokens."""
+    target: a runner with the head's taps. foresees: whether it may look at the random numbers of
+    sampled requests, see engine.sampling.race: where no drafter draws its tokens."""
 
-    def __init__(self, runner: HeadRunner, target: ModelRunner, num_slots: int, name: str, foresees: bool = False):
+    def __init__(
+        self,
+        runner: HeadRunner,
+        target: ModelRunner,
+        num_slots: int,
+        name: str,
+        foresees: bool = False,
+    ):
         super().__init__(runner, DrafterSpec(name, has_passes=True, makes_trees=True), num_slots)
         self.target = target
-        self._num_known = np.zeros(num_slots, dtype=np.int64)  # positions with features, at least those in the KV
+        # positions with features, at least those in the KV
+        self._num_known = np.zeros(num_slots, dtype=np.int64)
         self._first = FirstAcceptances(name, target.taps)
         self._foresees = foresees
 
@@ -45,27 +55,32 @@ class HeadDrafter(KVDrafter):
         self._num_known[target] = self._num_known[source]
 
     def _forget(self, slot: int, num_tokens: int) -> None:
-        """Nothing is known after so many tokens. The entry of the last one has read the token after it, which may be
-        another now."""
+        """Nothing is known after so many tokens. The entry of the last one has read the token after
+        it, which may be another now."""
         super()._forget(slot, max(num_tokens - 1, 0))
         self._num_known[slot] = min(self._num_known[slot], num_tokens)
 
     def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]:
-        """A pass over features, in which the head catches up; it says what follows the last token of each row."""
+        """A pass over features, in which the head catches up; it says what follows the last token
+        of each row."""
         segments = segments_of_size(self.runner, num_rows, num_new, context)
-        return partial(self.runner.propose, [replace(segment, num_logits=1) for segment in segments])
+        return partial(
+            self.runner.propose, [replace(segment, num_logits=1) for segment in segments]
+        )
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         """Drafts of any length where all features are known; how far its KV lags its next draft."""
         slots = [request.slot for request in batch.decoding]
-        computed = np.array([request.num_computed_tokens for request in batch.decoding], dtype=np.int64)
+        computed = np.array(
+            [request.num_computed_tokens for request in batch.decoding], dtype=np.int64
+        )
         can_draft = (self._num_known[slots] == computed) & (computed > 0)
         lag = np.maximum(computed - self._num_seen[slots] - 1, 0)
         return DrafterView(np.where(can_draft, UNLIMITED, 0), lag=lag)
 
     def draft(self, batch: Batch, lengths: np.ndarray, stop: StopRule | None = None) -> list[Draft]:
-        """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a row of length 0 costs
-        nothing."""
+        """Draft lengths[i] tokens after the text of row i (int [R]), fewer where stop says so; a
+        row of length 0 costs nothing."""
         return self.draft_trees(batch, lengths, lengths, 1, stop)
 
     def draft_trees(
@@ -77,12 +92,16 @@ class HeadDrafter(KVDrafter):
         stop: StopRule | None = None,
         chances: np.ndarray | None = None,
     ) -> list[Draft]:
-        """Draft the best lengths[i] nodes that depths[i] passes propose (int [R] each), see TreeExpansion. chances: see
-        control.records.Plan."""
+        """Draft the best lengths[i] nodes that depths[i] passes propose (int [R] each), see
+        TreeExpansion. chances: see control.records.Plan."""
         room = [self.runner.max_len - request.num_computed_tokens for request in batch.decoding]
-        trees = [TreeExpansion(width, *limits) for limits in zip(lengths.tolist(), room, strict=True)]
+        trees = [
+            TreeExpansion(width, *limits) for limits in zip(lengths.tolist(), room, strict=True)
+        ]
         active = np.flatnonzero((lengths > 0) & (depths > 0)).tolist()
-        feeds = [_Feed(row, trees[row], [-1], self._catch_up(batch.decoding[row])) for row in active]
+        feeds = [
+            _Feed(row, trees[row], [-1], self._catch_up(batch.decoding[row])) for row in active
+        ]
         if not feeds:
             return [NO_DRAFT] * len(trees)
         earlier_rows = None
@@ -91,9 +110,13 @@ class HeadDrafter(KVDrafter):
             foresight = Foresight(batch.decoding, int(depths.max()))
         for depth in range(int(depths.max())):
             num_children = width if foresight is None else max(width, NUM_FORESEEN)
-            proposals = self.runner.propose([feed.segment for feed in feeds], earlier_rows, num_children)
+            proposals = self.runner.propose(
+                [feed.segment for feed in feeds], earlier_rows, num_children
+            )
             if foresight is not None:
-                proposals = foresight.of(proposals, [feed.row for feed in feeds for _ in feed.nodes], depth)
+                proposals = foresight.of(
+                    proposals, [feed.row for feed in feeds for _ in feed.nodes], depth
+                )
             if chances is not None:
                 proposals = proposals.with_chances(chances, np.full(len(proposals.chances), depth))
             confidence = _grow(feeds, proposals)
@@ -101,7 +124,9 @@ class HeadDrafter(KVDrafter):
             is_done = depths[rows] == depth + 1
             if stop is not None:
                 first = np.cumsum([0, *(len(feed.nodes) for feed in feeds[:-1])])
-                is_done |= np.asarray(stop(depth, rows, np.array(confidence), proposals.entropy[first]), bool)
+                is_done |= np.asarray(
+                    stop(depth, rows, np.array(confidence), proposals.entropy[first]), bool
+                )
             feeds, earlier_rows = _next_feeds(feeds, is_done.tolist())
             if not feeds:
                 break
@@ -114,8 +139,9 @@ class HeadDrafter(KVDrafter):
         decoding: Sequence[Verification],
         prefill: Sequence[Verification | None],
     ) -> FreeTests:
-        """Keep the target's features of all tokens that became text. No free tests: entries that are computed anew are
-        mostly those of accepted drafts, and would say that it is better than it is."""
+        """Keep the target's features of all tokens that became text. No free tests: entries that
+        are computed anew are mostly those of accepted drafts, and would say that it is better than
+        it is."""
         self._first.note(verified, decoding)
         for index, (request, verification) in enumerate(zip(batch.decoding, decoding, strict=True)):
             self._keep(request, self.target.features[index][_text_rows(verification)])
@@ -149,7 +175,8 @@ class _Feed:
 
 
 def _grow(feeds: list[_Feed], proposals: Proposals) -> list[float]:
-    """Add the children that a pass proposes; returns how confident it is of each row, see StopRule."""
+    """Add the children that a pass proposes; returns how confident it is of each row, see
+    StopRule."""
     token_ids, chances = proposals.lists
     confidence, first = [], 0
     for feed in feeds:
@@ -160,8 +187,8 @@ def _grow(feeds: list[_Feed], proposals: Proposals) -> list[float]:
 
 
 def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], list[int]]:
-    """The next feeds of rows that are not done and whose trees can become better, and the logits of this pass, by
-    number, that each of their nodes stands after."""
+    """The next feeds of rows that are not done and whose trees can become better, and the logits of
+    this pass, by number, that each of their nodes stands after."""
     following, parents, first = [], [], 0
     for feed, done in zip(feeds, is_done, strict=True):
         nodes = [] if done else feed.tree.frontier()
@@ -179,4 +206,8 @@ def _next_feeds(feeds: list[_Feed], is_done: list[bool]) -> tuple[list[_Feed], l
 def _text_rows(verification: Verification) -> slice | list[int]:
     """The rows that are text now, of the newest token and the nodes of a draft after it."""
     nodes = verification.accepted_nodes
-    return slice(1 + verification.num_accepted) if nodes is None else [0, *(1 + node for node in nodes)]
+    return (
+        slice(1 + verification.num_accepted)
+        if nodes is None
+        else [0, *(1 + node for node in nodes)]
+    )

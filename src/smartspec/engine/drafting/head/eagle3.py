@@ -1,8 +1,9 @@
-"""The EAGLE-3 head (arXiv 2503.01840): one decoder layer that reads what some of the target's layers have computed.
+"""The EAGLE-3 head (arXiv 2503.01840): one decoder layer that reads what some of the target's
+layers have computed.
 
-Its entry at position p takes the target's features at p and the embedding of token p + 1, and predicts token p + 2
-among the tokens of its own, smaller vocabulary. Parameters bear the names of the `speculators` format, which vLLM loads
-too.
+Its entry at position p takes the target's features at p and the embedding of token p + 1, and
+predicts token p + 2 among the tokens of its own, smaller vocabulary. Parameters bear the names of
+the `speculators` format, which vLLM loads too.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class HeadConfig:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
-    has_lm_head: bool = True  # else rows of the target's output embedding serve, those of the draft vocabulary
+    # else rows of the target's output embedding serve, those of the draft vocabulary
+    has_lm_head: bool = True
     qk_norm: bool = False  # query and key are normed, as in Qwen3's layers
 
     @property
@@ -34,14 +36,15 @@ class HeadConfig:
 
 
 def default_taps(num_layers: int) -> tuple[int, int, int]:
-    """The taps that EAGLE-3's own code reads (SafeAILab/EAGLE, modeling_llama_kv.py: the inputs of layers 2, L // 2 and
-    L - 3), which `speculators` (resolve_target_layer_ids) and vLLM (get_eagle3_default_aux_hidden_state_layers) assume
-    where a checkpoint names none."""
+    """The taps that EAGLE-3's own code reads (SafeAILab/EAGLE, modeling_llama_kv.py: the inputs of
+    layers 2, L // 2 and L - 3), which `speculators` (resolve_target_layer_ids) and vLLM
+    (get_eagle3_default_aux_hidden_state_layers) assume where a checkpoint names none."""
     return 2, num_layers // 2, num_layers - 3
 
 
 class Eagle3Head(nn.Module):
-    """The parameters, without the target's embedding, and the parts of a pass that training and drafting share.
+    """The parameters, without the target's embedding, and the parts of a pass that training and
+    drafting share.
 
     d2t: int64 [draft_vocab_size], what to add to a draft token's id for the target's id of it.
     """
@@ -52,12 +55,16 @@ class Eagle3Head(nn.Module):
         size, eps = config.layer.hidden_size, config.layer.rms_norm_eps
         self.fc = nn.Linear(config.feature_size, size, bias=False)
         if config.fc_norm:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(config.target_hidden_size, eps) for _ in config.taps)
+            self.fc_norm = nn.ModuleList(
+                nn.RMSNorm(config.target_hidden_size, eps) for _ in config.taps
+            )
         if config.norm_before_fc:
             self.input_norm = nn.RMSNorm(config.feature_size, eps)
         self.layers = nn.ModuleList([_Layer(config)])
         self.norm = nn.RMSNorm(size, eps)
-        self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False) if config.has_lm_head else None
+        self.lm_head = (
+            nn.Linear(size, config.draft_vocab_size, bias=False) if config.has_lm_head else None
+        )
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
 
     @property
@@ -71,7 +78,9 @@ class Eagle3Head(nn.Module):
             features = self.input_norm(features)
         if self.config.fc_norm:
             chunks = features.chunk(len(self.fc_norm), dim=-1)
-            features = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], dim=-1)
+            features = torch.cat(
+                [norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], dim=-1
+            )
         return self.fc(features)
 
 
@@ -88,24 +97,31 @@ class _Layer(nn.Module):
         self.self_attn = Projections(config.layer, 2 * size, config.qk_norm)
         self.mlp = MLP(config.layer)
 
-    def attention_input(self, embeds: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def attention_input(
+        self, embeds: torch.Tensor, hidden: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The input of query, key and value, [..., 2 * hidden_size], and the residual."""
         normed = self.hidden_norm(hidden)
         residual = normed if self.norm_before_residual else hidden
         return torch.cat([self.input_layernorm(embeds), normed], dim=-1), residual
 
     def finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """Compute what follows attention: attended [..., num_heads * head_dim] -> hidden [..., hidden_size]."""
+        """Compute what follows attention: attended [..., num_heads * head_dim] -> hidden [...,
+        hidden_size]."""
         hidden = residual + self.self_attn.o_proj(attended)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
 class Projections(nn.Module):
-    """The linears of a Llama layer's attention, over an input of that size, and a Qwen3 layer's norms over head_dim."""
+    """The linears of a Llama layer's attention, over an input of that size, and a Qwen3 layer's
+    norms over head_dim."""
 
     def __init__(self, layer: LlamaConfig, input_size: int, qk_norm: bool = False):
         super().__init__()
-        queries, keys = layer.num_attention_heads * layer.head_dim, layer.num_key_value_heads * layer.head_dim
+        queries, keys = (
+            layer.num_attention_heads * layer.head_dim,
+            layer.num_key_value_heads * layer.head_dim,
+        )
         self.q_proj = nn.Linear(input_size, queries, bias=layer.attention_bias)
         self.k_proj = nn.Linear(input_size, keys, bias=layer.attention_bias)
         self.v_proj = nn.Linear(input_size, keys, bias=layer.attention_bias)
@@ -129,10 +145,12 @@ class MLP(nn.Module):
 
 
 def rotary_tables(layer: LlamaConfig, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine of every position, float32 [num_positions, head_dim]. Raises ValueError where they are of another
-    width, as where only a part of a head is rotated."""
+    """Cosine and sine of every position, float32 [num_positions, head_dim]. Raises ValueError where
+    they are of another width, as where only a part of a head is rotated."""
     positions = torch.arange(num_positions)[None]
     cos, sin = LlamaRotaryEmbedding(layer)(torch.zeros(1), positions)
     if cos.shape[-1] != layer.head_dim:
-        raise ValueError(f"{cos.shape[-1]} of {layer.head_dim} dimensions of a head are rotated, all must be")
+        raise ValueError(
+            f"{cos.shape[-1]} of {layer.head_dim} dimensions of a head are rotated, all must be"
+        )
     return cos[0], sin[0]

@@ -1,6 +1,7 @@
 """The kinds of trained heads: which one a folder holds, and what runs and drafts with it.
 
-A kind that is not here is looked up in the repository's lab (lab/heads), where Python finds that folder."""
+A kind that is not here is looked up in the repository's lab (lab/heads), where Python finds that
+folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,13 +36,15 @@ class HeadKind:
 
 # By the names of the `speculators` format. A new kind is a file and a line here.
 HEADS = {"eagle3": HeadKind(Eagle3Head, read_head, HeadRunner, HeadDrafter)}
-ACCEPTANCE = "acceptance.safetensors"  # beside an EAGLE-3 head: what says how likely its tokens are accepted
+# beside an EAGLE-3 head: what says how likely its tokens are accepted
+ACCEPTANCE = "acceptance.safetensors"
 JUDGED = f"eagle3 with {ACCEPTANCE}"
 IN_LAB = ("eagle", "peagle", "medusa", "redrafter", JUDGED)
 
 
 def kind_of(folder: Path) -> str | None:
-    """The kind of head in a folder, by the names of the `speculators` format; None where it holds none."""
+    """The kind of head in a folder, by the names of the `speculators` format; None where it holds
+    none."""
     data = read_json(folder / "config.json")
     if "speculators_model_type" in data:
         kind = str(data["speculators_model_type"])
@@ -52,8 +55,11 @@ def kind_of(folder: Path) -> str | None:
         return str(data["model_type"])
     if "draft_vocab_size" in data or "eagle3" in str(data.get("architectures")).lower():
         return _kind_of_eagle3(folder)
-    # The config of an original EAGLE head is that of its layer; fc joins embedding and hidden state.
-    return "eagle" if data.get("num_hidden_layers") == 1 and has_weight(folder, "fc.weight") else None
+    # The config of an original EAGLE head is that of its layer; fc joins embedding and hidden
+    # state.
+    return (
+        "eagle" if data.get("num_hidden_layers") == 1 and has_weight(folder, "fc.weight") else None
+    )
 
 
 def _kind_of_eagle3(folder: Path) -> str:
@@ -73,15 +79,18 @@ def all_heads() -> dict[str, HeadKind]:
 
 
 def load_head(folder: Path, target: LoadedModel) -> tuple[nn.Module, torch.Tensor | None]:
-    """The head in a folder, for this target in fp32, and its own embedding [V, hidden_size] where it brings one.
+    """The head in a folder, for this target in fp32, and its own embedding [V, hidden_size] where
+    it brings one.
 
-    Raises ValueError where it is for another target or of a kind that is not drafted with, OSError where the checkpoint
-    is damaged; both name the remedy.
+    Raises ValueError where it is for another target or of a kind that is not drafted with, OSError
+    where the checkpoint is damaged; both name the remedy.
     """
     kind = kind_of(folder)
     kinds = HEADS if kind in HEADS else all_heads()
     if kind not in kinds:
-        remedy = f"that kind is in {WHERE}" if kind in IN_LAB else f"use one of type {', '.join(kinds)}"
+        remedy = (
+            f"that kind is in {WHERE}" if kind in IN_LAB else f"use one of type {', '.join(kinds)}"
+        )
         remedy += f"; or delete {ACCEPTANCE}: the head drafts without it" if kind == JUDGED else ""
         raise ValueError(f"{folder} is a head of type {kind!r}: {remedy}")
     return kinds[kind].read(folder, target)
@@ -90,16 +99,28 @@ def load_head(folder: Path, target: LoadedModel) -> tuple[nn.Module, torch.Tenso
 def prepare_head(folder: Path, source: DrafterSource) -> PreparedDrafter:
     """Raises as load_head."""
     head, embedding = load_head(folder, source.target)
-    options: dict = {"num_slots": source.num_slots, "is_rounded": source.is_rounded, "foresees": source.foresees}
+    options: dict = {
+        "num_slots": source.num_slots,
+        "is_rounded": source.is_rounded,
+        "foresees": source.foresees,
+    }
     make = partial(head_drafter, head, name=source.name, **options)
-    return PreparedDrafter(make if embedding is None else partial(make, embedding=embedding), head.config.taps)
+    return PreparedDrafter(
+        make if embedding is None else partial(make, embedding=embedding), head.config.taps
+    )
 
 
 def head_drafter(
-    head: nn.Module, target: ModelRunner, *, name: str, num_slots: int, foresees: bool = False, **options
+    head: nn.Module,
+    target: ModelRunner,
+    *,
+    name: str,
+    num_slots: int,
+    foresees: bool = False,
+    **options,
 ) -> TreeDrafter:
-    """A drafter with this head. target: a runner with its taps. foresees: see HeadDrafter. options: of the runner of
-    its passes, see HeadRunner."""
+    """A drafter with this head. target: a runner with its taps. foresees: see HeadDrafter. options:
+    of the runner of its passes, see HeadRunner."""
     kind = next((kind for kind in HEADS.values() if kind.head is type(head)), None)
     kind = kind or next(kind for kind in all_heads().values() if kind.head is type(head))
     runner = kind.runner(head, target, name=name, num_slots=num_slots, **options)

@@ -23,7 +23,12 @@ from smartspec.engine.kernels.cpu.shapes import LayerShape
 from smartspec.engine.models.linear import joined, prepared
 from smartspec.engine.models.load import give_back_memory
 from smartspec.engine.models.quantize import quantize
-from smartspec.engine.models.quantized import QuantizedEmbedding, lay_out_by_panels, round_inputs, weight_bytes
+from smartspec.engine.models.quantized import (
+    QuantizedEmbedding,
+    lay_out_by_panels,
+    round_inputs,
+    weight_bytes,
+)
 
 BLOCKS = GGMLQuantizationType.Q4_1
 MIN_ROWS = 512  # that there is memory for: what no pass needs is never written and costs nothing
@@ -32,8 +37,8 @@ MIN_ROWS = 512  # that there is memory for: what no pass needs is never written 
 class NativeHead:
     """A head, which it takes over, with its cache of one layer.
 
-    embedding: what it looks tokens up in. features: [num_slots, max_len, feature_size]. is_rounded: to blocks.
-    rounds_inputs: of those to 8 bits.
+    embedding: what it looks tokens up in. features: [num_slots, max_len, feature_size]. is_rounded:
+    to blocks. rounds_inputs: of those to 8 bits.
     """
 
     def __init__(
@@ -54,10 +59,19 @@ class NativeHead:
             round_inputs(self._parts, frozenset([BLOCKS]))
         give_back_memory()  # else the pass lies where the floats have been, all of it resident
         shape = head.config.layer
-        self._max_tile, self._vocabulary = _max_tile(head.config, features), head.config.draft_vocab_size
+        self._max_tile, self._vocabulary = (
+            _max_tile(head.config, features),
+            head.config.draft_vocab_size,
+        )
         tables = rotary_tables(shape, features.shape[1])
         self._pass = HeadPass(
-            self._parts.for_kernel(), _shape(head.config), MIN_ROWS, cache.keys[0], cache.values[0], features, *tables
+            self._parts.for_kernel(),
+            _shape(head.config),
+            MIN_ROWS,
+            cache.keys[0],
+            cache.values[0],
+            features,
+            *tables,
         )
 
     @staticmethod
@@ -67,15 +81,30 @@ class NativeHead:
             type(embedding) is nn.Embedding and embedding.weight.dtype == torch.float32
         )
         has_kernel = native.why_not(LIBRARY, features.device, features.dtype) is None
-        return isinstance(head, Eagle3Head) and can_look_up and has_kernel and _max_tile(head.config, features) > 0
+        return (
+            isinstance(head, Eagle3Head)
+            and can_look_up
+            and has_kernel
+            and _max_tile(head.config, features) > 0
+        )
 
-    def propose(self, segments: list[Segment], earlier_rows: list[int] | None, width: int) -> Proposals:
+    def propose(
+        self, segments: list[Segment], earlier_rows: list[int] | None, width: int
+    ) -> Proposals:
         """See HeadRunner.propose."""
         ends = list(accumulate(segment.num_tokens for segment in segments))
         if ends[-1] > self._pass.num_rows:
             self._pass = self._pass.larger(2 * ends[-1])
-        token_ids = segments[0].token_ids if len(segments) == 1 else np.concatenate([s.token_ids for s in segments])
-        wanted = [row for s, end in zip(segments, ends, strict=True) for row in range(end - s.num_logits, end)]
+        token_ids = (
+            segments[0].token_ids
+            if len(segments) == 1
+            else np.concatenate([s.token_ids for s in segments])
+        )
+        wanted = [
+            row
+            for s, end in zip(segments, ends, strict=True)
+            for row in range(end - s.num_logits, end)
+        ]
         found = self._pass.run(
             make_tiles(segments, self._max_tile),
             ancestors_of(segments),
@@ -117,7 +146,12 @@ class _Parts(nn.Module):
         query, key = (None if norm is None else norm.weight for norm in self.head_norms)
         layer = Layer.of(
             shape,
-            Norms(before_attention=self.hidden_norm.weight, before_mlp=self.mlp_norm.weight, query=query, key=key),
+            Norms(
+                before_attention=self.hidden_norm.weight,
+                before_mlp=self.mlp_norm.weight,
+                query=query,
+                key=key,
+            ),
             [linear.kernel_weights for linear in (self.qkv, self.out, self.gate_up, self.down)],
             Form(config.layer.rms_norm_eps),
             inputs=2 * shape.hidden_size,
@@ -145,9 +179,13 @@ def _rows(embedding: nn.Module) -> Weight:
 def _shape(config: HeadConfig) -> LayerShape:
     layer = config.layer
     heads = layer.num_attention_heads, layer.num_key_value_heads
-    return LayerShape(layer.hidden_size, layer.intermediate_size, *heads, layer.head_dim, layer.head_dim)
+    return LayerShape(
+        layer.hidden_size, layer.intermediate_size, *heads, layer.head_dim, layer.head_dim
+    )
 
 
 def _max_tile(config: HeadConfig, features: torch.Tensor) -> int:
     shape = _shape(config)
-    return max_tokens_per_tile(features.device, features.dtype, shape.num_heads // shape.num_kv_heads, shape.head_dim)
+    return max_tokens_per_tile(
+        features.device, features.dtype, shape.num_heads // shape.num_kv_heads, shape.head_dim
+    )

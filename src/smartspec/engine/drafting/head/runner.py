@@ -1,4 +1,5 @@
-"""One pass of a trained head: its packed weights, its KV in the target's slots, and the features it reads."""
+"""One pass of a trained head: its packed weights, its KV in the target's slots, and the features it
+reads."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,12 @@ from torch import nn
 
 from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
-from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, Segment, register_attention
+from smartspec.engine.attention.ragged import (
+    ATTENTION_NAME,
+    AttentionPlan,
+    Segment,
+    register_attention,
+)
 from smartspec.engine.attention.slot_rows import SlotRows
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, rotary_tables
 from smartspec.engine.drafting.head.native_head import NativeHead
@@ -24,15 +30,17 @@ from smartspec.engine.models.linear import make_linear, pad_small_batches, padde
 from smartspec.engine.models.model_runner import ModelRunner, logit_rows
 from smartspec.engine.models.quantized import QuantizedEmbedding
 
-MAX_CHUNK = 128  # tokens of a request that a pass is fed at once: with more it takes no less time for each
+# tokens of a request that a pass is fed at once: with more it takes no less time for each
+MAX_CHUNK = 128
 
 
 class HeadRunner:
-    """A head beside its target. features: [num_slots, max_len, feature_size], what the target's tapped layers computed
-    at every position of every slot; memory that is not written costs nothing on a CPU.
+    """A head beside its target. features: [num_slots, max_len, feature_size], what the target's
+    tapped layers computed at every position of every slot; memory that is not written costs nothing
+    on a CPU.
 
-    embedding: [V, hidden_size]; the target's where the head brings none. name: for messages and the profile.
-    is_rounded: to blocks, where our kernel runs it.
+    embedding: [V, hidden_size]; the target's where the head brings none. name: for messages and the
+    profile. is_rounded: to blocks, where our kernel runs it.
     """
 
     def __init__(
@@ -46,8 +54,11 @@ class HeadRunner:
         is_rounded: bool = True,
     ):
         layer, loaded = head.config.layer, target.loaded
-        if isinstance(head, Eagle3Head) and head.lm_head is None:  # kinds that never have one are no Eagle3Head
-            head.lm_head = output_rows(loaded.model.get_output_embeddings(), head.target_ids.to(target.device))
+        # kinds that never have one are no Eagle3Head
+        if isinstance(head, Eagle3Head) and head.lm_head is None:
+            head.lm_head = output_rows(
+                loaded.model.get_output_embeddings(), head.target_ids.to(target.device)
+            )
         self.device, self.max_len = target.device, target.max_len
         self.target_ids = head.target_ids.cpu()
         self._embed = lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
@@ -60,13 +71,18 @@ class HeadRunner:
             head_dim=layer.head_dim,
             windows=(None,),
         )
-        self._rows = SlotRows(num_slots, self.max_len, head.config.feature_size, loaded.dtype, self.device)
+        self._rows = SlotRows(
+            num_slots, self.max_len, head.config.feature_size, loaded.dtype, self.device
+        )
         self.features = self._rows.rows
-        # Of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]. What the next pass reads,
-        # and what the output embedding does.
+        # Of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]. What
+        # the next pass reads, and what the output embedding does.
         self.hidden = self.normed = torch.empty(0)
         self.max_tile_tokens = max_tokens_per_tile(
-            self.device, loaded.dtype, layer.num_attention_heads // layer.num_key_value_heads, layer.head_dim
+            self.device,
+            loaded.dtype,
+            layer.num_attention_heads // layer.num_key_value_heads,
+            layer.head_dim,
         )
         self.cache = KVCache(
             num_layers=1,
@@ -83,12 +99,19 @@ class HeadRunner:
         self._native = self._packed = None
         if NativeHead.applies_to(head, table, self.features):
             self._native = NativeHead(
-                head, table, self.cache, self.features, is_rounded, rounds_inputs=loaded.activations == "int8"
+                head,
+                table,
+                self.cache,
+                self.features,
+                is_rounded,
+                rounds_inputs=loaded.activations == "int8",
             )
             num_bytes = self._native.weight_bytes
         else:
             num_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
-            self._rotary = tuple(table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len))
+            self._rotary = tuple(
+                table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len)
+            )
             self._packed = self.pack(head.to(self.device, loaded.dtype), loaded.model)
             self._min_rows = pad_small_batches(self._packed)
             warm_up(self._packed)
@@ -105,39 +128,50 @@ class HeadRunner:
             self.cache.apply(op)
             self._rows.apply(op)
 
-    def propose(self, segments: list[Segment], earlier_rows: list[int] | None = None, width: int = 1) -> Proposals:
+    def propose(
+        self, segments: list[Segment], earlier_rows: list[int] | None = None, width: int = 1
+    ) -> Proposals:
         """One pass: what follows each row whose logits the segments need, in their order.
 
-        A segment's token_ids are those after its positions (token p + 1 at position p). earlier_rows: for each token,
-        which row of the last pass's proposals it stands after, whose hidden state takes the place of features; None:
-        the features of those positions are read, of long segments in several passes.
+        A segment's token_ids are those after its positions (token p + 1 at position p).
+        earlier_rows: for each token, which row of the last pass's proposals it stands after, whose
+        hidden state takes the place of features; None: the features of those positions are read, of
+        long segments in several passes.
         """
         if earlier_rows is None:
             segments = [self._last_chunk(segment) for segment in segments]
         return self._pass(segments, earlier_rows, width)
 
     def _last_chunk(self, segment: Segment) -> Segment:
-        """Feed all but the last chunk, which is returned, and with it every token whose logits are needed."""
+        """Feed all but the last chunk, which is returned, and with it every token whose logits are
+        needed."""
         while (num_more := segment.num_tokens - max(MAX_CHUNK, segment.num_logits)) > 0:
             num = min(MAX_CHUNK, num_more)
             self._pass([replace(segment, token_ids=segment.token_ids[:num], num_logits=0)], None, 1)
             segment = replace(segment, start=segment.start + num, token_ids=segment.token_ids[num:])
         return segment
 
-    def _pass(self, segments: list[Segment], earlier_rows: list[int] | None, width: int) -> Proposals:
+    def _pass(
+        self, segments: list[Segment], earlier_rows: list[int] | None, width: int
+    ) -> Proposals:
         if self._native is not None:
             proposals = self._native.propose(segments, earlier_rows, width)
             self.normed = self._native.normed(len(proposals.entropy))
             return proposals
-        hidden = None if earlier_rows is None else self.hidden[torch.tensor(earlier_rows, device=self.device)]
+        hidden = (
+            None
+            if earlier_rows is None
+            else self.hidden[torch.tensor(earlier_rows, device=self.device)]
+        )
         return proposals_of(self.forward(segments, hidden), self.target_ids, width)
 
     @torch.inference_mode()
     def forward(self, segments: list[Segment], hidden: torch.Tensor | None = None) -> torch.Tensor:
-        """A pass in torch: logits [sum of num_logits, draft_vocab_size], in the order of the segments.
+        """A pass in torch: logits [sum of num_logits, draft_vocab_size], in the order of the
+        segments.
 
-        hidden: [N, hidden_size], what stands for the features, in the segments' order; None: the features of those
-        positions.
+        hidden: [N, hidden_size], what stands for the features, in the segments' order; None: the
+        features of those positions.
         """
         order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
         ordered = [segments[i] for i in order]
@@ -148,9 +182,15 @@ class HeadRunner:
             pieces = hidden.split([s.num_tokens for s in segments])
             hidden = torch.cat([pieces[i] for i in order])
         num_tokens = len(hidden)
-        num_padding = padded_rows(num_tokens, self._min_rows) - num_tokens if self.max_tile_tokens else 0
-        plan = AttentionPlan(ordered, self.cache, (None,), self.device, self.max_tile_tokens, num_padding)
-        token_ids = torch.from_numpy(np.concatenate([s.token_ids for s in ordered]).astype(np.int64))
+        num_padding = (
+            padded_rows(num_tokens, self._min_rows) - num_tokens if self.max_tile_tokens else 0
+        )
+        plan = AttentionPlan(
+            ordered, self.cache, (None,), self.device, self.max_tile_tokens, num_padding
+        )
+        token_ids = torch.from_numpy(
+            np.concatenate([s.token_ids for s in ordered]).astype(np.int64)
+        )
         embeds = self._embed(token_ids.to(self.device))
         if num_padding:
             embeds, hidden = (F.pad(x, (0, 0, 0, num_padding)) for x in (embeds, hidden))
@@ -162,8 +202,11 @@ class HeadRunner:
         return self._packed.lm_head(normed[:, wanted])[0, :num_logits]
 
 
-def lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Embeddings of token ids, as the table has them: a head knows nothing of what some targets multiply them by."""
+def lookup(
+    module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Embeddings of token ids, as the table has them: a head knows nothing of what some targets
+    multiply them by."""
     if own is None and isinstance(module, QuantizedEmbedding):
         return module.look_up  # its weights stay in blocks
     table = module.weight if own is None else own.to(module.weight.device, dtype)
@@ -171,7 +214,8 @@ def lookup(module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype) -> C
 
 
 class _PackedHead(nn.Module):
-    """A head for drafting alone: the modules of fusion and linear, as the target's own layers have them."""
+    """A head for drafting alone: the modules of fusion and linear, as the target's own layers have
+    them."""
 
     def __init__(self, head: Eagle3Head):
         super().__init__()
@@ -179,7 +223,11 @@ class _PackedHead(nn.Module):
         config, layer = head.config, head.layers[0]
         self.config = config
         attention = layer.self_attn
-        attention.config, attention.layer_idx, attention.head_dim = config.layer, 0, config.layer.head_dim
+        attention.config, attention.layer_idx, attention.head_dim = (
+            config.layer,
+            0,
+            config.layer.head_dim,
+        )
         config.layer._attn_implementation = ATTENTION_NAME
         self.fc = make_linear(head.fc.weight, head.fc.bias)
         self.tap_norms = nn.ModuleList(map(_norm, head.fc_norm)) if config.fc_norm else None
@@ -187,7 +235,10 @@ class _PackedHead(nn.Module):
         self.embed_norm, self.hidden_norm = _norm(layer.input_layernorm), _norm(layer.hidden_norm)
         self.attention = FusedAttention(attention, {"scaling": config.layer.head_dim**-0.5})
         self.mlp_norm, self.mlp = _norm(layer.post_attention_layernorm), FusedMLP(layer.mlp)
-        self.norm, self.lm_head = _norm(head.norm), make_linear(head.lm_head.weight, head.lm_head.bias)
+        self.norm, self.lm_head = (
+            _norm(head.norm),
+            make_linear(head.lm_head.weight, head.lm_head.bias),
+        )
 
     def combine(self, features: torch.Tensor) -> torch.Tensor:
         """Eagle3Head.combine of features [1, N, feature_size]."""
@@ -195,11 +246,17 @@ class _PackedHead(nn.Module):
             features = self.all_taps_norm(features)
         if self.tap_norms is not None:
             chunks = features.chunk(len(self.tap_norms), dim=-1)
-            features = torch.cat([norm(chunk) for norm, chunk in zip(self.tap_norms, chunks, strict=True)], dim=-1)
+            features = torch.cat(
+                [norm(chunk) for norm, chunk in zip(self.tap_norms, chunks, strict=True)], dim=-1
+            )
         return self.fc(features)
 
     def forward(
-        self, embeds: torch.Tensor, hidden: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], plan: AttentionPlan
+        self,
+        embeds: torch.Tensor,
+        hidden: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        plan: AttentionPlan,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The output embedding's input and the next step's, [1, N, hidden_size] each."""
         normed = self.hidden_norm(hidden)

@@ -1,4 +1,5 @@
-"""The package smartspec-models: trained heads and datastores, each in a folder named like its model."""
+"""The package smartspec-models: trained heads and datastores, each in a folder named like its
+model."""
 
 import importlib.util
 from pathlib import Path
@@ -15,7 +16,8 @@ def models_folder() -> Path | None:
 
 
 def shipped_folder(kind: str, model: str) -> Path | None:
-    """The folder of that kind, heads or datastores, for the model of this name; None where there is none."""
+    """The folder of that kind, heads or datastores, for the model of this name; None where there is
+    none."""
     folder = models_folder()
     if folder is None or "/" in model:
         return None
@@ -26,4 +28,7 @@ def missing_files(model: str) -> str | None:
     """A sentence where files for this model exist and are not installed."""
     if model != DEFAULT_MODEL or models_folder() is not None:
         return None
-    return f"smartspec-models is not installed, so {model} drafts without its head and its datastore: {REMEDY}"
+    return (
+        f"smartspec-models is not installed, so {model} drafts without its head and its datastore: "
+        f"{REMEDY}"
+    )

@@ -1,4 +1,5 @@
-"""Heads by name: a folder, or the one that smartspec-models has for the model it was trained for."""
+"""Heads by name: a folder, or the one that smartspec-models has for the model it was trained
+for."""
 
 from pathlib import Path
 
@@ -13,7 +14,8 @@ def has_shipped_head(model: str) -> bool:
 
 
 def head_folder(name: str, model: str) -> Path:
-    """The folder of a drafter of this name, if that is a head: the one that comes with the model, or a folder.
+    """The folder of a drafter of this name, if that is a head: the one that comes with the model,
+    or a folder.
 
     Raises ValueError where none comes with the model."""
     if name != SHIPPED:
@@ -23,6 +25,6 @@ def head_folder(name: str, model: str) -> Path:
     if (missing := missing_files(model)) is not None:
         raise ValueError(f"drafter {SHIPPED!r}: {missing}")
     raise ValueError(
-        f"no head comes with {model!r}: leave {SHIPPED!r} out, or give the folder of a head (docs/training.md says "
-        f"how to train one; ./{SHIPPED} is a folder of that name)"
+        f"no head comes with {model!r}: leave {SHIPPED!r} out, or give the folder of a head "
+        f"(docs/training.md says how to train one; ./{SHIPPED} is a folder of that name)"
     )

@@ -1,12 +1,14 @@
-"""Trees of a drafter that runs passes: best-first expansion by path probability, one pass per depth.
+"""Trees of a drafter that runs passes: best-first expansion by path probability, one pass per
+depth.
 
-EAGLE-2 (arXiv 2406.16858), section 4: of the nodes that a pass has made, the `width` likeliest are fed to the next one;
-each of them proposes its likeliest children; in the end the likeliest of all nodes ever made are the draft. Path
-probabilities fall along a path, so that these are a connected tree. Which is a point-mass draft: children are the most
-likely tokens and not drawn, and it may be cut and ordered by its probabilities.
+EAGLE-2 (arXiv 2406.16858), section 4: of the nodes that a pass has made, the `width` likeliest are
+fed to the next one; each of them proposes its likeliest children; in the end the likeliest of all
+nodes ever made are the draft. Path probabilities fall along a path, so that these are a connected
+tree. Which is a point-mass draft: children are the most likely tokens and not drawn, and it may be
+cut and ordered by its probabilities.
 
-A node that is not among the `num_nodes` likeliest made so far cannot be in the draft, nor can its children, so it is
-not fed. A width of 1 makes a chain.
+A node that is not among the `num_nodes` likeliest made so far cannot be in the draft, nor can its
+children, so it is not fed. A width of 1 makes a chain.
 
     growing = TreeExpansion(width=4, num_nodes=16)
     growing.add([-1], *best_children(logits of the text's last token, 4))   # of the pass over what the KV lacks
@@ -16,9 +18,9 @@ not fed. A width of 1 makes a chain.
         growing.add(fed, *best_children(logits, 4))
     draft = growing.draft()
 
-The drafter's KV then holds fed nodes in the order of feeding after the text, not a path: what is accepted is fed again
-with the next draft's first pass.
-"""
+The drafter's KV then holds fed nodes in the order of feeding after the text, not a path: what is
+accepted is fed again with the next draft's first pass.
+"""  # noqa: E501
 
 from collections.abc import Iterable
 
@@ -31,7 +33,8 @@ from smartspec.engine.attention.tree_mask import MAX_TREE_TOKENS, TreeMask, tree
 
 
 def best_children(logits: torch.Tensor, width: int) -> tuple[list[list[int]], list[list[float]]]:
-    """The tokens that are likeliest after each row of logits [n, V], the first best, and their probabilities."""
+    """The tokens that are likeliest after each row of logits [n, V], the first best, and their
+    probabilities."""
     top = logits.float().topk(min(width, logits.shape[-1]), dim=-1)
     chances = torch.exp(top.values - torch.logsumexp(logits.float(), dim=-1, keepdim=True))
     return top.indices.tolist(), chances.tolist()
@@ -40,13 +43,16 @@ def best_children(logits: torch.Tensor, width: int) -> tuple[list[list[int]], li
 class TreeExpansion:
     """The tree of one request in the making.
 
-    width: children of a node that are kept, and most nodes fed to a pass. num_nodes: of the draft. max_fed: most nodes
-    that are fed in all. Raises ValueError for a tree of more nodes than a mask holds.
+    width: children of a node that are kept, and most nodes fed to a pass. num_nodes: of the draft.
+    max_fed: most nodes that are fed in all. Raises ValueError for a tree of more nodes than a mask
+    holds.
     """
 
     def __init__(self, width: int, num_nodes: int, max_fed: int = MAX_TREE_TOKENS):
         if width > 1 and num_nodes > MAX_TREE_NODES:
-            raise ValueError(f"a draft tree of {num_nodes} nodes: the limit is {MAX_TREE_NODES}, use fewer nodes")
+            raise ValueError(
+                f"a draft tree of {num_nodes} nodes: the limit is {MAX_TREE_NODES}, use fewer nodes"
+            )
         self.width, self.num_nodes = width, num_nodes
         # Without a mask, as chains are fed, there is no limit but theirs.
         self._max_fed = max_fed if width == 1 else min(max_fed, MAX_TREE_TOKENS)
@@ -59,10 +65,12 @@ class TreeExpansion:
         self._ancestors = np.empty(0, dtype=np.uint64)
         self._beam = 1.0  # that one of the newest level's likeliest nodes is reached and accepted
 
-    def add(self, nodes: list[int], token_ids: list[list[int]], chances: list[list[float]]) -> float:
-        """Children of each of these nodes (-1: the text), the likeliest first, and the probability of each after it;
-        of more than width the rest is left out. Returns the probability that one of the likeliest width of all is
-        right, given that one of those of the level before is."""
+    def add(
+        self, nodes: list[int], token_ids: list[list[int]], chances: list[list[float]]
+    ) -> float:
+        """Children of each of these nodes (-1: the text), the likeliest first, and the probability
+        of each after it; of more than width the rest is left out. Returns the probability that one
+        of the likeliest width of all is right, given that one of those of the level before is."""
         first = len(self._tokens)
         for node, its_tokens, its_chances in zip(nodes, token_ids, chances, strict=True):
             path = self._paths[node] if node >= 0 else 1.0
@@ -76,8 +84,8 @@ class TreeExpansion:
         return self._beam / before if before else 0.0
 
     def frontier(self) -> list[int]:
-        """The nodes of the newest level that are worth feeding, the likeliest first; none where the draft cannot become
-        another."""
+        """The nodes of the newest level that are worth feeding, the likeliest first; none where the
+        draft cannot become another."""
         unfed = self._unfed[: self._max_fed - len(self._fed)]
         if len(self._tokens) < self.num_nodes:
             return unfed
@@ -93,8 +101,8 @@ class TreeExpansion:
         return [self._parents[node] for node in nodes]
 
     def feed(self, nodes: list[int], place: int) -> TreeMask | None:
-        """The mask of these nodes, fed in places place.. of the KV after those fed before; None where they see all.
-        Raises ValueError where more are fed than a mask holds."""
+        """The mask of these nodes, fed in places place.. of the KV after those fed before; None
+        where they see all. Raises ValueError where more are fed than a mask holds."""
         if self.width == 1:
             self._fed += nodes
             return None

@@ -1,7 +1,7 @@
 """Decoder layers in one call (passes.c, decoder_layer.h), fp32 on CPU.
 
-Why: with an operator per call, a third of a pass over one token of the default model went into dispatch, waking threads
-and small operations between its linears.
+Why: with an operator per call, a third of a pass over one token of the default model went into
+dispatch, waking threads and small operations between its linears.
 """
 
 import ctypes
@@ -14,7 +14,12 @@ import torch
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.elementwise import ACTIVATIONS
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, Weight, rounded_memory
-from smartspec.engine.kernels.cpu.ragged_attention import Attention, CachedLayer, Heads, attention_of
+from smartspec.engine.kernels.cpu.ragged_attention import (
+    Attention,
+    CachedLayer,
+    Heads,
+    attention_of,
+)
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
 
 MAX_PARTS = 3
@@ -23,23 +28,34 @@ MAX_PARTS = 3
 class Linear(ctypes.Structure):
     """The struct of the same name in decoder_layer.h."""
 
-    _fields_ = [("parts", Weight * MAX_PARTS), ("num_parts", ctypes.c_int64), ("outputs", ctypes.c_int64)]
+    _fields_ = [
+        ("parts", Weight * MAX_PARTS),
+        ("num_parts", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+    ]
 
     @classmethod
     def of(cls, name: str, parts: list[Weight], outputs: int, inputs: int) -> "Linear":
-        """Weights whose outputs stand side by side. Raises ValueError where they are not so many outputs by inputs."""
+        """Weights whose outputs stand side by side. Raises ValueError where they are not so many
+        outputs by inputs."""
         found = sum(weight.outputs for weight in parts)
-        if found != outputs or any(weight.inputs != inputs for weight in parts) or len(parts) > MAX_PARTS:
+        if (
+            found != outputs
+            or any(weight.inputs != inputs for weight in parts)
+            or len(parts) > MAX_PARTS
+        ):
             shapes = [(weight.outputs, weight.inputs) for weight in parts]
             raise ValueError(
-                f"{name} must be up to {MAX_PARTS} weights of {outputs} outputs and {inputs} inputs, got {shapes}"
+                f"{name} must be up to {MAX_PARTS} weights of {outputs} outputs and {inputs} "
+                f"inputs, got {shapes}"
             )
         return cls((Weight * MAX_PARTS)(*parts), len(parts), outputs)
 
 
 class Norms(NamedTuple):
-    """Weights of a layer's norms, None where it has none: before and after attention and the MLP, [hidden_size] each;
-    of query and key, [head_dim] each or, of all heads at once, [heads * head_dim]."""
+    """Weights of a layer's norms, None where it has none: before and after attention and the MLP,
+    [hidden_size] each; of query and key, [head_dim] each or, of all heads at once, [heads *
+    head_dim]."""
 
     before_attention: torch.Tensor | None = None
     after_attention: torch.Tensor | None = None
@@ -64,7 +80,10 @@ class Layer(ctypes.Structure):
     """The struct of the same name in decoder_layer.h."""
 
     _fields_ = [
-        *((f"{name}_norm", ctypes.c_void_p) for name in ("attention", "after_attention", "mlp", "after_mlp")),
+        *(
+            (f"{name}_norm", ctypes.c_void_p)
+            for name in ("attention", "after_attention", "mlp", "after_mlp")
+        ),
         *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
         *((name, Linear) for name in ("qkv", "out", "gate_up", "down")),
         *((name, ctypes.c_int64) for name in ("activation", "turned", "norms_all_heads")),
@@ -80,26 +99,46 @@ class Layer(ctypes.Structure):
         form: Form,
         inputs: int | None = None,
     ) -> "Layer":
-        """linears: query-key-value, output, gate-up (up alone where there is no gate) and down, the parts of each.
-        inputs: of query-key-value, hidden_size where None. All must outlive it. Raises ValueError where one does not
-        fit."""
+        """linears: query-key-value, output, gate-up (up alone where there is no gate) and down, the
+        parts of each. inputs: of query-key-value, hidden_size where None. All must outlive it.
+        Raises ValueError where one does not fit."""
         shape.check()
-        hidden, attended, inner = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
+        hidden, attended, inner = (
+            shape.hidden_size,
+            shape.num_heads * shape.head_dim,
+            shape.intermediate_size,
+        )
         wanted = {
             "query, key and value": (shape.num_all_heads * shape.head_dim, inputs or hidden),
             "attention's output": (hidden, attended),
             "gate and up" if form.is_gated else "up": ((1 + form.is_gated) * inner, hidden),
             "down": (hidden, inner),
         }
-        names = "attention norm", "norm after attention", "MLP norm", "norm after the MLP", "query norm", "key norm"
+        names = (
+            "attention norm",
+            "norm after attention",
+            "MLP norm",
+            "norm after the MLP",
+            "query norm",
+            "key norm",
+        )
         heads = (shape.num_heads, shape.num_kv_heads) if form.norms_all_heads else (1, 1)
         sizes = *[(hidden,)] * 4, *((count * shape.head_dim,) for count in heads)
-        if (norms.query is None) != (norms.key is None) or (norms.query is None and form.norms_all_heads):
+        if (norms.query is None) != (norms.key is None) or (
+            norms.query is None and form.norms_all_heads
+        ):
             raise ValueError("query and key must both have a norm, or neither")
         return cls(
             *map(optional_address, names, norms, sizes),
-            *(Linear.of(name, parts, *wanted[name]) for name, parts in zip(wanted, linears, strict=True)),
-            *(ACTIVATIONS.index(form.activation), shape.rotary_width if form.turns else 0, form.norms_all_heads),
+            *(
+                Linear.of(name, parts, *wanted[name])
+                for name, parts in zip(wanted, linears, strict=True)
+            ),
+            *(
+                ACTIVATIONS.index(form.activation),
+                shape.rotary_width if form.turns else 0,
+                form.norms_all_heads,
+            ),
             *(form.epsilon, form.residual_scale),
         )
 
@@ -125,8 +164,9 @@ class PlacedLayer(ctypes.Structure):
         scale: float,
         table: int = 0,
     ) -> "PlacedLayer":
-        """keys, values: the layer's, [slots, num_kv_heads, max_len, head_dim]. table: the number of its rotary
-        positions among those that a pass is given. All must outlive it. Raises ValueError where they do not fit."""
+        """keys, values: the layer's, [slots, num_kv_heads, max_len, head_dim]. table: the number of
+        its rotary positions among those that a pass is given. All must outlive it. Raises
+        ValueError where they do not fit."""
         cached = keys.shape[0], shape.num_kv_heads, keys.shape[2], shape.head_dim
         if window is not None and window < 1:
             raise ValueError(f"a window is {window} tokens, it must be 1 at least, or None")
@@ -139,14 +179,18 @@ class PassFields(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("input", "output", "cosine", "sine")),
-        *((name, ctypes.c_void_p) for name in ("normed", "heads", "attended", "gate_up", "gated", "rounded")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("normed", "heads", "attended", "gate_up", "gated", "rounded")
+        ),
         ("attention", Attention),
         *((name, ctypes.c_int64) for name in ("num_rows", "num_tables", "rotary_width", "table")),
     ]
 
 
 class Pass:
-    """Memory for the layers of one shape in one pass over num_rows tokens in tiles, see ragged_attention."""
+    """Memory for the layers of one shape in one pass over num_rows tokens in tiles, see
+    ragged_attention."""
 
     def __init__(
         self,
@@ -158,28 +202,37 @@ class Pass:
         ancestors: torch.Tensor | None,
         num_tables: int = 1,
     ):
-        """keys: of any layer of the cache. The last num_padding rows are no tokens: they lie in no tile. num_tables:
-        of rotary positions, from which each layer reads one."""
+        """keys: of any layer of the cache. The last num_padding rows are no tokens: they lie in no
+        tile. num_tables: of rotary positions, from which each layer reads one."""
         self.shape, self.num_tables = shape, num_tables
         normed = torch.empty(num_rows, shape.hidden_size)
         heads = torch.empty(num_rows, shape.num_all_heads, shape.head_dim)
         attended = torch.empty(num_rows, shape.num_heads, shape.head_dim)
         attended[num_rows - num_padding :] = 0.0
         gate_up, gated = (torch.empty(num_rows, n * shape.intermediate_size) for n in (2, 1))
-        new = Heads(*heads.transpose(0, 1).split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads]))
+        new = Heads(
+            *heads.transpose(0, 1).split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads])
+        )
         widest = max(shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size)
         self._memory = normed, heads, attended, gate_up, gated, rounded_memory(num_rows, widest)
-        attention = attention_of(new, CachedLayer(keys, keys), attended, tiles, 1.0, None, ancestors)
+        attention = attention_of(
+            new, CachedLayer(keys, keys), attended, tiles, 1.0, None, ancestors
+        )
         self._read = tiles, ancestors
         pointers = (tensor.data_ptr() for tensor in self._memory)
         tables = num_tables, shape.rotary_width
         self._pass = PassFields(None, None, None, None, *pointers, attention, num_rows, *tables)
 
     def run(
-        self, layers: Sequence[PlacedLayer], hidden_states: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
+        self,
+        layers: Sequence[PlacedLayer],
+        hidden_states: torch.Tensor,
+        cosine: torch.Tensor,
+        sine: torch.Tensor,
     ) -> torch.Tensor:
-        """hidden_states [1, num_rows, hidden_size] through the layers, which lie in a ctypes array -> the same shape;
-        new keys and values are written to the cache. cosine, sine: [1, num_rows, num_tables * rotary_width].
+        """hidden_states [1, num_rows, hidden_size] through the layers, which lie in a ctypes array
+        -> the same shape; new keys and values are written to the cache. cosine, sine: [1, num_rows,
+        num_tables * rotary_width].
         """
         p = self._pass
         p.input = address("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
@@ -194,5 +247,9 @@ class Pass:
 @functools.cache
 def _kernels() -> ctypes.CDLL:
     library = native.load_kernels(LIBRARY).library
-    library.decoder_layers.argtypes = [ctypes.POINTER(PlacedLayer), ctypes.c_int64, ctypes.POINTER(PassFields)]
+    library.decoder_layers.argtypes = [
+        ctypes.POINTER(PlacedLayer),
+        ctypes.c_int64,
+        ctypes.POINTER(PassFields),
+    ]
     return library

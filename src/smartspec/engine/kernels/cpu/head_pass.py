@@ -1,7 +1,7 @@
 """A pass of a trained head in one call (head_pass.h), fp32 on CPU.
 
-Why: a head is a thirtieth of its target. In torch's operators a pass over one row took 0.9 ms beside 6 of the target, a
-third of it to read the weights.
+Why: a head is a thirtieth of its target. In torch's operators a pass over one row took 0.9 ms
+beside 6 of the target, a third of it to read the weights.
 """
 
 import ctypes
@@ -13,7 +13,12 @@ import torch
 from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, PassFields
 from smartspec.engine.kernels.cpu.quantized_linear import Weight, rounded_memory
-from smartspec.engine.kernels.cpu.ragged_attention import TILE_FIELDS, CachedLayer, Heads, attention_of
+from smartspec.engine.kernels.cpu.ragged_attention import (
+    TILE_FIELDS,
+    CachedLayer,
+    Heads,
+    attention_of,
+)
 from smartspec.engine.kernels.cpu.shapes import LayerShape, address, check_ids, optional_address
 
 
@@ -22,7 +27,10 @@ class Head(ctypes.Structure):
 
     _fields_ = [
         ("layer", Layer),
-        *((name, ctypes.c_void_p) for name in ("embed_norm", "final_norm", "all_taps_norm", "tap_norms")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("embed_norm", "final_norm", "all_taps_norm", "tap_norms")
+        ),
         *((name, Weight) for name in ("embedding", "combine", "lm_head")),
         ("target_ids", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("num_taps", "norm_before_residual", "norm_output")),
@@ -41,10 +49,10 @@ class Head(ctypes.Structure):
         norm_before_residual: bool,
         norm_output: bool,
     ) -> "Head":
-        """layer: of this shape, its query-key-value of twice the hidden size. norms: embed_norm and final_norm,
-        [hidden_size], and all_taps_norm and tap_norms, [inputs of combine] or None. weights: embedding, combine,
-        lm_head. target_ids: int64 [outputs of lm_head], of rows of the embedding. All must outlive it. Raises
-        ValueError where one does not fit."""
+        """layer: of this shape, its query-key-value of twice the hidden size. norms: embed_norm and
+        final_norm, [hidden_size], and all_taps_norm and tap_norms, [inputs of combine] or None.
+        weights: embedding, combine, lm_head. target_ids: int64 [outputs of lm_head], of rows of the
+        embedding. All must outlive it. Raises ValueError where one does not fit."""
         hidden, features = shape.hidden_size, weights["combine"].inputs
         wanted = {
             "embedding": (weights["embedding"].outputs, hidden),
@@ -64,7 +72,10 @@ class Head(ctypes.Structure):
         return cls(
             layer,
             *(address(name, norms[name], (hidden,)) for name in ("embed_norm", "final_norm")),
-            *(optional_address(name, norms[name], (features,)) for name in ("all_taps_norm", "tap_norms")),
+            *(
+                optional_address(name, norms[name], (features,))
+                for name in ("all_taps_norm", "tap_norms")
+            ),
             *(weights[name] for name in wanted),
             pointer,
             *(num_taps, norm_before_residual, norm_output),
@@ -76,8 +87,14 @@ class _HeadPass(ctypes.Structure):
 
     _fields_ = [
         ("of_layer", PassFields),
-        *((name, ctypes.c_void_p) for name in ("features", "earlier_rows", "token_ids", "cosine_of", "sine_of")),
-        *((name, ctypes.c_void_p) for name in ("wanted_rows", "embedded", "taps", "joined", "hidden", "normed")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("features", "earlier_rows", "token_ids", "cosine_of", "sine_of")
+        ),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("wanted_rows", "embedded", "taps", "joined", "hidden", "normed")
+        ),
         *((name, ctypes.c_void_p) for name in ("logits", "children", "chances", "entropy")),
         *((name, ctypes.c_int64) for name in ("num_wanted", "width")),
     ]
@@ -86,9 +103,9 @@ class _HeadPass(ctypes.Structure):
 class HeadPass:
     """Memory for passes of a head over up to num_rows tokens.
 
-    keys, values: its cache, [slots, num_kv_heads, max_len, head_dim]. features: [slots, max_len, feature_size].
-    cosine, sine: of every position, [max_len, head_dim]. All fp32; they must stay where they are. Raises ValueError
-    where one does not fit.
+    keys, values: its cache, [slots, num_kv_heads, max_len, head_dim]. features: [slots, max_len,
+    feature_size]. cosine, sine: of every position, [max_len, head_dim]. All fp32; they must stay
+    where they are. Raises ValueError where one does not fit.
     """
 
     def __init__(
@@ -114,26 +131,42 @@ class HeadPass:
         turned = {name: torch.empty(num_rows, shape.head_dim) for name in ("cosine", "sine")}
         of_layer = {name: torch.empty(num_rows, size) for name in ("input", "output", "normed")}
         of_layer |= {
-            name: torch.empty(num_rows, n * shape.intermediate_size) for name, n in (("gate_up", 2), ("gated", 1))
+            name: torch.empty(num_rows, n * shape.intermediate_size)
+            for name, n in (("gate_up", 2), ("gated", 1))
         }
         heads = torch.empty(num_rows, num_heads + 2 * num_kv_heads, shape.head_dim)
         attended = torch.empty(num_rows, num_heads, shape.head_dim)
-        widths = {"embedded": size, "taps": features.shape[2], "joined": 2 * size, "hidden": size, "normed": size}
+        widths = {
+            "embedded": size,
+            "taps": features.shape[2],
+            "joined": 2 * size,
+            "hidden": size,
+            "normed": size,
+        }
         memory = {name: torch.empty(num_rows, width) for name, width in widths.items()}
         memory["logits"] = torch.empty(num_rows, head.lm_head.outputs)
-        widest = max(widths["taps"], widths["joined"], num_heads * shape.head_dim, shape.intermediate_size)
+        widest = max(
+            widths["taps"], widths["joined"], num_heads * shape.head_dim, shape.intermediate_size
+        )
         rounded = rounded_memory(num_rows, widest)
         self._memory = turned, of_layer, heads, attended, memory, rounded
         self._hidden, self._features = memory["hidden"], given["features"]
-        self.normed = memory["normed"]  # of the last pass's wanted rows: what its output embedding has read
+        # of the last pass's wanted rows: what its output embedding has read
+        self.normed = memory["normed"]
         new = Heads(*heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads]))
         no_tiles = torch.empty(0, TILE_FIELDS, dtype=torch.int64)
         scale = shape.head_dim**-0.5
-        self._pass = p = _HeadPass(**given, **{name: tensor.data_ptr() for name, tensor in memory.items()})
-        for name, tensor in (turned | of_layer | {"heads": heads, "attended": attended, "rounded": rounded}).items():
+        self._pass = p = _HeadPass(
+            **given, **{name: tensor.data_ptr() for name, tensor in memory.items()}
+        )
+        for name, tensor in (
+            turned | of_layer | {"heads": heads, "attended": attended, "rounded": rounded}
+        ).items():
             setattr(p.of_layer, name, tensor.data_ptr())
         p.of_layer.num_tables, p.of_layer.rotary_width = 1, shape.rotary_width
-        p.of_layer.attention = attention_of(new, CachedLayer(keys, values), attended, no_tiles, scale)
+        p.of_layer.attention = attention_of(
+            new, CachedLayer(keys, values), attended, no_tiles, scale
+        )
 
     def larger(self, num_rows: int) -> "HeadPass":
         """Memory for so many tokens, which goes on where this ended."""
@@ -150,29 +183,40 @@ class HeadPass:
         wanted_rows: np.ndarray,
         width: int,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Run the pass; return the width likeliest tokens of each wanted row, int64 [n, width], their probabilities,
-        fp32 [n, width], and the entropy of its distribution in nats, fp32 [n].
+        """Run the pass; return the width likeliest tokens of each wanted row, int64 [n, width],
+        their probabilities, fp32 [n, width], and the entropy of its distribution in nats, fp32 [n].
 
-        tiles: int64 [m, 5], see attention.h; ancestors: uint64 [N] where there are trees. token_ids: int32 [N].
-        earlier_rows: int64 [N], the wanted rows of the pass before whose hidden states these read; None: the features
-        of their places. wanted_rows: int64 [n]. Raises ValueError where a pass is larger than its memory, or of tokens
-        that the embedding lacks.
+        tiles: int64 [m, 5], see attention.h; ancestors: uint64 [N] where there are trees.
+        token_ids: int32 [N]. earlier_rows: int64 [N], the wanted rows of the pass before whose
+        hidden states these read; None: the features of their places. wanted_rows: int64 [n]. Raises
+        ValueError where a pass is larger than its memory, or of tokens that the embedding lacks.
         """
         if len(token_ids) > self.num_rows:
             raise ValueError(f"a pass over {len(token_ids)} tokens in memory for {self.num_rows}")
         of_tokens = _address(token_ids, np.int32)
-        if token_ids.view(np.uint32).max(initial=0) >= self._head.embedding.outputs:  # negative ones are large so
-            raise ValueError(f"token ids must lie in 0 to {self._head.embedding.outputs - 1}, got {token_ids.tolist()}")
+        # negative ones are large so
+        if token_ids.view(np.uint32).max(initial=0) >= self._head.embedding.outputs:
+            raise ValueError(
+                f"token ids must lie in 0 to {self._head.embedding.outputs - 1}, got "
+                f"{token_ids.tolist()}"
+            )
         p, attention, num_wanted = self._pass, self._pass.of_layer.attention, len(wanted_rows)
         children = np.empty((num_wanted, width), dtype=np.int64)
-        chances, entropy = np.empty((num_wanted, width), dtype=np.float32), np.empty(num_wanted, dtype=np.float32)
+        chances, entropy = (
+            np.empty((num_wanted, width), dtype=np.float32),
+            np.empty(num_wanted, dtype=np.float32),
+        )
         attention.tiles, attention.num_tiles = _address(tiles, np.int64), len(tiles)
         attention.ancestors = None if ancestors is None else _address(ancestors, np.uint64)
         p.of_layer.num_rows, p.num_wanted, p.width = len(token_ids), num_wanted, width
         p.features = self._features if earlier_rows is None else None
         p.earlier_rows = None if earlier_rows is None else _address(earlier_rows, np.int64)
         p.token_ids, p.wanted_rows = of_tokens, _address(wanted_rows, np.int64)
-        p.children, p.chances, p.entropy = children.ctypes.data, chances.ctypes.data, entropy.ctypes.data
+        p.children, p.chances, p.entropy = (
+            children.ctypes.data,
+            chances.ctypes.data,
+            entropy.ctypes.data,
+        )
         _kernels().head_pass(ctypes.byref(self._head), ctypes.byref(p))
         return children, chances, entropy
 
@@ -180,7 +224,9 @@ class HeadPass:
 def _address(array: np.ndarray, dtype: type) -> int:
     """The kernel reads memory as if it were of this type and contiguous."""
     if array.dtype != dtype or not array.flags.c_contiguous:
-        raise ValueError(f"must be contiguous {np.dtype(dtype)}, got {array.dtype} of shape {array.shape}")
+        raise ValueError(
+            f"must be contiguous {np.dtype(dtype)}, got {array.dtype} of shape {array.shape}"
+        )
     return array.ctypes.data
 
 

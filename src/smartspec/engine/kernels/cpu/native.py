@@ -1,7 +1,7 @@
 """Our own kernels for processors, C compiled once with the system's compiler into the cache folder.
 
-Where they cannot be built, or where a kernel does not apply, everything runs through torch instead, more slowly. What
-runs, and why, is in the log of a start and in `/v1/speculation`.
+Where they cannot be built, or where a kernel does not apply, everything runs through torch instead,
+more slowly. What runs, and why, is in the log of a start and in `/v1/speculation`.
 """
 
 import ctypes
@@ -26,11 +26,15 @@ MACHINE = "-march=native"
 # Sums stay in the order they are written in: a row has the same bits whatever else is in its pass.
 FLAGS = ("-O3", MACHINE, "-ffast-math", "-fno-associative-math", "-fopenmp", "-fPIC")
 if platform.machine() in ("x86_64", "AMD64"):
-    FLAGS += ("-mprefer-vector-width=512",)  # by itself gcc keeps loops at half of that, a quarter of the time of some
+    # by itself gcc keeps loops at half of that, a quarter of the time of some
+    FLAGS += ("-mprefer-vector-width=512",)
 DIGEST_BYTES = 32
 _CPU_INFO, _MAPPINGS = Path("/proc/cpuinfo"), Path("/proc/self/maps")
-# What says which instructions a processor has, on x86 and on ARM; the rest of /proc/cpuinfo changes while it runs.
-_CPU_FIELDS = re.compile(r"^(?:vendor_id|cpu family|model|model name|flags|Features|CPU \w+|isa)\s*:.*$", re.MULTILINE)
+# What says which instructions a processor has, on x86 and on ARM; the rest of /proc/cpuinfo changes
+# while it runs.
+_CPU_FIELDS = re.compile(
+    r"^(?:vendor_id|cpu family|model|model name|flags|Features|CPU \w+|isa)\s*:.*$", re.MULTILINE
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,8 @@ def load_kernels(name: str) -> Kernels:
     """The kernels of name.c beside this file, compiled on first use."""
     source = Path(__file__).with_name(f"{name}.c")
     try:
-        # The kernels leave OpenMP's symbols open and take those of torch: a second runtime would mean a second pool.
+        # The kernels leave OpenMP's symbols open and take those of torch: a second runtime would
+        # mean a second pool.
         ctypes.CDLL(_openmp_of_torch(), mode=ctypes.RTLD_GLOBAL)
         library = ctypes.CDLL(str(_library(source)))
     except KernelsUnavailable as reason:
@@ -60,7 +65,9 @@ def load_kernels(name: str) -> Kernels:
     except OSError as error:
         return Kernels(None, f"they cannot be built or loaded ({error})")
     library.compiler.restype = library.instruction_set.restype = ctypes.c_char_p
-    return Kernels(library, f"{library.compiler().decode()} for {library.instruction_set().decode()}")
+    return Kernels(
+        library, f"{library.compiler().decode()} for {library.instruction_set().decode()}"
+    )
 
 
 def is_compiled(name: str) -> bool:
@@ -93,7 +100,8 @@ def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def compiler_command() -> list[str]:
-    """$CC as a shell would split it, or the system's compiler. Raises KernelsUnavailable where there is none."""
+    """$CC as a shell would split it, or the system's compiler. Raises KernelsUnavailable where
+    there is none."""
     words = _words_of_cc() or [shutil.which("gcc") or shutil.which("cc") or ""]
     if not words[0]:
         raise KernelsUnavailable("no C compiler was found: install gcc, or name a compiler in CC")
@@ -116,8 +124,8 @@ def _flags(command: list[str]) -> list[str]:
 
 
 def _library(source: Path) -> Path:
-    """The file of the compiled source. One that is there needs no compiler; without a compiler, any compiler's will
-    do."""
+    """The file of the compiled source. One that is there needs no compiler; without a compiler, any
+    compiler's will do."""
     folder, key = _folder(), _key(source)
     try:
         command = compiler_command()
@@ -134,25 +142,38 @@ def _library(source: Path) -> Path:
 
 
 def _folder() -> Path:
-    """The folder of compiled kernels: below the cache folder or, where others could write there what this process would
-    run, in a folder for temporary files that only this user can write. Raises KernelsUnavailable where both are of
-    others."""
-    folder, private = cache_folder() / "kernels", Path(tempfile.gettempdir()) / f"smartspec-kernels-{os.geteuid()}"
+    """The folder of compiled kernels: below the cache folder or, where others could write there
+    what this process would run, in a folder for temporary files that only this user can write.
+    Raises KernelsUnavailable where both are of others."""
+    folder, private = (
+        cache_folder() / "kernels",
+        Path(tempfile.gettempdir()) / f"smartspec-kernels-{os.geteuid()}",
+    )
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     reason = why_untrusted(folder)
     if reason is None:
         return folder
-    remedy = "let only this user write it (chmod go-w) or set SMARTSPEC_CACHE to a folder of this user"
+    remedy = (
+        "let only this user write it (chmod go-w) or set SMARTSPEC_CACHE to a folder of this user"
+    )
     private.mkdir(mode=0o700, exist_ok=True)
     if (why_neither := why_untrusted(private)) is not None:
-        raise KernelsUnavailable(f"compiled kernels could be of another user: {reason}, {why_neither}; {remedy}")
-    logger.warning("%s: kernels that lie there are not run, they are kept in %s instead; %s", reason, private, remedy)
+        raise KernelsUnavailable(
+            f"compiled kernels could be of another user: {reason}, {why_neither}; {remedy}"
+        )
+    logger.warning(
+        "%s: kernels that lie there are not run, they are kept in %s instead; %s",
+        reason,
+        private,
+        remedy,
+    )
     return private
 
 
 def _key(source: Path) -> str:
-    """Hash of all that the instructions in a library depend on, known without a compiler. Machines that share a cache
-    folder must not load each other's: what one of them has, another may not know."""
+    """Hash of all that the instructions in a library depend on, known without a compiler. Machines
+    that share a cache folder must not load each other's: what one of them has, another may not
+    know."""
     texts = [path.read_text() for path in (source, *sorted(source.parent.glob("*.h")))]
     processor = _CPU_FIELDS.findall(_CPU_INFO.read_text().split("\n\n")[0])
     command = _words_of_cc()
@@ -174,15 +195,19 @@ def _compile(command: list[str], source: Path, library: Path) -> None:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL
+    )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise KernelsUnavailable(f"{command[0]} failed: {said[-1].strip() if said else f'exit {done.returncode}'}")
+        raise KernelsUnavailable(
+            f"{command[0]} failed: {said[-1].strip() if said else f'exit {done.returncode}'}"
+        )
 
 
 def _is_usable(library: Path) -> bool:
-    """True if no other user can have written the file, and it ends in the digest of what stands before: reading a
-    library that was cut short may end the process."""
+    """True if no other user can have written the file, and it ends in the digest of what stands
+    before: reading a library that was cut short may end the process."""
     if not library.is_file() or why_untrusted(library) is not None:
         return False
     content = library.read_bytes()
@@ -190,10 +215,15 @@ def _is_usable(library: Path) -> bool:
 
 
 def _openmp_of_torch() -> str:
-    """Path of the OpenMP runtime this process has loaded, which is torch's. Raises KernelsUnavailable."""
+    """Path of the OpenMP runtime this process has loaded, which is torch's. Raises
+    KernelsUnavailable."""
     if not _MAPPINGS.is_file() or not _CPU_INFO.is_file():
         raise KernelsUnavailable(f"they need Linux, this is {platform.system()}")
-    found = re.search(r"^[^/\n]*(/.*/lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*)$", _MAPPINGS.read_text(), re.MULTILINE)
+    found = re.search(
+        r"^[^/\n]*(/.*/lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*)$",
+        _MAPPINGS.read_text(),
+        re.MULTILINE,
+    )
     if found is None:
         raise KernelsUnavailable("torch has loaded no OpenMP runtime")
     return found[1]

@@ -1,7 +1,8 @@
 """Linear layers on fp32 weights in panels (panels.h), on CPU.
 
-Why not oneDNN's packed ones: it takes 1.3 to 1.6 times as long for 1 to 16 rows of the default model and is not faster
-for 512, generates code anew for every number of rows, and cannot be called from a kernel of ours.
+Why not oneDNN's packed ones: it takes 1.3 to 1.6 times as long for 1 to 16 rows of the default
+model and is not faster for 512, generates code anew for every number of rows, and cannot be called
+from a kernel of ours.
 """
 
 import torch
@@ -17,7 +18,8 @@ def why_not(weight: torch.Tensor) -> str | None:
 
 
 def to_panels(weight: torch.Tensor) -> torch.Tensor:
-    """Weight [outputs, inputs] as the kernels read it: [panels, inputs, panel width], filled up with zeros."""
+    """Weight [outputs, inputs] as the kernels read it: [panels, inputs, panel width], filled up
+    with zeros."""
     width = quantized_linear.panel_width()
     num_outputs, num_inputs = weight.shape
     padded = torch.nn.functional.pad(weight, (0, 0, 0, -num_outputs % width))
@@ -35,12 +37,15 @@ def weight_of_panels(panels: torch.Tensor, bias: torch.Tensor | None, num_output
 
 
 def panel_linear(x: torch.Tensor, weight: Weight) -> torch.Tensor:
-    """x [..., inputs] @ weight.T + bias, fp32 [..., outputs]. A row's result is the same in every batch, bit for bit.
+    """x [..., inputs] @ weight.T + bias, fp32 [..., outputs]. A row's result is the same in every
+    batch, bit for bit.
 
     Raises ValueError for an x of another width or dtype.
     """
     if x.shape[-1] != weight.inputs or x.dtype != torch.float32:
-        raise ValueError(f"x must be fp32 of width {weight.inputs}, got {x.dtype} of shape {tuple(x.shape)}")
+        raise ValueError(
+            f"x must be fp32 of width {weight.inputs}, got {x.dtype} of shape {tuple(x.shape)}"
+        )
     output = x.new_empty(x.numel() // weight.inputs, weight.outputs)
     quantized_linear.linear(x.reshape(-1, weight.inputs).contiguous(), weight, output)
     return output.view(*x.shape[:-1], weight.outputs)

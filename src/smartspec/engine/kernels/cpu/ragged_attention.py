@@ -1,8 +1,9 @@
 """Our own attention kernel for processors (attention.h).
 
-Why: at 16 requests of unequal length the padded calls of torch's attention took 30 of 69 ms of a step, four times what
-reading the KV takes; in prefill they compute what lies beyond the diagonal, a quarter of a pass over 1024 tokens.
-Without a compiler, or where the kernel does not apply, everything runs through torch instead.
+Why: at 16 requests of unequal length the padded calls of torch's attention took 30 of 69 ms of a
+step, four times what reading the KV takes; in prefill they compute what lies beyond the diagonal, a
+quarter of a pass over 1024 tokens. Without a compiler, or where the kernel does not apply,
+everything runs through torch instead.
 """
 
 import ctypes
@@ -23,10 +24,16 @@ class Attention(ctypes.Structure):
     """The struct of the same name in attention.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "keys", "values", "output")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("query", "key", "value", "keys", "values", "output")
+        ),
         *((name, ctypes.c_void_p) for name in ("tiles", "ancestors")),
         *((name, ctypes.c_int64) for name in ("query_row", "query_head", "key_row", "key_head")),
-        *((name, ctypes.c_int64) for name in ("value_row", "value_head", "num_tiles", "num_kv_heads")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("value_row", "value_head", "num_tiles", "num_kv_heads")
+        ),
         *((name, ctypes.c_int64) for name in ("group_size", "max_len", "head_dim", "window")),
         ("scale", ctypes.c_float),
     ]
@@ -59,9 +66,10 @@ def ragged_attention(
     """Write the new tokens' key and value into the cache and attend, all in fp32 on CPU.
 
     output: [N, num_heads, head_dim], filled for the rows of tiles.
-    tiles: int64 [S, 7] of (slot, first place, first row, number of tokens, base of their tree or -1, sinks and window
-    of attention.sparse_window or 0). window: the layer's sliding window in tokens. ancestors: int64 [N or fewer], see
-    attention.tree_mask, of each row; None where no tile is of a tree. Raises ValueError for other shapes.
+    tiles: int64 [S, 7] of (slot, first place, first row, number of tokens, base of their tree or
+    -1, sinks and window of attention.sparse_window or 0). window: the layer's sliding window in
+    tokens. ancestors: int64 [N or fewer], see attention.tree_mask, of each row; None where no tile
+    is of a tree. Raises ValueError for other shapes.
     """
     attention = attention_of(new, cached, output, tiles, scale, window, ancestors)
     native.load_kernels(LIBRARY).library.ragged_attention(ctypes.byref(attention))
@@ -76,23 +84,39 @@ def attention_of(
     window: int | None = None,
     ancestors: torch.Tensor | None = None,
 ) -> Attention:
-    """The struct that kernels are given, from the arguments of ragged_attention; the tensors must outlive it."""
+    """The struct that kernels are given, from the arguments of ragged_attention; the tensors must
+    outlive it."""
     (query, key, value), (keys, values) = new, cached
     num_heads, num_tokens, head_dim = query.shape
     num_kv_heads, num_slots, max_len = key.shape[0], keys.shape[0], keys.shape[2]
     LayerShape(1, 1, num_heads, num_kv_heads, head_dim).check()
     if window is not None and window < 1:
         raise ValueError(f"a window is {window} tokens, it must be 1 at least, or None")
-    in_cache, rows = (num_slots, num_kv_heads, max_len, head_dim), (num_heads, num_kv_heads, num_kv_heads)
+    in_cache, rows = (
+        (num_slots, num_kv_heads, max_len, head_dim),
+        (num_heads, num_kv_heads, num_kv_heads),
+    )
     named = zip(("query", "key", "value"), (query, key, value), rows, strict=True)
     return Attention(
-        *(_strided_address(name, tensor, (heads, num_tokens, head_dim)) for name, tensor, heads in named),
+        *(
+            _strided_address(name, tensor, (heads, num_tokens, head_dim))
+            for name, tensor, heads in named
+        ),
         address("keys", keys, in_cache),
         address("values", values, in_cache),
         address("output", output, (num_tokens, num_heads, head_dim)),
         address("tiles", tiles, (len(tiles), TILE_FIELDS), torch.int64),
-        None if ancestors is None else address("ancestors", ancestors, (len(ancestors),), torch.int64),
-        *(query.stride(1), query.stride(0), key.stride(1), key.stride(0), value.stride(1), value.stride(0)),
+        None
+        if ancestors is None
+        else address("ancestors", ancestors, (len(ancestors),), torch.int64),
+        *(
+            query.stride(1),
+            query.stride(0),
+            key.stride(1),
+            key.stride(0),
+            value.stride(1),
+            value.stride(0),
+        ),
         *(len(tiles), num_kv_heads, num_heads // num_kv_heads, max_len, head_dim, window or 0),
         scale,
     )
@@ -100,16 +124,25 @@ def attention_of(
 
 def _strided_address(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> int:
     """The address of heads and tokens that may lie apart, checked as by `address`."""
-    if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_cpu or tensor.stride(2) != 1:
+    if (
+        tensor.shape != shape
+        or tensor.dtype != torch.float32
+        or not tensor.is_cpu
+        or tensor.stride(2) != 1
+    ):
         raise ValueError(
-            f"{name} must be torch.float32 of shape {shape} on the CPU, its last dimension contiguous, got "
-            f"{tensor.dtype} of {tuple(tensor.shape)} with strides {tensor.stride()} on {tensor.device}"
+            f"{name} must be torch.float32 of shape {shape} on the CPU, its last dimension "
+            f"contiguous, got {tensor.dtype} of {tuple(tensor.shape)} with strides "
+            f"{tensor.stride()} on {tensor.device}"
         )
     return tensor.data_ptr()
 
 
-def max_tokens_per_tile(device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int) -> int:
-    """New tokens of a request the kernel takes at once; 0 where it does not apply or could not be built."""
+def max_tokens_per_tile(
+    device: torch.device, dtype: torch.dtype, group_size: int, head_dim: int
+) -> int:
+    """New tokens of a request the kernel takes at once; 0 where it does not apply or could not be
+    built."""
     applies = why_not(device, dtype, group_size, head_dim) is None
     return min(MAX_TILE_TOKENS, MAX_ROWS // group_size) if applies else 0
 

@@ -1,5 +1,5 @@
-"""EAGLE-3 heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original EAGLE-3
-checkpoints."""
+"""EAGLE-3 heads on disk: the `speculators` format, as vLLM loads it, and the layout of the original
+EAGLE-3 checkpoints."""
 
 import logging
 import re
@@ -10,7 +10,13 @@ from pathlib import Path
 
 import torch
 
-from smartspec.engine.drafting.head.checkpoint.files import REMEDY, filled, in_floats, read_json, read_tensors
+from smartspec.engine.drafting.head.checkpoint.files import (
+    REMEDY,
+    filled,
+    in_floats,
+    read_json,
+    read_tensors,
+)
 from smartspec.engine.drafting.head.checkpoint.layer import MAX_SIZE, layer_config, said
 from smartspec.engine.drafting.head.checkpoint.taps import no_head, read_taps
 from smartspec.engine.drafting.head.checkpoint.vocabulary import check_ids, complete_map
@@ -18,26 +24,33 @@ from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
 from smartspec.engine.models.loaded_model import LoadedModel
 
 VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-SHOWN_BY = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}  # weights of a variant
-NOT_NEEDED = ("verifier_lm_head.", "verifier_norm.", "rotary_emb.")  # of training alone, or computed
+# weights of a variant
+SHOWN_BY = {"norm_before_fc": "input_norm.weight", "fc_norm": "fc_norm.0.weight"}
+# of training alone, or computed
+NOT_NEEDED = ("verifier_lm_head.", "verifier_norm.", "rotary_emb.")
 MAPS = ("d2t", "t2d")
-# From the folder, its config.json, the config and the weights: what makes the head, without weights.
+# From the folder, its config.json, the config and the weights: what makes the head, without
+# weights.
 MakeHead = Callable[[Path, dict, HeadConfig, dict[str, torch.Tensor]], Callable[[], Eagle3Head]]
 
 logger = logging.getLogger(__name__)
 
 
-def plain(folder: Path, data: dict, config: HeadConfig, weights: dict[str, torch.Tensor]) -> Callable[[], Eagle3Head]:
+def plain(
+    folder: Path, data: dict, config: HeadConfig, weights: dict[str, torch.Tensor]
+) -> Callable[[], Eagle3Head]:
     return partial(Eagle3Head, config)
 
 
-def read_head(folder: Path, target: LoadedModel, make: MakeHead = plain) -> tuple[Eagle3Head, torch.Tensor | None]:
-    """A head for this target in fp32, and its own embedding [V, hidden_size] where it brings one. make: for heads that
-    add something to EAGLE-3's.
+def read_head(
+    folder: Path, target: LoadedModel, make: MakeHead = plain
+) -> tuple[Eagle3Head, torch.Tensor | None]:
+    """A head for this target in fp32, and its own embedding [V, hidden_size] where it brings one.
+    make: for heads that add something to EAGLE-3's.
 
-    What config.json should say and does not is guessed, which is logged as a warning. Raises ValueError where the head
-    is for another target or of a shape that is not supported, OSError where the checkpoint is damaged; both name the
-    remedy.
+    What config.json should say and does not is guessed, which is logged as a warning. Raises
+    ValueError where the head is for another target or of a shape that is not supported, OSError
+    where the checkpoint is damaged; both name the remedy.
     """
     data = read_json(folder / "config.json")
     layer = layer_config(folder, data, vocab_size=target.vocab_size)
@@ -69,7 +82,10 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
         if any(part in name for part in NOT_NEEDED):
             continue
         if (layer := re.match(r"layers\.(\d+)\.", name)) and int(layer[1]):
-            raise ValueError(f"{folder} holds several layers ({name!r}), one is supported: use a head of one layer")
+            raise ValueError(
+                f"{folder} holds several layers ({name!r}), one is supported: use a head of one "
+                "layer"
+            )
         if name in weights:
             raise ValueError(f"{folder} holds {name!r} twice: {REMEDY}")
         weights[name] = tensor if name in MAPS else in_floats(folder, name, tensor)
@@ -80,8 +96,16 @@ def _size(folder: Path, data: dict, key: str, otherwise: int, target: LoadedMode
     size = said(data, key)
     size = otherwise if size is None else size
     if type(size) is not int or not 1 <= size <= MAX_SIZE:
-        what = "drafts from {!r} tokens" if key == "draft_vocab_size" else "reads features of size {!r}"
-        limit = f"the target has {target.vocab_size}" if key == "draft_vocab_size" else f"1 to {MAX_SIZE} can be"
+        what = (
+            "drafts from {!r} tokens"
+            if key == "draft_vocab_size"
+            else "reads features of size {!r}"
+        )
+        limit = (
+            f"the target has {target.vocab_size}"
+            if key == "draft_vocab_size"
+            else f"1 to {MAX_SIZE} can be"
+        )
         raise no_head(folder, target, f"it {what.format(size)}, {limit}")
     return size
 
@@ -90,11 +114,17 @@ def _variants(folder: Path, data: dict, weights: dict[str, torch.Tensor]) -> dic
     """Variants of the format, from config.json and from the weights that are there."""
     for name in VARIANTS:
         if said(data, name) not in (None, True, False):
-            raise ValueError(f"{folder}: {name} is {said(data, name)!r}, it must be true or false: correct config.json")
-    if data.get("speculators_model_type") == "eagle3" and said(data, "norm_before_residual") is None:
+            raise ValueError(
+                f"{folder}: {name} is {said(data, name)!r}, it must be true or false: correct "
+                "config.json"
+            )
+    if (
+        data.get("speculators_model_type") == "eagle3"
+        and said(data, "norm_before_residual") is None
+    ):
         logger.warning(
-            "%s: config.json does not say norm_before_residual; false is taken, the format's default (vLLM takes "
-            "true). Where few drafts are accepted, set it in config.json",
+            "%s: config.json does not say norm_before_residual; false is taken, the format's "
+            "default (vLLM takes true). Where few drafts are accepted, set it in config.json",
             folder,
         )
     return {name: bool(said(data, name)) or SHOWN_BY.get(name) in weights for name in VARIANTS}
@@ -104,17 +134,24 @@ def _check_target(folder: Path, config: HeadConfig, target: LoadedModel) -> None
     size, layer = _hidden_size(target), config.layer
     problem = None
     if config.target_hidden_size != size:
-        problem = f"it reads features of size {config.target_hidden_size}, the target's are of {size}"
+        problem = (
+            f"it reads features of size {config.target_hidden_size}, the target's are of {size}"
+        )
     elif layer.vocab_size != target.vocab_size:
-        problem = f"it is for a vocabulary of {layer.vocab_size} tokens, the target has {target.vocab_size}"
+        problem = (
+            f"it is for a vocabulary of {layer.vocab_size} tokens, the target has "
+            f"{target.vocab_size}"
+        )
     elif config.draft_vocab_size > target.vocab_size:
-        problem = f"it drafts from {config.draft_vocab_size} tokens, the target has {target.vocab_size}"
+        problem = (
+            f"it drafts from {config.draft_vocab_size} tokens, the target has {target.vocab_size}"
+        )
     elif layer.num_hidden_layers != 1:
         problem = f"it has {layer.num_hidden_layers} layers, one is supported"
     elif not config.has_lm_head and layer.hidden_size != size:
         problem = (
-            f"it has no output embedding (lm_head) and its hidden states are of size {layer.hidden_size}, those that "
-            f"the target's output embedding reads are of {size}"
+            "it has no output embedding (lm_head) and its hidden states are of size "
+            f"{layer.hidden_size}, those that the target's output embedding reads are of {size}"
         )
     if problem:
         raise no_head(folder, target, problem)
@@ -123,15 +160,19 @@ def _check_target(folder: Path, config: HeadConfig, target: LoadedModel) -> None
 def _embedding(
     folder: Path, config: HeadConfig, weights: dict[str, torch.Tensor], target: LoadedModel
 ) -> torch.Tensor | None:
-    embedding, wanted = weights.pop("embed_tokens.weight", None), (config.layer.vocab_size, config.layer.hidden_size)
+    embedding, wanted = (
+        weights.pop("embed_tokens.weight", None),
+        (config.layer.vocab_size, config.layer.hidden_size),
+    )
     if embedding is not None and tuple(embedding.shape) != wanted:
         raise ValueError(
-            f"{folder}: embed_tokens.weight is {tuple(embedding.shape)}, its config says {wanted}: {REMEDY}"
+            f"{folder}: embed_tokens.weight is {tuple(embedding.shape)}, its config says {wanted}: "
+            f"{REMEDY}"
         )
     if embedding is None and config.layer.hidden_size != _hidden_size(target):
         problem = (
-            f"it has no embedding (embed_tokens) and reads one of size {config.layer.hidden_size}, the target's is of "
-            f"{_hidden_size(target)}"
+            f"it has no embedding (embed_tokens) and reads one of size {config.layer.hidden_size}, "
+            f"the target's is of {_hidden_size(target)}"
         )
         raise no_head(folder, target, problem)
     return embedding

@@ -38,8 +38,8 @@ def has_weight(folder: Path, name: str) -> bool:
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """All weights of a head, as they are. Raises OSError naming the remedy where there are none, a part is missing, or
-    they are damaged.
+    """All weights of a head, as they are. Raises OSError naming the remedy where there are none, a
+    part is missing, or they are damaged.
 
     The pickled files of original checkpoints are read as nothing but tensors.
     """
@@ -50,7 +50,8 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files with the weights of a head: one, or all that an index names, or that their names count.
+    """The files with the weights of a head: one, or all that an index names, or that their names
+    count.
 
     Raises OSError where there are none, or a part is missing."""
     for name in (WEIGHTS, *ORIGINAL_WEIGHTS):
@@ -63,8 +64,12 @@ def weight_files(folder: Path) -> list[Path]:
             if found := re.fullmatch(rf"{stem}-\d+-of-(\d{{1,5}})\.{suffix}", path.name):
                 total = found[1]
                 numbers = [f"{number:0{len(total)}}" for number in range(1, int(total) + 1)]
-                return _all_parts(folder, [f"{stem}-{number}-of-{total}.{suffix}" for number in numbers])
-    raise OSError(f"{folder} holds no {WEIGHTS}: give the folder of a trained head, with its weights")
+                return _all_parts(
+                    folder, [f"{stem}-{number}-of-{total}.{suffix}" for number in numbers]
+                )
+    raise OSError(
+        f"{folder} holds no {WEIGHTS}: give the folder of a trained head, with its weights"
+    )
 
 
 def _parts_of_index(index: Path) -> list[str]:
@@ -78,7 +83,8 @@ def _parts_of_index(index: Path) -> list[str]:
 def _all_parts(folder: Path, names: list[str]) -> list[Path]:
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise OSError(
-            f"{folder} lacks {missing[0]!r}, {len(missing)} of {len(names)} files with its weights: download it again"
+            f"{folder} lacks {missing[0]!r}, {len(missing)} of {len(names)} files with its "
+            "weights: download it again"
         )
     return [folder / name for name in names]
 
@@ -100,9 +106,12 @@ def read_file(path: Path) -> dict[str, torch.Tensor]:
             with safe_open(path, framework="pt") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:  # torch raises any
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:
+        # torch raises any
         raise OSError(f"{path} is damaged or cut short ({error}): {REMEDY}") from error
-    if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(t, torch.Tensor) for t in tensors.values()
+    ):
         raise OSError(f"{path} holds something else than weights by their names: {REMEDY}")
     return {str(name): tensor for name, tensor in tensors.items()}
 
@@ -111,8 +120,8 @@ def in_floats(folder: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """A weight in fp32. Raises ValueError where it is no float, or not finite."""
     if tensor.dtype not in FLOATS or tensor.layout != torch.strided:
         raise ValueError(
-            f"{folder}: {name} is {tensor.dtype}; heads with quantized weights are not supported: use one whose "
-            "weights are bfloat16, float16 or float32"
+            f"{folder}: {name} is {tensor.dtype}; heads with quantized weights are not supported: "
+            "use one whose weights are bfloat16, float16 or float32"
         )
     if not torch.isfinite(tensor).all():
         raise ValueError(f"{folder}: {name} holds numbers that are not finite: {REMEDY}")
@@ -147,12 +156,19 @@ def _take_optional(head: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 def check_weights(folder: Path, head: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Raise where these are not the weights of a head: OSError where some are missing, else ValueError."""
+    """Raise where these are not the weights of a head: OSError where some are missing, else
+    ValueError."""
     expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     if missing := sorted(expected.keys() - weights.keys()):
         raise OSError(f"{folder} lacks {len(missing)} weights, {missing[0]!r} among them: {REMEDY}")
     if unknown := sorted(weights.keys() - expected.keys()):
-        raise ValueError(f"{folder} has weights of a kind that is not supported, {unknown[0]!r}: use another head")
+        raise ValueError(
+            f"{folder} has weights of a kind that is not supported, {unknown[0]!r}: use another "
+            "head"
+        )
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
-            raise ValueError(f"{folder}: {name} is {tuple(weights[name].shape)}, its config says {shape}: {REMEDY}")
+            raise ValueError(
+                f"{folder}: {name} is {tuple(weights[name].shape)}, its config says {shape}: "
+                f"{REMEDY}"
+            )
