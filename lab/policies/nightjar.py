@@ -84,7 +84,9 @@ class Nightjar(Policy):
         seconds = seconds_per_token(outcome)
         if seconds is None or plan.settled is None:
             return
-        arms = self._arms[batch_class(outcome.view.num_rows)]
+        arms = self._arms.get(batch_class(outcome.view.num_rows))
+        if arms is None:  # a host left rows of the plan out
+            return
         arms.counts[plan.settled] += 1
         arms.seconds[plan.settled] += (seconds - arms.seconds[plan.settled]) / arms.counts[
             plan.settled

@@ -16,8 +16,8 @@ LEFT_OUT = (
     "tools",
     "stop",
     "prediction",
-    "response_format",
     "logit_bias",
+    "bad_words",
 )
 
 
@@ -35,11 +35,10 @@ class ReasoningBody(ChatBody):
 
     @model_validator(mode="after")
     def _is_one_plain_answer(self) -> Self:
-        for name in LEFT_OUT:
-            if getattr(self, name):
-                raise ValueError(
-                    f"{name} does not go together with speculation on reasoning steps: leave it out"
-                )
+        for name in (*self.grammars(), *(name for name in LEFT_OUT if getattr(self, name))):
+            raise ValueError(
+                f"{name} does not go together with speculation on reasoning steps: leave it out"
+            )
         if self.n != 1:
             raise ValueError(f"n must be 1 with speculation on reasoning steps, got {self.n}")
         return self

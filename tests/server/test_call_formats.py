@@ -117,6 +117,14 @@ def test_calls_are_read(template, text, shown, called, size):
     assert format_of("{# tools #}") is HERMES
 
 
+def test_tags_that_do_not_end_take_no_more_time_than_others():
+    """Looked at again from each of them, this text would take minutes."""
+    text = "<parameter=city>" * 30_000 + "<parameter=" * 30_000
+    assert read(
+        QWEN3_CODER, f"<tool_call>\n<function=weather>{text}</function>\n</tool_call>", len(text)
+    ) == ("", [{}])
+
+
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize(("template", "text"), TEXTS)
 def test_what_is_no_call_is_text(template, text, size):

@@ -3,10 +3,12 @@
 import gzip
 import json
 import re
+import tracemalloc
 
 import pytest
 from fake_server import running_server
 
+from smartspec.server.http.body import _unzipped
 from smartspec.server.http.keys import ApiKeys
 
 BODY = json.dumps({"prompt": "One two"}).encode()
@@ -53,6 +55,15 @@ def send(server, content: bytes, encoding: str = "gzip"):
     return server.http.post(
         "/v1/completions", content=content, headers={"Content-Encoding": encoding}
     )
+
+
+def test_a_body_is_unzipped_up_to_its_limit():
+    zipped = gzip.compress(bytes(2**27))
+    tracemalloc.start()
+    assert _unzipped(zipped, 2**20) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**23
 
 
 def test_bodies_may_be_gzipped(server):

@@ -9,7 +9,7 @@ from factories import learn, make_outcome
 
 from lab.policies.banditspec import BanditSpec
 from lab.policies.nightjar import Arms, Nightjar, switch_seconds
-from smartspec.control.records import StepSeconds
+from smartspec.control.records import Plan, StepSeconds
 
 
 def play(policy, num_steps, seconds_of, num_rows=4, **more):
@@ -82,6 +82,14 @@ def test_nightjar_has_arms_of_its_own_for_every_class_of_batch_sizes():
     play(policy, 1, lambda length: 1.0, num_rows=4)
     play(policy, 1, lambda length: 1.0, num_rows=5)
     assert [int(arms.counts.sum()) for arms in policy._arms.values()] == [2, 1]
+
+
+def test_nightjar_learns_nothing_of_a_step_in_which_other_requests_ran():
+    policy, view = Nightjar(), make_view(8)
+    policy.plan(view, make_estimates(8))
+    plan = Plan(np.zeros(1, dtype=int), np.zeros(1, dtype=int), settled=2)
+    policy.learn(plan, make_outcome(make_view(1), plan, [0], [0]))
+    assert not sum(arms.counts.sum() for arms in policy._arms.values())
 
 
 def test_nightjar_charges_turning_speculation_on_less_the_longer_the_draft():

@@ -6,7 +6,7 @@ Formats are those that vLLM's and SGLang's parsers read. What is none of a forma
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from smartspec.server.structured.json_text import JsonPrefix, read_json
@@ -16,7 +16,8 @@ MAX_DECODED = 2  # times that arguments may have been encoded as strings
 _NAME = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
 _CUT_NAME = re.compile(r"[\w.\-\[\]]*")
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\s]{1,256})>\n?")
+_END = "</parameter>"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,15 @@ def arguments_object(value: object) -> dict | None:
 def _of_tags(name: str, body: str, schemas: Mapping[str, dict]) -> Found:
     properties = schemas.get(name, {}).get("properties")
     kinds = properties if isinstance(properties, dict) else {}
-    return name, {key: _value(text, kinds.get(key)) for key, text in _PARAMETER.findall(body)}
+    return name, {key: _value(text, kinds.get(key)) for key, text in _parameters(body)}
+
+
+def _parameters(body: str) -> Iterator[tuple[str, str]]:
+    """Names and texts. Each character is read a few times at most, whatever a model writes."""
+    at = 0
+    while (begin := _PARAMETER.search(body, at)) and (end := body.find(_END, begin.end())) >= 0:
+        yield begin[1], body[begin.end() : end].removesuffix("\n")
+        at = end
 
 
 def _value(text: str, schema: object) -> object:

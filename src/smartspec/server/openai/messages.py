@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+from collections import deque
 from collections.abc import Sequence
 
 from smartspec.server.openai.call_formats import HERMES, CallFormat
@@ -48,10 +49,20 @@ def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
     """Entries of to_template for templates that demand more: ids of nine letters and digits
     (Mistral), one call a message (Llama 3), each before its result, and perhaps arguments as text
     (DeepSeek)."""
-    waiting, found = list(entries), []
+    waiting, found = deque(entries), []
     while waiting:
-        entry = waiting.pop(0)
+        entry = waiting.popleft()
         calls = entry.get("tool_calls", [])
+        results: dict[str, list[dict]] = {}
+        if len(calls) > 1:
+            ids, others = {call["id"] for call in calls}, []
+            while waiting and waiting[0]["role"] == "tool":
+                result = waiting.popleft()
+                if result["tool_call_id"] in ids:
+                    results.setdefault(result["tool_call_id"], []).append(result)
+                else:
+                    others.append(result)
+            waiting.extendleft(reversed(others))
         if entry["role"] == "tool":
             found.append(entry | {"tool_call_id": _short_id(entry["tool_call_id"])})
         elif not calls:
@@ -67,16 +78,7 @@ def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
                 (entry if number == 0 else {"role": "assistant", "content": ""})
                 | {"tool_calls": [short]}
             )
-            results = [
-                each for each in itertools.takewhile(lambda each: each["role"] == "tool", waiting)
-            ]
-            own = (
-                [each for each in results if each["tool_call_id"] == call["id"]]
-                if len(calls) > 1
-                else []
-            )
-            waiting = [each for each in waiting if all(each is not result for result in own)]
-            found += [each | {"tool_call_id": short["id"]} for each in own]
+            found += [each | {"tool_call_id": short["id"]} for each in results.pop(call["id"], ())]
     return found
 
 
@@ -113,21 +115,24 @@ def without_system(entries: Sequence[dict]) -> list[dict]:
     return [rest[0] | {"content": f"{first['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
 
 
+def _with_calls_as_text(message: Message) -> dict:
+    calls = [call.for_template()["function"] for call in message.tool_calls]
+    return _entry(message, "\n".join(filter(None, (message.content, HERMES.write(calls)))))
+
+
 def to_plain_template(messages: Sequence[Message], tools: list[dict]) -> list[dict]:
     """The messages for a template that knows of no tools: these stand in the system message, calls
     and their results in the text."""
     converted: list[dict] = []
-    for message in messages:
-        entry = _entry(message, message.content)
-        if message.role == "tool":
-            entry = {"role": "user", "content": TOOL_RESPONSE.format(message.content)}
-        if message.tool_calls:
-            calls = HERMES.write([call.for_template()["function"] for call in message.tool_calls])
-            entry["content"] = "\n".join(filter(None, (entry["content"], calls)))
-        if message.role == "tool" and converted and converted[-1]["role"] == "user":
-            converted[-1]["content"] += "\n" + entry["content"]
+    for are_results, group in itertools.groupby(messages, lambda message: message.role == "tool"):
+        if not are_results:
+            converted += map(_with_calls_as_text, group)
+            continue
+        text = "\n".join(TOOL_RESPONSE.format(message.content) for message in group)
+        if converted and converted[-1]["role"] == "user":
+            converted[-1]["content"] += "\n" + text
         else:
-            converted.append(entry)
+            converted.append({"role": "user", "content": text})
     if tools:
         said = INSTRUCTIONS.format(
             tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
