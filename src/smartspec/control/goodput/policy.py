@@ -151,31 +151,33 @@ class Goodput(Policy):
         return with_fields(plan, lengths=np.minimum(caps, plan.lengths))
 
     def _best(self, view: BatchView, estimates: Estimates, held: _Held | None) -> Choice:
-        widths = self.settings.widths
-        if held is None:
-            choices = (self._choose(view, each) for each in candidates(view, estimates, widths))
-            return max(choices, key=lambda choice: choice.saved_seconds)
-        # At a price that holds. Rows that are late wait for a plan in full.
-        settled = held.best
-        (candidate,) = candidates(view, estimates, widths, settled.candidate)
-        worth = candidate.worth * ~candidate.is_late[:, None]
-        kept = kept_tokens(settled.price, worth, candidate.depths, settled.costs)
-        kept = within_budget(kept, worth, view.draft_token_budget)
-        return Choice(candidate, kept, settled.costs, settled.price)
+        settled = None if held is None else held.best
+        like = None if settled is None else settled.candidate
+        found = candidates(view, estimates, self.settings.widths, like)
+        choices = (self._choose(view, each, settled) for each in found)
+        return max(choices, key=lambda choice: choice.saved_seconds)
 
-    def _choose(self, view: BatchView, candidate: Candidate) -> Choice:
-        """Return the tokens of a candidate that are worth their time."""
-        latency = candidate.estimates.latency
-        alone = view.without_prefill() if view.prefill_tokens else view
-        costs = costs_of(alone, candidate, latency, self._num_kept)
-        price, kept = best_price(self._price, candidate, costs)
-        invested = np.zeros(view.num_rows)
+    def _choose(self, view: BatchView, candidate: Candidate, settled: Choice | None) -> Choice:
+        """Return the tokens of a candidate that are worth their time. settled: a choice whose price
+        and costs hold."""
+        latency, invested = candidate.estimates.latency, np.zeros(view.num_rows)
+        if settled is not None:
+            price, costs = settled.price, settled.costs
+            kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
+        else:
+            alone = view.without_prefill() if view.prefill_tokens else view
+            costs = costs_of(alone, candidate, latency, self._num_kept)
+            price, kept = best_price(self._price, candidate, costs)
         if candidate.is_late.any():
             of_time = self._prefill_price.of(price, view, latency, costs.token)
             invested = self._draft_prefill.seconds(view, candidate, latency)
             pays = self._draft_prefill.pays(candidate, kept, of_time, costs, invested)
-            candidate = with_fields(candidate, worth=candidate.worth * pays[:, None])
-            price, kept = best_price(price, candidate, costs)
+            candidate, kept = (
+                with_fields(candidate, worth=candidate.worth * pays[:, None]),
+                kept * pays[:, None],
+            )
+            if settled is None:
+                price, kept = best_price(price, candidate, costs)
         if view.prefill_tokens:
             costs = costs_of(view, candidate, latency, self._num_kept)
             price = self._prefill_price.of(price, view, latency, costs.token)
@@ -224,8 +226,8 @@ class Goodput(Policy):
         return plan
 
     def _longer(self, view: BatchView, best: Choice) -> Plan | None:
-        """Return drafts as long as good acceptance would make them; where no row drafts, for fewer
-        rows if the loss for all cannot be paid."""
+        """Return drafts as long as good acceptance would make them; where no row drafts, for as
+        many rows as the account can pay."""
         candidate, num = best.candidate, view.num_rows
         positions = np.arange(best.kept.shape[1])
         hope = view.weights[:, None] * GOOD_ACCEPTANCE ** (positions + 1)
@@ -238,11 +240,12 @@ class Goodput(Policy):
         lag = np.where(kept.any(axis=1), candidate.lag, np.iinfo(np.int64).max)
         place = lag.argsort(kind="stable").argsort()
         prefill = self._draft_prefill.seconds(view, candidate, candidate.estimates.latency)
-        for num_tried in (num,) if best.kept.any() else (num, 1):
-            other = Choice(candidate, kept & (place < num_tried)[:, None], best.costs, best.price)
+        while num:
+            other = Choice(candidate, kept & (place < num)[:, None], best.costs, best.price)
             invested = float(prefill[other.kept.any(axis=1)].sum())
             if self._trials.pay(best.saved_seconds - other.saved_seconds + invested):
                 return other.to_plan(reason=LONGER, settled=Settled(invested))
+            num = 0 if best.kept.any() else num // 2
         return None
 
     def _judge(self, plan: Plan, outcome: Outcome, latency: Latency) -> float:
