@@ -173,7 +173,7 @@ def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
 ):
     monkeypatch.setattr(Fixed, "plan", any_shape(max_width, pause=0.4))
     monkeypatch.setattr(
-        "smartspec.control.policy.model_free_first",
+        "smartspec.control.planning.model_free_first",
         lambda view, *rest: np.zeros(view.num_rows, int),
     )
     config = EngineConfig(
