@@ -142,10 +142,7 @@ def test_max_tokens_is_clipped_and_the_answer_says_so(server_of_two):
         ({"max_tokens": -2}, "max_tokens"),
         ({"bad_words": ["no"]}, "bad_words"),
         ({"guided_json": {"type": "object"}}, "guided_json"),
-        ({"guided_regex": "a"}, "guided_regex"),
-        ({"guided_choice": ["a"]}, "guided_choice"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(server_of_two, options, param):

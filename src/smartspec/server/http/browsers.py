@@ -11,6 +11,7 @@ import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from smartspec.server.http.errors import APIError, error_response
@@ -42,10 +43,8 @@ class BrowserCheck:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        headers: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-        for host in headers.get("host", ()):
+        headers = Headers(scope=scope)
+        for host in headers.getlist("host"):
             if not self._is_own_name(name_of(host)):
                 raise APIError(
                     403,
@@ -53,7 +52,7 @@ class BrowserCheck:
                     "localhost, or start it with --allowed-host NAME",
                     code="host_not_allowed",
                 )
-        origin = headers.get("origin", [""])[0]
+        origin = headers.get("origin", "")
         if scope["method"] not in READING and not self._may_call(origin, headers):
             raise APIError(
                 403,
@@ -67,16 +66,13 @@ class BrowserCheck:
         is_local = name in ("", "localhost") or name.endswith(".localhost") or _is_address(name)
         return is_local or name in self._hosts or ANY in self._hosts
 
-    def _may_call(self, origin: str, headers: dict[str, list[str]]) -> bool:
+    def _may_call(self, origin: str, headers: Headers) -> bool:
         if ANY in self._origins or origin in self._origins:
             return True
         if "sec-fetch-site" in headers:  # which no page can set
-            return headers["sec-fetch-site"][0] in ("same-origin", "none")
-        own = [host.lower() for host in headers.get("host", ())]
-        try:
-            place = urlsplit(origin).netloc.lower()
-        except ValueError:
-            return False
+            return headers["sec-fetch-site"] in ("same-origin", "none")
+        own = [host.lower() for host in headers.getlist("host")]
+        place = origin.partition("://")[2].lower()
         return not origin or place in own or (bool(place) and name_of(place) in self._hosts)
 
 

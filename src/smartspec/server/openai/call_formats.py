@@ -17,7 +17,6 @@ _NAME = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
 _CUT_NAME = re.compile(r"[\w.\-\[\]]*")
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]{1,256})>\n?")
-_END = "</parameter>"
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,9 @@ def _of_tags(name: str, body: str, schemas: Mapping[str, dict]) -> Found:
 def _parameters(body: str) -> Iterator[tuple[str, str]]:
     """Names and texts. Each character is read a few times at most, whatever a model writes."""
     at = 0
-    while (begin := _PARAMETER.search(body, at)) and (end := body.find(_END, begin.end())) >= 0:
+    while (begin := _PARAMETER.search(body, at)) and (
+        end := body.find("</parameter>", begin.end())
+    ) >= 0:
         yield begin[1], body[begin.end() : end].removesuffix("\n")
         at = end
 

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-from collections import deque
 from collections.abc import Sequence
 
 from smartspec.server.openai.call_formats import HERMES, CallFormat
@@ -49,24 +48,21 @@ def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
     """Entries of to_template for templates that demand more: ids of nine letters and digits
     (Mistral), one call a message (Llama 3), each before its result, and perhaps arguments as text
     (DeepSeek)."""
-    waiting, found = deque(entries), []
-    while waiting:
-        entry = waiting.popleft()
+    found: list[dict] = []
+    answered: set[int] = set()  # results that stand after their calls
+    for at, entry in enumerate(entries):
+        if at in answered:
+            continue
         calls = entry.get("tool_calls", [])
-        results: dict[str, list[dict]] = {}
-        if len(calls) > 1:
-            ids, others = {call["id"] for call in calls}, []
-            while waiting and waiting[0]["role"] == "tool":
-                result = waiting.popleft()
-                if result["tool_call_id"] in ids:
-                    results.setdefault(result["tool_call_id"], []).append(result)
-                else:
-                    others.append(result)
-            waiting.extendleft(reversed(others))
         if entry["role"] == "tool":
             found.append(entry | {"tool_call_id": _short_id(entry["tool_call_id"])})
         elif not calls:
             found.append(entry)
+        results: dict[str, list[int]] = {}
+        for place in range(at + 1, len(entries)) if len(calls) > 1 else ():
+            if entries[place]["role"] != "tool":
+                break
+            results.setdefault(entries[place]["tool_call_id"], []).append(place)
         for number, call in enumerate(calls):
             function = call["function"]
             if arguments_as_text:
@@ -78,7 +74,9 @@ def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
                 (entry if number == 0 else {"role": "assistant", "content": ""})
                 | {"tool_calls": [short]}
             )
-            found += [each | {"tool_call_id": short["id"]} for each in results.pop(call["id"], ())]
+            own = results.pop(call["id"], [])
+            answered.update(own)
+            found += [entries[place] | {"tool_call_id": short["id"]} for place in own]
     return found
 
 

@@ -34,7 +34,7 @@ NICENESS = 5  # the engine goes first
 # the grammars of a definition whose names begin so are schemas of a function's arguments
 ARGUMENTS = "arguments_"
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-OPENING = ("additionalProperties", "unevaluatedProperties")
+OPENING = {"additionalProperties", "unevaluatedProperties"}
 DEFINITIONS = ("$defs", "definitions")
 MAPS = ("properties", "patternProperties", *DEFINITIONS)  # of names to schemas
 HOLDING = ("anyOf", "oneOf", "items", "prefixItems", "contains", *OPENING)  # a schema, or several
@@ -139,7 +139,7 @@ def closed(schema: dict) -> dict:
         [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else ()
     ):
         raise ValueError(f"the parameters of a function must be an object, not of type {kinds!r}")
-    says = [key for key in OF_OBJECTS - {*OPENING} | COMPOSING | ALTERNATIVES if schema.get(key)]
+    says = [key for key in OF_OBJECTS - OPENING | COMPOSING | ALTERNATIVES if schema.get(key)]
     if not says and all(schema.get(key, False) is False for key in OPENING):
         return schema | NO_ARGUMENTS
     left = _left(schema)
@@ -165,7 +165,7 @@ def _closed(schema: object, place: str, left: set[str]) -> object:
     others = schema.get("unevaluatedProperties")
     if isinstance(others, bool):  # without alternatives it says what additionalProperties does
         del found["unevaluatedProperties"]
-    if others is False or (not schema.keys() & {*OPENING} and _names_all(schema)):
+    if others is False or (not schema.keys() & OPENING and _names_all(schema)):
         found.setdefault("additionalProperties", False)
     return found
 
@@ -173,9 +173,9 @@ def _closed(schema: object, place: str, left: set[str]) -> object:
 def _names_all(schema: dict) -> bool:
     """True if the schema describes properties, and all that it requires."""
     names, required = schema.get("properties"), schema.get("required") or []
-    if not names or not isinstance(names, dict) or not isinstance(required, list):
+    if not (names and isinstance(names, dict) and isinstance(required, list)):
         return False
-    return all(name in names for name in required if isinstance(name, str))
+    return {name for name in required if isinstance(name, str)} <= names.keys()
 
 
 def _is_composed(schema: dict) -> bool:
