@@ -208,6 +208,7 @@ def gpu(
             f"python benchmarks/policies.py gpu --policies {policies} --card {card} --seeds "
             f"{seeds}{options}"
         )
+        results.mkdir(parents=True, exist_ok=True)
         (results / "gpu-replay.md").write_text(page(rows, command, seeds), encoding="utf-8")
 
 
@@ -241,6 +242,7 @@ def insurance(
             f"python benchmarks/policies.py insurance --policies {policies} --seeds "
             f"{seeds}{options}"
         )
+        results.mkdir(parents=True, exist_ok=True)
         (results / "insurance.md").write_text(
             insurance_page(rows, chosen, command, charged), encoding="utf-8"
         )
