@@ -356,6 +356,7 @@ def test_a_full_disk_loses_nothing(tmp_path, caplog):
     found.add(pair(12, 10))
     file.store(found)
     metrics.set_results(found)
+    files.wait()
     assert file.load().levels[ALL].pairs == 3
     assert not list((tmp_path / "vllm").glob(".storing-*"))
 
