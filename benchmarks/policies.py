@@ -4,7 +4,7 @@ All of it is simulated: recorded traffic, each mechanism of goodput off alone, a
 `profile` reads logs of a live engine too.
 
     python benchmarks/policies.py ablation --traces FOLDER --results docs/results
-    python benchmarks/policies.py traces --traces FOLDER --results docs/results
+    python benchmarks/policies.py traces --traces FOLDER --results lab/results
     python benchmarks/policies.py profile --acceptance 0.7/8 --output profile.json
     python benchmarks/policies.py gpu --policies uniform:1,3,5,fixed:3
     python benchmarks/policies.py insurance --cases changes,search --policies goodput,sglang-ema
@@ -77,7 +77,7 @@ def traces(
         str, typer.Option(help="Only those that begin so, separated by semicolons: 8B, Azure;70B")
     ] = "",
 ) -> None:
-    """All policies on recorded traffic: docs/results/traces.md. Folder and runs are those of
+    """All policies on recorded traffic: lab/results/traces.md. Folder and runs are those of
     `ablation`."""
     played = trace_cases(cases)
     known = trace_tables.finished_runs(
@@ -135,7 +135,7 @@ def mixtures(
     ] = "1,2,4,8,16,32,64,128,256,512",
 ) -> None:
     """The best draft length on mixtures of experts and on dense models of their active size:
-    docs/results/mixtures.md.
+    lab/results/mixtures.md.
 
     A pass over n tokens reads E (1 - (1 - k/E)^n) of E experts. Drafts cost nothing. No policy
     plays: these are the lengths that one would have to find.
@@ -153,7 +153,7 @@ def hosts(
     batches: Annotated[str, typer.Option(help="Requests under way.")] = "1,2,4,8,16,32,64,128,256",
 ) -> None:
     """The best draft length and the time of a pass on each `--host` of `smartspec simulate`:
-    docs/results/hosts.md.
+    lab/results/hosts.md.
 
     Drafts cost nothing, and no policy plays: these are the lengths that one would have to find.
     Milliseconds are of a pass without drafts; the last column is the prefill of a prompt of 32,768

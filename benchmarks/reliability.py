@@ -43,8 +43,9 @@ def stress(
 ) -> None:
     """Fuzzed requests, clients that leave, three times the server's capacity, long load.
 
-    Prints a table for each part, at the end one for docs/reliability.md. With --record what is done
-    is kept by tenths: a run that was interrupted goes on where it ended when it is called again.
+    Prints a table for each part, at the end one for docs/results/reliability.md. With --record what
+    is done is kept by tenths: a run that was interrupted goes on where it ended when it is called
+    again.
     The promises: no answer of status 5xx but 503; nothing left in the engine when all is answered;
     memory constant after the first tenth. Under overload, some requests get 429 and the others have
     bounded times. Exit status 1 if one is broken.

@@ -26,7 +26,7 @@ LAYERS = {
     "texts": {"drafters", "engine"},
     "observation": {"control"},
     "sim": {"control", "core", "drafters", "workload", "observation"},
-    "bench": {"workload", "sim"},
+    "bench": {"workload"},
     "report": {"control", "core", "drafters", "workload", "sim", "bench"},
     "vllm_plugin": {"control", "core", "drafters", "observation"},
     "sglang_plugin": {"control", "core", "vllm_plugin"},

@@ -38,13 +38,14 @@ PAGES = [
         for name in ("README", "CONTRIBUTING", "SECURITY", "benchmarks/README", "lab/README")
     ),
     *sorted(DOCS.rglob("*.md")),
+    *sorted((ROOT / "lab" / "results").glob("*.md")),
 ]
-GENERATED = [DOCS / "models.md", DOCS / "results" / "ablation.md", DOCS / "results" / "traces.md"]
+GENERATED = [DOCS / "models.md", DOCS / "results/ablation.md", ROOT / "lab/results/traces.md"]
 WRITTEN = [page for page in [*PAGES, ROOT / "CHANGELOG.md"] if page not in GENERATED]
 TUTORIAL = DOCS / "extend.md"  # mostly code
-RESULTS = [page for page in WRITTEN if page.parent == DOCS / "results"]
+RESULTS = [page for page in WRITTEN if page.parent.name == "results"]
 GUIDES = [page for page in WRITTEN if page.parent == DOCS and page != TUTORIAL]
-MAX_README_LINES, MAX_GUIDE_LINES, MAX_LINE = 90, 125, 100
+MAX_README_LINES, MAX_GUIDE_LINES, MAX_LINE = 89, 125, 100
 # All that an operator of vLLM needs, in one place; the example in numbers.
 MAX_LINES = {"vllm.md": 245, "vllm-how.md": 232, "observe.md": 165, "controller.md": 150}
 COMMANDS = typer.main.get_command(_build_app()).commands
@@ -158,10 +159,10 @@ def long_lines(text: str) -> list[str]:
 def test_what_is_broken_is_seen():
     page = DOCS / "x.md"
     assert broken_links(
-        page, "[a](gone.md) [b](policies.md) [c](policies.md#no-such) [d](https://x.y/z)"
+        page, "[a](gone.md) [b](methods.md) [c](methods.md#no-such) [d](https://x.y/z)"
     ) == [
         "gone.md",
-        "policies.md#no-such",
+        "methods.md#no-such",
     ]
     assert missing_files("`core/gone.py`, `core/batch.py`, `docs/gone.md`, `numpy`") == [
         "core/gone.py",

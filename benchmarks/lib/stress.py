@@ -267,7 +267,7 @@ class Trial:
             self._check(bool(part.outcomes["429"]), "overload: nothing was answered 429")
 
     def _print_summary(self) -> None:
-        """For docs/reliability.md."""
+        """For docs/results/reliability.md."""
         print(
             "| part | requests | answers | p50, p99 of admitted, s | MB after the first tenth, at "
             "the end |"

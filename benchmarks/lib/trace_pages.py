@@ -1,18 +1,16 @@
-"""The pages docs/results/ablation.md and docs/results/traces.md, from the JSON beside them."""
-
-from lib.trace_statistics import STATISTICS
+"""The pages docs/results/ablation.md and lab/results/traces.md, from the JSON beside them."""
 
 ABLATION = """# What each mechanism of the controller brings
 
     {command}
 
-Change of latency, in percent, when one mechanism of `goodput` is turned off, alone: below zero, it is faster without
-it. *core* is the planner, estimates of acceptance and corrected times, without all else. In brackets the
+Change of latency in percent when one mechanism of `goodput` alone is turned off: above zero, the mechanism helps.
+*core* is the planner with estimates of acceptance and corrected times, without all else. In brackets the
 90 % interval (bootstrap over windows and requests, paired).
 
 {setting}
 Two measurements of the same controller differ by up to 0.15 ms a step: a change below 1.5 % says little, whatever
-its interval. BurstGPT's windows overlap, as that recording is short; those of the closed loop differ in random numbers.
+its interval.
 
 ## All cases
 
@@ -24,20 +22,6 @@ with a draft model.
 ## Mean latency by case
 
 {mean}
-
-## Median latency by case
-
-{p50}
-
-## p99 of latency by case
-
-{p99}
-
-## Latency of the whole controller
-
-Seconds.
-
-{whole}
 """  # noqa: E501
 TRACES = """# Policies on recorded traffic
 
@@ -53,17 +37,18 @@ itself. Worst case first.
 
 {against}
 
-## Seconds
+## Mean latency
 
-Latency of a request: mean / p50 / p99. *controller*: milliseconds charged to a step of 16 requests.
-`perfect-estimates` knows the real acceptance and times. It is greedy in the step: no bound. `perfect-outcomes` also
-knows which draft tokens are right. It does not know which requests come, nor what a step costs later ones.
+*controller*: milliseconds charged to a step of 16 requests. *loss*: percent above the best policy of a case, in its
+best and its worst case. Then the seconds of each case. The two `perfect` policies are no candidates for the best:
+`perfect-estimates` knows the true acceptance and times, `perfect-outcomes` also which draft tokens are right.
 
 {seconds}
 """  # noqa: E501
 SETTING = """Simulated. Windows a case: {windows}; all that are compared meet the same requests and random numbers.
 Of {half}.
-Each is charged its own controller time, measured beforehand. Commit {commit}, {machine}."""  # noqa: E501
+Each is charged its own controller time, measured beforehand. Commit {commit}, machine: {machine}."""  # noqa: E501
+SHOWN = ("mean", "p99")
 HALVES = {
     "choose": "the first half of each recording's time, on which constants may be chosen",
     "report": (
@@ -77,30 +62,21 @@ def ablation_page(data: dict) -> str:
     pooled = sorted(data["pooled"], key=lambda row: row["mean"][0])
     variants, cases = [row["variant"] for row in pooled], [row["case"] for row in data["whole"]]
     found = {(row["variant"], row["case"]): row for row in data["rows"]}
-    matrices = {
-        name: table(
-            [name, *variants],
-            [
-                [case, *(interval(found[variant, case][name]) for variant in variants)]
-                for case in cases
-            ],
-        )
-        for name in STATISTICS
-    }
+    by_case = [
+        [case, *(interval(found[variant, case]["mean"]) for variant in variants)] for case in cases
+    ]
     overview = [
         [
             row["variant"],
-            *(interval(row[name]) for name in STATISTICS),
+            *(interval(row[name]) for name in SHOWN),
             data["controller_ms"][row["variant"]],
         ]
         for row in pooled
     ]
-    whole = [[row["case"], *(f"{row[name]:.2f}" for name in STATISTICS)] for row in data["whole"]]
     return ABLATION.format(
         **_heading(data),
-        pooled=table(["variant", *STATISTICS, "controller"], overview),
-        whole=table(["case", *STATISTICS], whole),
-        **matrices,
+        pooled=table(["variant", *SHOWN, "controller"], overview),
+        mean=table(["case", *variants], by_case),
     )
 
 
@@ -108,33 +84,39 @@ def traces_page(data: dict) -> str:
     against = [
         [
             row["case"],
-            *(interval(row["off"][name]) for name in STATISTICS),
+            *(interval(row["off"][name]) for name in SHOWN),
             *(
                 f"{interval(row['best'][name]['change'])} `{row['best'][name]['policy']}`"
-                for name in STATISTICS
+                for name in SHOWN
             ),
         ]
         for row in sorted(data["against"], key=lambda row: -row["best"]["mean"]["change"][0])
     ]
     cases = list(data["seconds"])
-    policies = list(data["seconds"][cases[0]])
+    mean = {
+        policy: [data["seconds"][case][policy]["mean"] for case in cases]
+        for policy in data["seconds"][cases[0]]
+    }
+    real = [seconds for policy, seconds in mean.items() if not policy.startswith("perfect")]
+    best = [min(of_case) for of_case in zip(*real, strict=True)]
     seconds = [
         [
             f"`{policy}`",
             data["controller_ms"][policy],
-            *(_triple(data["seconds"][case][policy]) for case in cases),
+            _losses(row, best),
+            *(f"{value:.2f}" for value in row),
         ]
-        for policy in policies
+        for policy, row in mean.items()
     ]
     headers = [
         "case",
-        *(f"off, {name}" for name in STATISTICS),
-        *(f"best, {name}" for name in STATISTICS),
+        *(f"off, {name}" for name in SHOWN),
+        *(f"best, {name}" for name in SHOWN),
     ]
     return TRACES.format(
         **_heading(data),
         against=table(headers, against),
-        seconds=table(["policy", "controller", *cases], seconds),
+        seconds=table(["policy", "controller", "loss", *cases], seconds),
     )
 
 
@@ -149,8 +131,9 @@ def table(headers: list[str], rows: list[list[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def _triple(seconds: dict[str, float]) -> str:
-    return " / ".join(f"{seconds[name]:.2f}" for name in STATISTICS)
+def _losses(row: list[float], best: list[float]) -> str:
+    losses = [100 * (value / least - 1) for value, least in zip(row, best, strict=True)]
+    return f"{min(losses):.1f} to {max(losses):.1f}"
 
 
 def _heading(data: dict) -> dict[str, str]:

@@ -13,7 +13,6 @@ from smartspec.sim.scenario import Scenario
 from smartspec.workload.arrivals import read_trace
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "docs" / "results"
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 pages, scenarios, statistics, tables = (
@@ -107,13 +106,14 @@ def test_runs_are_continued_and_charged(tmp_path):
     assert min(slow.latencies("tiny", "off", 3)[0]) > max(free[0])
 
 
-@pytest.mark.parametrize("name", ["ablation", "traces"])
-def test_pages_are_made_of_the_committed_results(name):
-    data = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("results", "page_of"),
+    [("docs/results/ablation", pages.ablation_page), ("lab/results/traces", pages.traces_page)],
+)
+def test_pages_are_made_of_the_committed_results(results, page_of):
+    data = json.loads((ROOT / f"{results}.json").read_text(encoding="utf-8"))
     assert data["half"] == "report"
-    assert (RESULTS / f"{name}.md").read_text(encoding="utf-8") == getattr(pages, f"{name}_page")(
-        data
-    )
+    assert (ROOT / f"{results}.md").read_text(encoding="utf-8") == page_of(data)
 
 
 def test_cases_are_chosen_by_how_their_names_begin():

@@ -1,4 +1,5 @@
-"""Traces of generations: attributes of the span that FastAPI opens for a request, see operating.md.
+"""Traces of generations: attributes of the span that FastAPI opens for a request, see
+docs/monitoring.md.
 
 The names are those of OpenTelemetry's semantic conventions for generative AI.
 """
