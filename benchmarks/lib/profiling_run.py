@@ -1,6 +1,6 @@
 """What a profiling run measures for the policies batch-table and sequoia: the best draft length by
 number of requests, and how often the first, second, ... child of a node is right. See
-smartspec.control.baselines.profiling_run."""
+lab.policies.profiling_run."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

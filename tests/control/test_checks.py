@@ -70,8 +70,6 @@ def test_a_step_of_prefills_alone_is_sound():
         ({"request_ids": column(7, 7)}, "request", ["[7, 7]"]),
         ({"weights": column(1.0, float("inf"))}, "weight", ["inf"]),
         ({"weights": column(1.0, -2.0)}, "weight", ["-2.0"]),
-        ({"extras": {"tpot_targets": column(0.0, 1.0)}}, "target", ["0.0"]),
-        ({"extras": {"tpot_targets": column(float("nan"), 1.0)}}, "target", ["nan"]),
     ],
 )
 def test_views(changes, kind, words):

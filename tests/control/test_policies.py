@@ -9,8 +9,8 @@ from drafter_cases import LOOKUP, estimates_of
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy_names import POLICIES, parse_policy, published_policies
 from smartspec.control.records import Drafted, DrafterView
+from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 K = 4
 FREE = LatencyModel(CostCurve.linear(0.04, 1e-6))
@@ -135,7 +135,11 @@ def test_steps_without_decoding_requests(name):
 def test_a_policy_learns_from_steps_in_which_no_row_could_have_a_draft(name):
     """It was not called to plan them, not even the first."""
     controller = Controller(
-        name, K, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True
+        parse_policy(name),
+        K,
+        LatencyModel(CostCurve.linear(0.01, 0.001)),
+        drafters=(LOOKUP,),
+        strict=True,
     )
     for found in (0, 0, 2, 0):
         view = replace(factories.make_view(3), drafters=(DrafterView(np.full(3, found)),))

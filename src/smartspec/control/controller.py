@@ -15,7 +15,7 @@ from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import DecisionRecord, decision_record
 from smartspec.control.planning import expected_accepted, no_drafts
 from smartspec.control.policy import Policy
-from smartspec.control.policy_names import parse_policy
+from smartspec.control.policy_names import OURS, our_policy
 from smartspec.control.records import (
     BatchView,
     Drafted,
@@ -45,8 +45,9 @@ class Controller:
     """Decides in every step the number of draft tokens of each request. It learns from a few steps
     at a time, with any policy.
 
-    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: the longest draft
-    of a request (K), at least 1. drafters: those the host has, in the order of their numbers.
+    policy: a policy, or the name of one of ours (see policy_names; core.policy_names.parse_policy
+    makes all others). max_draft_tokens: the longest draft of a request (K), at least 1. drafters:
+    those the host has, in the order of their numbers. name: of the policy, for people.
     strict: input that cannot be true raises ValueError naming the value. Otherwise it is counted by
     kind (num_ignored): such a view gets no drafts, and such an outcome is not learned from.
     ValueError on an unknown policy, a bad length, or a drafter that the latency model does not fit.
@@ -60,14 +61,20 @@ class Controller:
         *,
         drafters: tuple[DrafterSpec, ...],
         strict: bool = False,
+        name: str | None = None,
     ):
         if max_draft_tokens < 1:
             raise ValueError(
                 f"max_draft_tokens is {max_draft_tokens}: use at least 1; policy 'off' turns "
                 "drafts off"
             )
-        self.policy = parse_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
-        self.policy_name = policy if isinstance(policy, str) else type(policy).__name__.lower()
+        found = our_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
+        if found is None:
+            raise ValueError(f"unknown policy {policy!r}: use one of {OURS}")
+        self.policy = found
+        self.policy_name = name or (
+            policy if isinstance(policy, str) else type(policy).__name__.lower()
+        )
         self.max_draft_tokens = max_draft_tokens
         latency.use_drafters(drafters)
         self._latency = latency

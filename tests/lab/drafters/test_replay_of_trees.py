@@ -13,6 +13,7 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.policy_names import parse_policy
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
@@ -29,7 +30,7 @@ def record(path, policy: str) -> int:
     emitted."""
     drafter = NgramTree(max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.001))
-    controller = Controller(policy, K, latency, drafters=(drafter.spec,))
+    controller = Controller(parse_policy(policy), K, latency, drafters=(drafter.spec,))
     lines = [LogHeader("tiny", policy, K, (drafter.spec,), latency.to_dict()).to_json()]
     controller.on_record = lambda of_step: lines.append(of_step.to_json())
     executor = LiveExecutor(

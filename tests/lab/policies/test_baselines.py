@@ -12,9 +12,8 @@ from lab.policies.baseline import cut_stragglers
 from lab.policies.request_table import RequestTable
 from smartspec.control.estimates import Estimates
 from smartspec.control.planning import plan_of_lengths
-from smartspec.control.policy_names import PARAMETERS as OURS
-from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import Drafted, DrafterSpec
+from smartspec.core.policy_names import parse_policy
 from smartspec.sim.perfect_estimates import PerfectEstimates
 
 PER_REQUEST = (
@@ -100,9 +99,9 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
     assert len(policy._requests) == 0
 
 
-@pytest.mark.parametrize("name", [*OURS, *PARAMETERS])
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_numbers_after_names_are_taken_or_refused_with_their_range(name):
-    _, least, largest, *_ = (OURS | PARAMETERS)[name]
+    _, least, largest, *_ = PARAMETERS[name]
     for value in (least, largest):
         parse_policy(f"{name}:{value}", K)
     for bad in ("", "x", "nan", str(least - 1), str(largest + 1)):

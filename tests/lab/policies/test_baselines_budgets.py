@@ -13,8 +13,8 @@ from factories import make_view as view_of
 from lab.policies.sssd import Sssd, branch_length, token_budget
 from lab.policies.turbospec import TurboSpec
 from smartspec.control.estimates import Estimates
-from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
+from smartspec.core.policy_names import parse_policy
 
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 

@@ -5,6 +5,7 @@ import pytest
 from baseline_cases import K, make_estimates, make_latency, make_view, run_step
 from factories import learn, make_outcome
 
+from lab.policies.batch_table import BatchTable
 from lab.policies.linear_latency import LinearLatency
 from lab.policies.smartspec import (
     SmartSpecPaper,
@@ -12,9 +13,9 @@ from lab.policies.smartspec import (
     batch_goodput,
     proportional_split,
 )
-from smartspec.control.baselines.batch_table import BatchTable, best_length
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.planning import no_drafts
+from smartspec.sim.length_table import best_length
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
+from smartspec.core.policy_names import parse_policy
 from smartspec.sim.world.trees import grow_trees
 
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)

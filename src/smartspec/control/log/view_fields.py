@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.log.json_fields import Fields, matrix_or_null, numbers_or_null
+from smartspec.control.log.json_fields import Fields, matrix_or_null
 from smartspec.control.records import UNLIMITED, BatchView, DrafterView
 
 _VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens")
@@ -32,9 +32,6 @@ def view_dict(view: BatchView) -> dict:
         data["class_ids"] = view.class_ids.tolist()
     if (view.weights != 1.0).any():
         data["weights"] = view.weights.tolist()
-    targets = view.extras.get("tpot_targets")
-    if targets is not None and np.isfinite(targets).any():
-        data["tpot_targets"] = numbers_or_null(targets)
     return data
 
 
@@ -45,9 +42,6 @@ def read_view(fields: Fields) -> BatchView:
     options: dict[str, Any] = (
         {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
     )
-    if fields.has("tpot_targets"):
-        targets = fields.numbers("tpot_targets", num_rows)
-        options["extras"] = {"tpot_targets": np.where(np.isnan(targets), np.inf, targets)}
     if fields.has("class_ids"):
         options["class_ids"] = fields.integers("class_ids", num_rows)
     columns = fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)
