@@ -17,6 +17,7 @@ from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.uniform import Uniform
 from smartspec.control.planning import within_budget
+from smartspec.control.records import with_fields
 
 K = 4
 CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)
@@ -187,7 +188,7 @@ def test_a_budget_of_draft_tokens_is_kept(policy):
 def test_a_plan_that_is_repeated_keeps_within_what_rows_may_carry_now():
     policy, survival = Goodput(settings=PLAIN), chains(0.9, 4)
     latency = LatencyModel(CURVE, (CostCurve.linear(0.001, 0.0),))
-    estimates = replace(estimates_of(latency, model=survival), num_learned=1)
+    estimates = with_fields(estimates_of(latency, model=survival), num_learned=1)
     view = factories.make_view(4, lag=0, max_draft_tokens=K)
     assert (plan_of(view, estimates, policy).lengths > 1).all()
     shorter = factories.make_view(4, lag=0, max_draft_tokens=np.array([K, 1, 0, K]))
@@ -212,7 +213,7 @@ def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
     )
     assert plan_of(view, dear).drafter.tolist()[:2] == [0, 1]
     assert 2 not in plan_of(view, dear).drafter, "nor is it charged where it does not draft"
-    both_dear = replace(estimates, latency=LatencyModel(CURVE, (None, costly, costly)))
+    both_dear = with_fields(estimates, latency=LatencyModel(CURVE, (None, costly, costly)))
     assert plan_of(view, both_dear).drafter.tolist() == [0, -1, -1]
 
 

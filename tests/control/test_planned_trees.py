@@ -128,12 +128,12 @@ def test_chains_end_by_confidence_and_trees_are_as_planned():
     early."""
     tree, _ = planned(1, confidence=True)
     as_planned, _ = planned(1)
-    assert tree.width > 1 and tree.stop is None and tree.is_whole
+    assert tree.width > 1 and tree.stop is None and tree.settled.rule is None
     assert np.array_equal(tree.lengths, as_planned.lengths) and np.array_equal(
         tree.passes, as_planned.passes
     )
     chain_plan, _ = planned(1, CHAINS, confidence=True)
-    assert chain_plan.stop is not None and not chain_plan.is_whole
+    assert chain_plan.stop is not None
 
 
 def test_drafters_that_make_no_trees_are_planned_for_chains():

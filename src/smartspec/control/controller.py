@@ -10,7 +10,7 @@ import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
-from smartspec.control.estimates import EstimatesOfView
+from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import DecisionRecord, decision_record
 from smartspec.control.planning import expected_accepted, no_drafts
@@ -22,7 +22,6 @@ from smartspec.control.records import (
     DrafterSpec,
     Outcome,
     Plan,
-    of_drafter,
     with_fields,
 )
 from smartspec.control.what_if import planned_goodput, uniform_goodput
@@ -117,14 +116,8 @@ class Controller:
             return no_drafts(view.num_rows)
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
-        estimates = EstimatesOfView(
-            self.drafters, view, self._latency, self._acceptance, self._num_learned
-        )
-        plan = self.policy.plan(view, estimates)
-        survival = plan.survival
-        if survival is None and not plan.is_whole:
-            survival = estimates.of_width(plan.width).survival_of(plan.drafter)
-        return with_fields(plan, view=view, queried=queried, survival=survival)
+        plan = self.policy.plan(view, self._estimates(view))
+        return with_fields(plan, view=view, queried=queried)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         """Return the number of drafted tokens to verify: int [R], never more than planned or
@@ -137,11 +130,9 @@ class Controller:
             return drafted.lengths
         if plan.view is None:
             return np.zeros_like(drafted.lengths)
-        keep = np.minimum(plan.lengths, drafted.lengths)
-        if plan.is_whole:
-            return keep
         survival = partial(self._survival, plan, drafted.confidence, drafted.parents)
-        return np.minimum(keep, self.policy.cut(plan, drafted, survival))
+        kept = self.policy.cut(plan, drafted, survival)
+        return np.minimum(kept, np.minimum(plan.lengths, drafted.lengths))
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Learning
@@ -237,12 +228,24 @@ class Controller:
         for steps_ago, step in enumerate(reversed(self._history)):
             view = _view_of(step.plan)
             if view.has_drafts:
-                estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
+                estimates = self._estimates(view)
                 plan = with_fields(step.outcome.as_drafted(), lengths=step.outcome.verified)
                 planned = planned_goodput(view, estimates, self._latency, plan)
                 uniform = uniform_goodput(view, estimates, self._latency)
                 return {"steps_ago": steps_ago, "planned": planned, "uniform": uniform}
         return None
+
+    def _estimates(self, view: BatchView) -> Estimates:
+        """Return the present estimates of a step. For a few drafts that exist, their survival is
+        never needed."""
+        return Estimates(
+            self.drafters,
+            partial(self._acceptance.survival, view),
+            self._latency,
+            self._acceptance,
+            rank_chances=self._acceptance.rank_chances,
+            num_learned=self._num_learned,
+        )
 
     @property
     def _is_checked(self) -> bool:
@@ -280,13 +283,12 @@ class Controller:
     ) -> np.ndarray:
         """Return the survival of the drafts of a plan as they were made: float [R, K]. confidence,
         parents: as in Drafted."""
-        if confidence is not None:
-            return self._acceptance.survival_given_confidence(
-                _view_of(plan), plan.drafter, confidence, parents
-            )
-        if plan.survival is not None:
-            return plan.survival
-        return of_drafter(self._acceptance.survival(_view_of(plan)), plan.drafter)
+        if confidence is None:
+            estimates = self._estimates(_view_of(plan)).of_width(plan.width)
+            return estimates.survival_of(plan.drafter)
+        return self._acceptance.survival_given_confidence(
+            _view_of(plan), plan.drafter, confidence, parents
+        )
 
     def _record(self, step: _Finished) -> DecisionRecord:
         """Return the record of a step, for people, logs and replays. Survival and time are by the

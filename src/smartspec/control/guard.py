@@ -7,8 +7,6 @@ measured speculative steps with measured plain ones, and pauses drafts where the
 
 from collections import Counter, defaultdict
 
-import numpy as np
-
 from smartspec.control.latency.robust_mean import RobustMean
 from smartspec.control.records import StepSeconds
 
@@ -85,7 +83,7 @@ class Guard:
         self.num_trips, self._reason = 0, ""
         # Of plain steps, measured over predicted seconds; True: beside prefill.
         self._ratio = {False: RobustMean(), True: RobustMean()}
-        self._sums = np.zeros(4)  # steps, seconds lost, their squares, seconds
+        self._sums = [0.0] * 4  # steps, seconds lost, their squares, seconds
         self._pause, self._left, self._size, self._invested = MEMORY // 2, 0, 0, 0.0
 
     def reason(self, num_rows: int) -> str | None:
@@ -101,7 +99,7 @@ class Guard:
     @property
     def saved_seconds(self) -> float:
         """The mean that a speculative step saved lately; 0 where it lost."""
-        num, lost, _, _ = self._sums.tolist()
+        num, lost, _, _ = self._sums
         return max(-lost / num, 0.0) if num else 0.0
 
     def observe_plain(self, seconds: float, predicted: float, has_prefill: bool) -> None:
@@ -120,8 +118,9 @@ class Guard:
         plain *= self._ratio[has_prefill].mean or 1.0
         # A step that takes twice as long does not do so because of its drafts.
         lost = min(seconds - invested + share - plain, plain)
-        self._sums = (1 - 1 / MEMORY) * self._sums + (1.0, lost, lost * lost, seconds)
-        num, total, squares, time = self._sums.tolist()
+        of_step = zip(self._sums, (1.0, lost, lost * lost, seconds), strict=True)
+        self._sums = [(1 - 1 / MEMORY) * sum_before + new for sum_before, new in of_step]
+        num, total, squares, time = self._sums
         spread = max(squares - total * total / num, 0.0) ** 0.5
         is_known = num >= LEAST_STEPS and any(ratio.mean for ratio in self._ratio.values())
         if is_known and total > max(TOLERANCE * time, SIGNIFICANCE * spread):
@@ -130,8 +129,5 @@ class Guard:
                 f"against plain decoding: no drafts for {self._pause} steps"
             )
             self._left, self._pause = self._pause, min(2 * self._pause, 16 * MEMORY)
-            self._sums, self._size, self.num_trips = (
-                np.zeros(4),
-                size_of(num_rows),
-                self.num_trips + 1,
-            )
+            self._sums, self._size = [0.0] * 4, size_of(num_rows)
+            self.num_trips += 1

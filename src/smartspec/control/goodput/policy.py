@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ class Choice:
     price: float  # tokens per second
     invested: float = 0.0  # seconds of draft prefills that begin
 
-    @property
+    @cached_property
     def saved_seconds(self) -> float:
         """What the drafts bring, as seconds at the price, less the seconds they take."""
         worth = float(self.candidate.worth.sum(where=self.kept))
@@ -42,9 +43,9 @@ class Choice:
         """Return the plan of the kept tokens, verified as far as they are drafted."""
         lengths, estimates = self.kept.sum(axis=1), self.candidate.estimates
         drafter, depths = np.where(lengths > 0, self.candidate.drafter, -1), None
-        if estimates.depths is not None:
+        if estimates.depths is not None and self.candidate.depths is not None:
             depths = (self.candidate.depths * self.kept).max(axis=1, initial=0)
-        return Plan(lengths, drafter, depths=depths, width=estimates.width, is_whole=True, **more)
+        return Plan(lengths, drafter, depths=depths, width=estimates.width, **more)
 
 
 class Settled(NamedTuple):
@@ -106,7 +107,7 @@ class Goodput(Policy):
         self._held = None
         if not view.prefill_tokens and estimates.num_learned is not None:
             has_free = len(estimates.models) < len(estimates.drafters)
-            repeats = best.kept.any() and not (has_free or best.candidate.is_late.any())
+            repeats = not has_free and best.candidate.late is None and best.kept.any()
             rows = view.request_ids.tobytes() if repeats else b""
             self._held = _Held(key, rows, best, plan)
         return (self._trial(view, best) if is_due else None) or plan
@@ -160,34 +161,33 @@ class Goodput(Policy):
     def _choose(self, view: BatchView, candidate: Candidate, settled: Choice | None) -> Choice:
         """Return the tokens of a candidate that are worth their time. settled: a choice whose price
         and costs hold."""
-        latency, invested = candidate.estimates.latency, np.zeros(view.num_rows)
+        latency, total, invested = candidate.estimates.latency, float(view.weights.sum()), 0.0
         if settled is not None:
             price, costs = settled.price, settled.costs
             kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
         else:
             alone = view.without_prefill() if view.prefill_tokens else view
             costs = costs_of(alone, candidate, latency, self._num_kept)
-            price, kept = best_price(self._price, candidate, costs)
-        if candidate.is_late.any():
+            price, kept = best_price(self._price, candidate, costs, total)
+        if candidate.late is not None:
             of_time = self._prefill_price.of(price, view, latency, costs.token)
-            invested = self._draft_prefill.seconds(view, candidate, latency)
-            pays = self._draft_prefill.pays(candidate, kept, of_time, costs, invested)
-            candidate, kept = (
-                with_fields(candidate, worth=candidate.worth * pays[:, None]),
-                kept * pays[:, None],
-            )
+            prefill = self._draft_prefill.seconds(view, candidate, latency)
+            pays = self._draft_prefill.pays(candidate, kept, of_time, costs, prefill)
+            candidate = with_fields(candidate, worth=candidate.worth * pays[:, None])
+            kept = kept * pays[:, None]
             if settled is None:
-                price, kept = best_price(price, candidate, costs)
+                price, kept = best_price(price, candidate, costs, total)
         if view.prefill_tokens:
             costs = costs_of(view, candidate, latency, self._num_kept)
             price = self._prefill_price.of(price, view, latency, costs.token)
             kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
         kept = within_budget(kept, candidate.worth, view.draft_token_budget)
-        begins = candidate.is_late & kept.any(axis=1)
-        found = Choice(candidate, kept, costs, price, float(invested[begins].sum()))
+        if candidate.late is not None:
+            invested = float(prefill[candidate.late & kept.any(axis=1)].sum())
+        found = Choice(candidate, kept, costs, price, invested)
         if found.saved_seconds > 0:
             return found
-        return with_fields(found, kept=np.zeros(kept.shape, dtype=bool), invested=0.0)
+        return Choice(candidate, np.zeros(kept.shape, dtype=bool), costs, price)
 
     def _to_plan(self, view: BatchView, best: Choice) -> Plan:
         """Return the plan of a choice, with drafts that end by confidence where they are chains of
@@ -199,8 +199,8 @@ class Goodput(Policy):
         if plan.width > 1 or acceptance is None:
             return plan
         confident = [number for number in best.candidate.group if acceptance.has_confidence(number)]
-        ends = np.isin(plan.drafter, confident)
-        if not ends.any():
+        ends = np.isin(plan.drafter, confident) if confident else None
+        if ends is None or not ends.any():
             return plan
         longest = length_caps(view, plan.drafter, estimates.max_draft_tokens)
         lengths = np.where(ends, longest, plan.lengths)
@@ -210,7 +210,7 @@ class Goodput(Policy):
         token_price, pass_price = price * best.costs.token, price * best.costs.passes
         rule = ConfidenceStop(estimates, drafter, view.weights, pass_price, token_price)
         settled = Settled(best.invested, rule)
-        return with_fields(plan, lengths=lengths, stop=rule, is_whole=False, settled=settled)
+        return with_fields(plan, lengths=lengths, stop=rule, settled=settled)
 
     def _trial(self, view: BatchView, best: Choice) -> Plan | None:
         """Return a plan to learn from, if one is useful and paid: every second one is a step
@@ -233,7 +233,7 @@ class Goodput(Policy):
         hope = view.weights[:, None] * GOOD_ACCEPTANCE ** (positions + 1)
         hope = np.maximum(candidate.worth, hope * (positions < candidate.caps[:, None]))
         hopeful = with_fields(candidate, worth=hope)
-        _, kept = best_price(best.price, hopeful, best.costs)
+        _, kept = best_price(best.price, hopeful, best.costs, float(view.weights.sum()))
         kept = within_budget(kept, hope, view.draft_token_budget)
         if kept.sum() <= best.kept.sum():
             return None

@@ -45,10 +45,12 @@ def costs_of(view: BatchView, candidate: Candidate, latency: Latency, near: int)
     return Costs(plain + latency.host_seconds, (at_high - at_low) / (high - low), passes)
 
 
-def best_price(start: float, candidate: Candidate, costs: Costs) -> tuple[float, np.ndarray]:
+def best_price(
+    start: float, candidate: Candidate, costs: Costs, total: float
+) -> tuple[float, np.ndarray]:
     """Return the price of a step without prefill, and the tokens that are kept at it: bool [R, K].
-    start: a price to begin with."""
-    worth, depths, total = candidate.worth, candidate.depths, candidate.total
+    start: a price to begin with. total: tokens of a step without drafts."""
+    worth, depths = candidate.worth, candidate.depths
     off = total / costs.plain
     price = max(start, off)
     for _ in range(ROUNDS):
@@ -117,9 +119,9 @@ class DraftPrefill:
     def seconds(self, view: BatchView, candidate: Candidate, latency: Latency) -> np.ndarray:
         """Return the seconds of the draft prefill of each row that is late, by its lag: float
         [R]."""
-        lag = candidate.lag * candidate.is_late
-        if not lag.any():
+        if candidate.late is None:
             return np.zeros(view.num_rows)
+        lag = candidate.lag * candidate.late
         drafter = np.where(lag > 0, candidate.drafter, -1)
         usual = view.with_lags_up_to(candidate.estimates.max_draft_tokens + 1)
         late, up_to_date = (latency.draft_seconds(each, drafter, 1).sum() for each in (view, usual))
@@ -142,7 +144,7 @@ class DraftPrefill:
         of_token = costs.of_drafts(kept, candidate.depths) / max(int(lengths.sum()), 1)
         steps = np.minimum(self._made / self._ended / (1.0 + accepted), MOST_STEPS)
         gains = (accepted - price * of_token * lengths) * steps
-        return ~candidate.is_late | (gains >= price * invested)
+        return ~candidate.late | (gains >= price * invested)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a finished step."""

@@ -69,7 +69,7 @@ class Uniform(Policy):
         chosen = self._trial(self._sizes[size], size, fits, tokens, seconds, best)
         lengths = np.minimum(caps, fits[chosen])
         reason = None if chosen == best else OTHER
-        return Plan(lengths, np.where(lengths > 0, drafter, -1), is_whole=True, reason=reason)
+        return Plan(lengths, np.where(lengths > 0, drafter, -1), reason=reason)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view = outcome.view

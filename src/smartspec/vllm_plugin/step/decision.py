@@ -47,13 +47,9 @@ class Decision:
         view = _select_view(self.view, rows)
         plan = self.plan
         if plan is not None and plan.view is not None:
-            survival = None if plan.survival is None else plan.survival[rows]
-            columns = {
-                "lengths": plan.lengths[rows],
-                "drafter": plan.drafter[rows],
-                "survival": survival,
-            }
-            plan = replace(plan, view=view, **columns)
+            plan = replace(
+                plan, view=view, lengths=plan.lengths[rows], drafter=plan.drafter[rows]
+            )
         some = tuple([self.names[row] for row in rows])
         return replace(self, names=some, view=view, lengths=self.lengths[rows], plan=plan)
 
