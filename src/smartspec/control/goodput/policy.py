@@ -61,7 +61,7 @@ class _Held:
     itself for the same rows."""
 
     key: tuple
-    rows: bytes  # empty where drafts are found anew in each step, or a row that is late may begin
+    rows: bytes  # empty where drafts are found anew in each step, or a draft prefill begins
     best: Choice
     plan: Plan
 
@@ -107,7 +107,7 @@ class Goodput(Policy):
         self._held = None
         if not view.prefill_tokens and estimates.num_learned is not None:
             has_free = len(estimates.models) < len(estimates.drafters)
-            repeats = not has_free and best.candidate.late is None and best.kept.any()
+            repeats = not has_free and not best.invested and best.kept.any()
             rows = view.request_ids.tobytes() if repeats else b""
             self._held = _Held(key, rows, best, plan)
         return (self._trial(view, best) if is_due else None) or plan
