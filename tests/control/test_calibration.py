@@ -82,12 +82,12 @@ def test_history_shifts_a_confidence_by_a_part_of_what_it_says():
     for _ in range(400):
         confidence, history = rng.uniform(0.1, 0.9, 16), 0.7 + rng.standard_normal(16)
         ground_truth = sigmoid(
-            np.log(confidence / (1 - confidence)) + SETTINGS.history_slope * (history - 0.7)
+            np.log(confidence / (1 - confidence)) + 0.5 * (history - 0.7)
         )
         calibration.learn(confidence, history, (rng.random(16) < ground_truth).astype(float))
     at = np.full(3, 0.45)
     log_odds = calibration.log_odds(at, np.array([-0.3, 0.7, 1.7]))
-    assert np.diff(log_odds) == pytest.approx(np.full(2, SETTINGS.history_slope))
+    assert np.diff(log_odds) == pytest.approx(np.full(2, 0.5))
     assert sigmoid(log_odds[1]) == pytest.approx(0.45, abs=0.06), (
         "a request like the mean is shifted by nothing"
     )

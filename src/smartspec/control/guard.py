@@ -8,12 +8,13 @@ measured speculative steps with measured plain ones, and pauses drafts where the
 from collections import Counter, defaultdict
 
 from smartspec.control.latency.robust_mean import RobustMean
+from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import StepSeconds
 
 MEMORY = 64  # speculative steps that are judged together, and steps between two trials
 LEAST_STEPS = MEMORY / 3  # that are enough to judge
-FIRST_STEPS = 16  # whose time queries may take before it is known what they save
-MEASURED_EVERY = 512  # steps, of which two have no queries
+# The longest pause, in steps. Of half as many, two have no queries, so that these have a price.
+LONGEST = 16 * MEMORY
 TOLERANCE, SIGNIFICANCE = 0.02, 2.0  # a loss of less, or of fewer standard errors, is noise
 
 
@@ -44,10 +45,11 @@ class Account:
 
 
 class Queries:
-    """Decides which steps query the drafters. The account lasts until their savings are known."""
+    """Decides which steps query the drafters. The account lasts until their savings are known: for
+    the steps that are learned from together."""
 
     def __init__(self, share: float):
-        self.account = Account(share, FIRST_STEPS)
+        self.account = Account(share, LEARN_STEPS)
         self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)
         self._num_steps: Counter[int] = Counter()
         self._queried = True  # the last step was, or had prefill
@@ -56,7 +58,7 @@ class Queries:
         """True if a step of so many decoding requests can pay. Two steps now and then have no
         queries, to measure their price: the second does not learn from queries of the first."""
         size = size_of(num_rows)
-        is_measured = (self._num_steps[size] // 2 * 2 + 2) % MEASURED_EVERY in (0, MEMORY)
+        is_measured = (self._num_steps[size] // 2 * 2 + 2) % (LONGEST // 2) in (0, MEMORY)
         return self.account.seconds >= self._price(size) and not is_measured
 
     def settle(self, num_rows: int, seconds: StepSeconds, saved: float, queried: bool) -> None:
@@ -83,7 +85,7 @@ class Guard:
         self.num_trips, self._reason = 0, ""
         # Of plain steps, measured over predicted seconds; True: beside prefill.
         self._ratio = {False: RobustMean(), True: RobustMean()}
-        self._sums = [0.0] * 4  # steps, seconds lost, their squares, seconds
+        self._sums = [0.0, 0.0, 0.0, 0.0]  # steps, seconds lost, their squares, seconds
         self._pause, self._left, self._size, self._invested = MEMORY // 2, 0, 0, 0.0
 
     def reason(self, num_rows: int) -> str | None:
@@ -128,6 +130,6 @@ class Guard:
                 f"the last {num:.0f} speculative steps lost {total / time:.1%} of their time "
                 f"against plain decoding: no drafts for {self._pause} steps"
             )
-            self._left, self._pause = self._pause, min(2 * self._pause, 16 * MEMORY)
-            self._sums, self._size = [0.0] * 4, size_of(num_rows)
+            self._left, self._pause = self._pause, min(2 * self._pause, LONGEST)
+            self._sums, self._size = [0.0, 0.0, 0.0, 0.0], size_of(num_rows)
             self.num_trips += 1

@@ -16,9 +16,9 @@ from smartspec.control.goodput.candidates import Candidate
 from smartspec.control.goodput.worth import Costs, kept_tokens
 from smartspec.control.records import BatchView, Outcome
 
-ROUNDS = 4
-MOST_STEPS = 160.0  # that may pay a draft prefill back: loads change
-ANSWER, NUM_ANSWERS = 160.0, 4.0  # tokens expected of a request before any has ended; its weight
+# Tokens expected of a request before any has ended, and the weight of that. As many steps at most
+# may pay a draft prefill back: loads change.
+ANSWER, NUM_ANSWERS = 160.0, 4.0
 FADE = 1.0 / 128  # of ended requests
 SHARE_FADE = 1.0 / 256  # of steps
 OPEN, WANDERING_FADE = 0.2, 1.0 / 16
@@ -53,11 +53,11 @@ def best_price(
     worth, depths = candidate.worth, candidate.depths
     off = total / costs.plain
     price = max(start, off)
-    for _ in range(ROUNDS):
+    while True:
         kept = kept_tokens(price, worth, depths, costs)
         seconds = costs.plain + costs.of_drafts(kept, depths)
         found = (total + float(worth.sum(where=kept))) / seconds
-        if abs(found - price) < 1e-3 * price:
+        if not abs(found - price) >= 1e-3 * price:  # nor where one is NaN
             break
         price = max(found, off)
     return (price, kept) if found > off else (off, np.zeros(worth.shape, dtype=bool))
@@ -142,7 +142,7 @@ class DraftPrefill:
         seconds of the draft prefill."""
         accepted, lengths = (candidate.worth * kept).sum(axis=1), kept.sum(axis=1)
         of_token = costs.of_drafts(kept, candidate.depths) / max(int(lengths.sum()), 1)
-        steps = np.minimum(self._made / self._ended / (1.0 + accepted), MOST_STEPS)
+        steps = np.minimum(self._made / self._ended / (1.0 + accepted), ANSWER)
         gains = (accepted - price * of_token * lengths) * steps
         return ~candidate.late | (gains >= price * invested)
 

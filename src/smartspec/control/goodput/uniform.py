@@ -24,8 +24,8 @@ from smartspec.control.policy import LEARN_STEPS, Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 SHARE = 0.005  # of step time that trials may lose
-GAP = 16  # steps between two trials at a size
-RATE = 1 / 16  # of learning what steps of a size are like
+GAP = LEARN_STEPS  # between two trials at a size
+RATE = 1 / LEARN_STEPS  # of learning what steps of a size are like
 OTHER = "another length for all, to know what it takes and brings"
 
 
