@@ -68,6 +68,7 @@ ORDER = {
         "policy",
         "guard",
         "goodput",
+        "uniform",
         "fixed",
         "policy_names",
         "what_if",

@@ -116,7 +116,7 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
     hits = np.cumprod(rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
     verified = np.cumprod(confidence >= threshold, axis=1).sum(axis=1)
     accepted = np.minimum(hits, verified)
-    view = factories.make_view(num_rows if ids is None else ids, lag=0, max_draft_tokens=K)
+    view = factories.make_view(num_rows if ids is None else ids, lag=0, row_caps=K)
     plan = Plan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
     outcome = factories.make_outcome(
         view, plan, verified, accepted, drafted=plan.lengths, confidence=confidence
@@ -170,5 +170,5 @@ def test_cutting_by_confidence_does_not_make_the_history_rosy():
             threshold=0.5 if index % 10 else 0.0,
             ids=np.arange(8) + 8 * (index // 40),
         )
-    new = factories.make_view([99_999], lag=0, max_draft_tokens=K)
+    new = factories.make_view([99_999], lag=0, row_caps=K)
     assert estimator.survival(new)[0, 0, 0] == pytest.approx(0.5, abs=0.07)

@@ -49,7 +49,7 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
     view = BatchView(
         request_ids=np.arange(num_rows) + 100,
         context_tokens=random.integers(1, 500, num_rows),
-        max_draft_tokens=np.full(num_rows, K),
+        row_caps=np.full(num_rows, K),
         drafters=tuple(
             DrafterView(lengths, *random.integers(0, 9, (2, num_rows))) for _ in range(2)
         ),

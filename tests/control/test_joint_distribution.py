@@ -157,7 +157,7 @@ def make_view(num_drafters: int, random: np.random.Generator):
         np.where(np.arange(R) % num_drafters == number, K, 0) for number in range(num_drafters)
     )
     more = {
-        "max_draft_tokens": K,
+        "row_caps": K,
         "extras": {"tpot_targets": random.choice([0.005, 0.02, np.inf, np.inf], R)},
     }
     return factories.make_view(R, drafters=tuple(map(DrafterView, lengths)), **more)

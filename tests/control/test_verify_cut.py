@@ -70,7 +70,7 @@ def make_view(step):
     extras = {"tpot_targets": np.array([np.inf, 0.01, np.inf, 0.02])}
     more = {
         "context_tokens": 100 + step,
-        "max_draft_tokens": K,
+        "row_caps": K,
         "now": float(step),
         "extras": extras,
     }

@@ -68,7 +68,7 @@ class ToyRun:
         return make_view(
             np.arange(num_rows) + 10,
             context_tokens=self._context,
-            max_draft_tokens=K,
+            row_caps=K,
             now=now,
             **drafts,
         )

@@ -109,7 +109,7 @@ class Host:
         return BatchView(
             request_ids=rows.ids,
             context_tokens=PROMPT + rows.emitted,
-            max_draft_tokens=caps,
+            row_caps=caps,
             drafters=(DrafterView(caps),),
             num_prefills=num_prompts,
             prefill_tokens=PROMPT * num_prompts,

@@ -12,7 +12,7 @@ from smartspec.control.records import BatchView, Outcome
 
 NO_STEP_BEFORE = -float("inf")
 _DRAFTER_COUNTS = ("lengths", "match_lengths", "lag")
-_VIEW_COUNTS = ("context_tokens", "max_draft_tokens", "class_ids")
+_VIEW_COUNTS = ("context_tokens", "row_caps", "class_ids")
 _STEP_COUNTS = (
     "num_waiting",
     "num_prefills",

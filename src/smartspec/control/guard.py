@@ -44,6 +44,33 @@ class Account:
         return True
 
 
+class Trials:
+    """Decides which steps are not the ones that are believed to be the best: of MEMORY steps at a
+    batch size at most one."""
+
+    def __init__(self, share: float):
+        self.account = Account(share)
+        self._num_steps: Counter[int] = Counter()  # since the last trial, by size of the batch
+        self._num_trials: Counter[int] = Counter()
+
+    def is_due(self, num_rows: int) -> bool:
+        return self._num_steps[size_of(num_rows)] >= MEMORY
+
+    def is_plain(self, num_rows: int) -> bool:
+        """True if the next trial of a batch that drafts is a step without drafts: every second."""
+        return self._num_trials[size_of(num_rows)] % 2 == 0
+
+    def made(self, num_rows: int, is_made: bool) -> None:
+        """Begin to count again; if nothing was worth a trial now, it is due again soon."""
+        self._num_steps[size_of(num_rows)] = 0 if is_made else MEMORY // 2
+        self._num_trials[size_of(num_rows)] += is_made
+
+    def settle(self, num_rows: int, step_seconds: float) -> None:
+        """Count a step, and earn its share."""
+        self.account.earn(step_seconds)
+        self._num_steps[size_of(num_rows)] += 1
+
+
 class Queries:
     """Decides which steps query the drafters. The account lasts until their savings are known: for
     the steps that are learned from together."""
@@ -123,9 +150,9 @@ class Guard:
         of_step = zip(self._sums, (1.0, lost, lost * lost, seconds), strict=True)
         self._sums = [(1 - 1 / MEMORY) * sum_before + new for sum_before, new in of_step]
         num, total, squares, time = self._sums
-        spread = max(squares - total * total / num, 0.0) ** 0.5
+        deviation = max(squares - total * total / num, 0.0) ** 0.5
         is_known = num >= LEAST_STEPS and any(ratio.mean for ratio in self._ratio.values())
-        if is_known and total > max(TOLERANCE * time, SIGNIFICANCE * spread):
+        if is_known and total > max(TOLERANCE * time, SIGNIFICANCE * deviation):
             self._reason = (
                 f"the last {num:.0f} speculative steps lost {total / time:.1%} of their time "
                 f"against plain decoding: no drafts for {self._pause} steps"

@@ -24,14 +24,14 @@ def no_drafter(num_rows: int) -> np.ndarray:
 
 def length_caps(view: BatchView, drafter: np.ndarray, max_draft_tokens: int) -> np.ndarray:
     """Return the longest draft that each row can have from its drafter (int [R]): int [R]."""
-    caps = np.minimum(np.maximum(view.max_draft_tokens, 0), max_draft_tokens)
+    caps = np.minimum(np.maximum(view.row_caps, 0), max_draft_tokens)
     return np.where(drafter >= 0, np.minimum(caps, of_drafter(view.draft_lengths, drafter)), 0)
 
 
 def drafter_yields(view: BatchView, estimates: Estimates) -> np.ndarray:
     """Return the tokens expected to be accepted of the longest draft that each drafter can make:
     float [D, R]."""
-    caps = np.minimum(view.draft_lengths, np.maximum(view.max_draft_tokens, 0))
+    caps = np.minimum(view.draft_lengths, np.maximum(view.row_caps, 0))
     return (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(
         axis=2
     )

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from smartspec.control.fixed import Fixed, Off
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.uniform import Uniform
 from smartspec.control.policy import Policy
+from smartspec.control.uniform import Uniform
 
 POLICIES: dict[str, Callable[[], Policy]] = {"goodput": Goodput, "off": Off}
 KINDS = (*POLICIES, "fixed", "uniform")

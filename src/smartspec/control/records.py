@@ -107,7 +107,7 @@ class BatchView:
     request_ids: np.ndarray  # int [R], unique for the life of the engine
     context_tokens: np.ndarray  # int [R], tokens in the target's KV
     # int [R], most draft tokens the row may carry (remaining output, context, KV)
-    max_draft_tokens: np.ndarray
+    row_caps: np.ndarray
     drafters: tuple[DrafterView, ...] = ()  # the drafts that each drafter can make, by its number
     num_prefills: int = 0  # requests that are still in prefill
     prefill_tokens: int = 0  # tokens that these requests feed in this step

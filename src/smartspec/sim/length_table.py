@@ -70,6 +70,6 @@ def even_view(num_rows: int, context_tokens: int, num_drafters: int = 0) -> Batc
     return BatchView(
         request_ids=np.arange(num_rows),
         context_tokens=np.full(num_rows, context_tokens),
-        max_draft_tokens=np.full(num_rows, context_tokens),
+        row_caps=np.full(num_rows, context_tokens),
         drafters=(DrafterView(np.full(num_rows, context_tokens)),) * num_drafters,
     )

@@ -166,7 +166,7 @@ def test_paper_wants_ten_percent():
     for per_pass, expected in ((0.0132, True), (0.0147, False)):
         policy = SmartSpecPaper()
         policy._latency = LinearLatency(0.025, 0.0, 0.0, draft_per_pass=per_pass)
-        plan = policy.plan(make_view(1, max_draft_tokens=1), make_estimates(1, max_draft_tokens=1))
+        plan = policy.plan(make_view(1, row_caps=1), make_estimates(1, max_draft_tokens=1))
         assert bool(plan.lengths[0]) == expected
         assert (1.7 * 0.025 / (0.025 + per_pass) > 1.1) == expected
 

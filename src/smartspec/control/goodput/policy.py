@@ -1,6 +1,5 @@
 """The policy `goodput`: the draft tokens that are worth their time, for every request of a step."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from smartspec.control.goodput.candidates import Candidate, candidates
 from smartspec.control.goodput.price import DraftPrefill, PrefillPrice, best_price, costs_of
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.worth import ConfidenceStop, Costs, kept_tokens, lengths_to_verify
-from smartspec.control.guard import MEMORY, Account, Guard, Queries, size_of
+from smartspec.control.guard import Guard, Queries, Trials, size_of
 from smartspec.control.planning import fair_weights, length_caps, no_drafts, within_budget
 from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
@@ -32,6 +31,11 @@ class Choice:
     costs: Costs
     price: float  # tokens per second
     invested: float = 0.0  # seconds of draft prefills that begin
+
+    @cached_property
+    def num(self) -> int:
+        """The number of kept tokens."""
+        return int(np.count_nonzero(self.kept))
 
     @cached_property
     def saved_seconds(self) -> float:
@@ -72,10 +76,8 @@ class Goodput(Policy):
     def __init__(self, settings: GoodputSettings | None = None):
         self.settings = settings or GoodputSettings()
         self._guard, self._queries = Guard(), Queries(self.settings.share)
+        self._trials = Trials(self.settings.share)
         self._draft_prefill, self._prefill_price = DraftPrefill(), PrefillPrice()
-        self._trials = Account(self.settings.share)
-        self._since_trial: Counter[int] = Counter()  # steps, by size of the batch
-        self._num_trials: Counter[int] = Counter()
         self._held: _Held | None = None
         self._price, self._num_kept = 0.0, 0  # of the last plan in full
         self._latency: Latency | None = None
@@ -85,14 +87,13 @@ class Goodput(Policy):
         return not self.settings.share or (not is_paused and self._queries.can_query(num_rows))
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        size = size_of(view.num_rows)
         if estimates.num_learned != 0:  # a profile that nothing has corrected yet is not judged by
             self._latency = estimates.latency
         reason = self._guard.reason(view.num_rows)
         if reason is not None or not view.weights.any():
             return with_fields(no_drafts(view.num_rows), reason=reason)
-        is_due = self._since_trial[size] >= MEMORY
-        key, held = (estimates.num_learned, size), self._held
+        is_due = self._trials.is_due(view.num_rows)
+        key, held = (estimates.num_learned, size_of(view.num_rows)), self._held
         if is_due or view.prefill_tokens or (held is not None and held.key != key):
             held = None
         if held is not None and held.rows == view.request_ids.tobytes():
@@ -103,11 +104,11 @@ class Goodput(Policy):
         best = self._best(view, estimates, held)
         plan = self._to_plan(view, best)
         if held is None:
-            self._price, self._num_kept = best.price, int(best.kept.sum())
+            self._price, self._num_kept = best.price, best.num
         self._held = None
         if not view.prefill_tokens and estimates.num_learned is not None:
             has_free = len(estimates.models) < len(estimates.drafters)
-            repeats = not has_free and not best.invested and best.kept.any()
+            repeats = not has_free and not best.invested and best.num
             rows = view.request_ids.tobytes() if repeats else b""
             self._held = _Held(key, rows, best, plan)
         return (self._trial(view, best) if is_due else None) or plan
@@ -126,8 +127,7 @@ class Goodput(Policy):
         self._prefill_price.observe(outcome)
         if view.num_rows and self._latency is not None and self.settings.share:
             saved = self._judge(plan, outcome, self._latency)
-            self._trials.earn(seconds.total)
-            self._since_trial[size_of(view.num_rows)] += 1
+            self._trials.settle(view.num_rows, seconds.total)
             is_busy = plan.queried or view.prefill_tokens > 0  # prompts keep the host busy, too
             self._queries.settle(view.num_rows, seconds, saved, is_busy)
 
@@ -139,7 +139,7 @@ class Goodput(Policy):
         return {
             "price": self._price,
             "seconds_for_queries": self._queries.account.seconds,
-            "seconds_for_trials": self._trials.seconds,
+            "seconds_for_trials": self._trials.account.seconds,
             "pauses": self._guard.num_trips,
             "pause": self._guard.pause,
         }
@@ -148,7 +148,7 @@ class Goodput(Policy):
     def _again(plan: Plan, view: BatchView) -> Plan:
         if rule := plan.settled.rule:
             rule.survival.begin_step()
-        caps = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.max_draft_tokens)
+        caps = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.row_caps)
         return with_fields(plan, lengths=np.minimum(caps, plan.lengths))
 
     def _best(self, view: BatchView, estimates: Estimates, held: _Held | None) -> Choice:
@@ -192,7 +192,7 @@ class Goodput(Policy):
     def _to_plan(self, view: BatchView, best: Choice) -> Plan:
         """Return the plan of a choice, with drafts that end by confidence where they are chains of
         a drafter that reports it."""
-        if not best.kept.any():
+        if not best.num:
             return no_drafts(view.num_rows)
         plan, estimates = best.to_plan(settled=Settled(best.invested)), best.candidate.estimates
         acceptance = estimates.acceptance if self.settings.uses_confidence else None
@@ -215,14 +215,13 @@ class Goodput(Policy):
     def _trial(self, view: BatchView, best: Choice) -> Plan | None:
         """Return a plan to learn from, if one is useful and paid: every second one is a step
         without drafts, the others have longer drafts than are believed to be worth their time."""
-        size, plan = size_of(view.num_rows), None
-        if best.kept.any() and not view.prefill_tokens and self._num_trials[size] % 2 == 0:
-            if self._trials.pay(best.saved_seconds):
+        plan = None
+        if best.num and not view.prefill_tokens and self._trials.is_plain(view.num_rows):
+            if self._trials.account.pay(best.saved_seconds):
                 plan = with_fields(no_drafts(view.num_rows), reason=NON_SPECULATIVE)
         elif best.candidate.estimates.width == 1:
             plan = self._longer(view, best)
-        self._since_trial[size] = 0 if plan else MEMORY // 2  # if nothing is tried now: soon again
-        self._num_trials[size] += plan is not None
+        self._trials.made(view.num_rows, plan is not None)
         return plan
 
     def _longer(self, view: BatchView, best: Choice) -> Plan | None:
@@ -235,7 +234,7 @@ class Goodput(Policy):
         hopeful = with_fields(candidate, worth=hope)
         _, kept = best_price(best.price, hopeful, best.costs, float(view.weights.sum()))
         kept = within_budget(kept, hope, view.draft_token_budget)
-        if kept.sum() <= best.kept.sum():
+        if kept.sum() <= best.num:
             return None
         lag = np.where(kept.any(axis=1), candidate.lag, np.iinfo(np.int64).max)
         place = lag.argsort(kind="stable").argsort()
@@ -243,9 +242,9 @@ class Goodput(Policy):
         while num:
             other = Choice(candidate, kept & (place < num)[:, None], best.costs, best.price)
             invested = float(prefill[other.kept.any(axis=1)].sum())
-            if self._trials.pay(best.saved_seconds - other.saved_seconds + invested):
+            if self._trials.account.pay(best.saved_seconds - other.saved_seconds + invested):
                 return other.to_plan(reason=LONGER, settled=Settled(invested))
-            num = 0 if best.kept.any() else num // 2
+            num = 0 if best.num else num // 2
         return None
 
     def _judge(self, plan: Plan, outcome: Outcome, latency: Latency) -> float:

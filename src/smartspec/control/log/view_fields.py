@@ -7,7 +7,12 @@ import numpy as np
 from smartspec.control.log.json_fields import Fields, matrix_or_null
 from smartspec.control.records import UNLIMITED, BatchView, DrafterView
 
-_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens")
+# the field of each column; logs had no other name for row_caps
+_VIEW_COLUMNS = {
+    "request_ids": "request_ids",
+    "context_tokens": "context_tokens",
+    "row_caps": "max_draft_tokens",
+}
 _STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens")
 _DRAFTER_COLUMNS = ("lengths", "match_lengths", "lag")
 _FOUND_MATRICES = ("confidence", "parents")  # of drafts that are known before the plan
@@ -15,7 +20,7 @@ _FOUND_MATRICES = ("confidence", "parents")  # of drafts that are known before t
 
 def view_dict(view: BatchView) -> dict:
     """Return the view JSON-able. Fields that have their default are left out."""
-    data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS}
+    data = {field: getattr(view, name).tolist() for name, field in _VIEW_COLUMNS.items()}
     data |= {"drafters": columns_of(view.drafters, _DRAFTER_COLUMNS)}
     for number, drafter in enumerate(view.drafters):
         matrices = {f"{name}_{number}": getattr(drafter, name) for name in _FOUND_MATRICES}
@@ -48,7 +53,7 @@ def read_view(fields: Fields) -> BatchView:
     return BatchView(
         request_ids=request_ids,
         context_tokens=fields.integers("context_tokens", num_rows),
-        max_draft_tokens=fields.integers("max_draft_tokens", num_rows),
+        row_caps=fields.integers("max_draft_tokens", num_rows),
         num_prefills=fields.integer("num_prefills"),
         prefill_tokens=fields.integer("prefill_tokens"),
         prefill_context_tokens=fields.integer("prefill_context_tokens"),

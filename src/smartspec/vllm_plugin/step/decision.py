@@ -128,7 +128,7 @@ def tokens_given(outputs: Mapping) -> int:
 
 
 def _select_view(view: BatchView, rows: list[int]) -> BatchView:
-    columns = ("request_ids", "context_tokens", "max_draft_tokens", "weights", "class_ids")
+    columns = ("request_ids", "context_tokens", "row_caps", "weights", "class_ids")
     drafters = tuple([DrafterView(drafter.lengths[rows]) for drafter in view.drafters])
     return replace(view, drafters=drafters, **{name: getattr(view, name)[rows] for name in columns})
 
