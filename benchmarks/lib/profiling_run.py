@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.control.log.decision import DecisionRecord
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.records import Outcome
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
 from smartspec.sim.static_load import Phase, StaticLoad

@@ -73,7 +73,7 @@ def why(
     ] = None,
 ) -> None:
     """Tell which draft lengths were chosen for a request and why, or list the requests of a log."""
-    from smartspec.sim.replay.recorded_log import RecordedLog
+    from smartspec.control.log.recorded_log import RecordedLog
 
     recorded = RecordedLog(log)
     if request is None:

@@ -82,8 +82,9 @@ class Estimates:
 
     @property
     def max_draft_tokens(self) -> int:
-        is_there = self.acceptance is None or not callable(self._survival)
-        return self.survival.shape[2] if is_there else self.acceptance.max_draft_tokens
+        if self.acceptance is not None and callable(self._survival):
+            return self.acceptance.max_draft_tokens  # without a call
+        return self.survival.shape[2]
 
     def of_width(self, width: int) -> "Estimates":
         """Return the same estimates where drafters that make trees make them so wide; itself where

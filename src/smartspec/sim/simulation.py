@@ -17,6 +17,7 @@ from smartspec.control.estimates import Estimates
 from smartspec.control.fixed import Off
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.policy import Policy
 from smartspec.control.records import DrafterSpec
 from smartspec.core.blocks import BlockManager
@@ -31,7 +32,6 @@ from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.perfect_estimates import PerfectEstimates
 from smartspec.sim.perfect_outcomes import PerfectOutcomes
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
 from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance

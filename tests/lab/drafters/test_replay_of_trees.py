@@ -11,6 +11,7 @@ from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.policy_names import parse_policy
@@ -20,7 +21,6 @@ from smartspec.core.scheduler import Scheduler
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.replay.policy_replay import replay
-from smartspec.sim.replay.recorded_log import RecordedLog
 
 K = 9
 

@@ -101,16 +101,19 @@ class Goodput(Policy):
             if repeated.lengths.sum() <= view.draft_token_budget:
                 return repeated
         view = fair_weights(view, estimates, self.settings.fairness)
-        best = self._best(view, estimates, held)
+        settled = None if held is None else held.best
+        like = None if held is None else held.best.candidate
+        found = candidates(view, estimates, self.settings.widths, like)
+        choices = [self._choose(view, each, settled) for each in found]
+        best = max(choices, key=lambda choice: choice.saved_seconds)
         plan = self._to_plan(view, best)
         if held is None:
             self._price, self._num_kept = best.price, best.num
         self._held = None
         if not view.prefill_tokens and estimates.num_learned is not None:
             has_free = len(estimates.models) < len(estimates.drafters)
-            repeats = not has_free and not best.invested and best.num
-            rows = view.request_ids.tobytes() if repeats else b""
-            self._held = _Held(key, rows, best, plan)
+            repeats = best.num and not best.invested and not has_free
+            self._held = _Held(key, view.request_ids.tobytes() if repeats else b"", best, plan)
         return (self._trial(view, best) if is_due else None) or plan
 
     def cut(self, plan: Plan, drafted: Drafted, survival: Callable[[], np.ndarray]) -> np.ndarray:
@@ -150,13 +153,6 @@ class Goodput(Policy):
             rule.survival.begin_step()
         caps = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.row_caps)
         return with_fields(plan, lengths=np.minimum(caps, plan.lengths))
-
-    def _best(self, view: BatchView, estimates: Estimates, held: _Held | None) -> Choice:
-        settled = None if held is None else held.best
-        like = None if settled is None else settled.candidate
-        found = candidates(view, estimates, self.settings.widths, like)
-        choices = (self._choose(view, each, settled) for each in found)
-        return max(choices, key=lambda choice: choice.saved_seconds)
 
     def _choose(self, view: BatchView, candidate: Candidate, settled: Choice | None) -> Choice:
         """Return the tokens of a candidate that are worth their time. settled: a choice whose price
