@@ -32,13 +32,13 @@ from smartspec.bench.load import run_load
 from smartspec.bench.run import LoadPlan
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.cache_folder import cache_folder
 from smartspec.sim.executor import LOOKUP, SimExecutor
 from smartspec.sim.fleet import Fleet, Replica, Run
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, read_recordings
 from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.traffic import Traffic

@@ -15,7 +15,7 @@ def make_view(
     lag=None,
     drafters: tuple[DrafterView, ...] | None = None,
     context_tokens=100,
-    max_draft_tokens=8,
+    row_caps=8,
     **more,
 ) -> BatchView:
     """rows: how many, or their request ids; what a row has may be one value for all.
@@ -33,7 +33,7 @@ def make_view(
         lookup = () if found_lengths is None else (found(column(found_lengths)),)
         drafters = (*lookup, *(() if lag is None else (lagging(num_rows, lag),)))
     return BatchView(
-        request_ids, column(context_tokens), column(max_draft_tokens), drafters, **more
+        request_ids, column(context_tokens), column(row_caps), drafters, **more
     )
 
 

@@ -20,8 +20,8 @@ import typer
 from lab.train.kinds import KINDS
 from smartspec.cli.main import _build_app
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
-from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.policy_names import POLICIES, published_policies
 from smartspec.drafters.drafter_names import MODEL_FREE_DRAFTERS
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.chat_body import ChatBody

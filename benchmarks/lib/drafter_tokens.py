@@ -20,6 +20,7 @@ from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager
 from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.policy_names import parse_policy
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
@@ -64,7 +65,9 @@ def make_core(models: Models, name: str, policy: str, num_nodes: int) -> EngineC
     drafter = make_drafter(models, name, num_nodes)
     curve = CostCurve.linear(1.0, 0.0)
     latency = LatencyModel(curve, (curve if drafter.spec.has_passes else None,))
-    controller = Controller(policy, num_nodes, latency, drafters=(drafter.spec,))
+    controller = Controller(
+        parse_policy(policy, num_nodes), num_nodes, latency, drafters=(drafter.spec,)
+    )
     scheduler = Scheduler(
         BlockManager(models.kv_tokens // BLOCK_SIZE, BLOCK_SIZE, 1),
         max_batched_tokens=EngineConfig.max_batched_tokens,

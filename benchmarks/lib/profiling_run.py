@@ -1,6 +1,6 @@
 """What a profiling run measures for the policies batch-table and sequoia: the best draft length by
 number of requests, and how often the first, second, ... child of a node is right. See
-smartspec.control.baselines.profiling_run."""
+lab.policies.profiling_run."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from smartspec.control.log.decision import DecisionRecord
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.records import Outcome
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
 from smartspec.sim.static_load import Phase, StaticLoad

@@ -18,9 +18,9 @@ from lib.servers import ServerCommand, running, server_command
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.report import write_json
 from smartspec.bench.run import LoadPlan, measure
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.observation.length_tables import vllm_config
 from smartspec.sim.length_table import length_table
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.prompts import Prompt, draw_prompts
 

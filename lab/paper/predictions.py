@@ -10,8 +10,8 @@ from pathlib import Path
 from lab.paper.decisions import EARLY_STEPS, StepTable, size_text
 from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.virtual_run import run_virtually
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.report.sections import Line, Plot, Section, Table
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
 
 NAME = "predictions"

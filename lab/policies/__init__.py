@@ -7,6 +7,7 @@ from typing import Any
 from lab.policies.adaedl import AdaEdl
 from lab.policies.adaserve import AdaServe
 from lab.policies.banditspec import BanditSpec
+from lab.policies.batch_table import BatchTable
 from lab.policies.dsde import Dsde
 from lab.policies.fixed_trees import DynamicDepth, Eagle2
 from lab.policies.gammatune import GammaTune
@@ -20,10 +21,11 @@ from lab.policies.specdecpp import SpecDecPlusPlus
 from lab.policies.sssd import Sssd
 from lab.policies.turbospec import TurboSpec
 from smartspec.control.policy import Policy
-from smartspec.control.policy_names import FILE
 from smartspec.control.records import MAX_TREE_NODES
+from smartspec.core.policy_names import FILE
 
 POLICIES: dict[str, Callable[..., Policy]] = {
+    "batch-table": BatchTable,
     "smartspec-paper": SmartSpecPaper,
     "smartspec-request": SmartSpecRequest,
     "turbospec": TurboSpec,
@@ -45,6 +47,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 # The parameter a name may carry after a colon: type, least and largest value, and FILE where that
 # may stand instead.
 PARAMETERS: dict[str, tuple[Any, ...]] = {
+    "batch-table": (float, 0, 1, FILE),  # acceptance while profiling
     "smartspec-paper": (int, 1, 10_000),  # steps between decisions
     "smartspec-request": (int, 1, 10_000),
     "turbospec": (int, 1, 10_000),

@@ -9,11 +9,11 @@ import numpy as np
 
 from lab.policies.baseline import trees_of
 from lab.policies.request_table import RequestTable
-from smartspec.control.baselines.batch_table import even_view
 from smartspec.control.estimates import Estimates, Latency
 from smartspec.control.planning import no_drafts
 from smartspec.control.policy import Policy
 from smartspec.control.records import MAX_TREE_NODES, BatchView, Drafted, Outcome, Plan
+from smartspec.sim.length_table import even_view
 
 MAX_DEPTH, MAX_WIDTH = 8, 3
 DRAFT_PASS_TOKENS = 96  # that a draft pass is fed, of all requests together

@@ -34,8 +34,6 @@ class Dsde(Policy):
     ValueError.
     """
 
-    needs = ("divergence",)
-
     def __init__(self, min_length: int | None = None):
         self._min_length = min_length
         self._bounds = (1, MAX_LENGTH)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.baselines.batch_table import even_view
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.nnls import solve_nnls
+from smartspec.sim.length_table import even_view
 
 # The grid on which the authors' prototype profiles.
 PROFILE_CONTEXT_TOKENS = (128, 256, 512, 768, 1024, 1280, 1536, 1792, 2048)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.baselines.profiling_run import read_acceptance_by_rank
+from lab.policies.profiling_run import read_acceptance_by_rank
 from smartspec.control.estimates import Estimates
 from smartspec.control.expected_tree import child_chances, expected_trees
 from smartspec.control.planning import length_caps, model_free_first, plan_of_lengths

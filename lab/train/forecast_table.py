@@ -14,7 +14,7 @@ def print_forecast(folder: Path, costs: Path | None) -> None:
 
     from lab.train.forecast import forecast, miss_of_second_half, read_curve, speeds
     from smartspec.control.latency.model import LatencyModel
-    from smartspec.sim.replay.recorded_log import RecordedLog
+    from smartspec.control.log.recorded_log import RecordedLog
 
     curve = read_curve(folder / "curve.jsonl")
     profile = None if costs is None else LatencyModel.from_dict(RecordedLog(costs).header.profile)

@@ -9,7 +9,7 @@ import pytest
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
-from smartspec.control.policy_names import parse_policy
+from smartspec.core.policy_names import parse_policy
 from smartspec.sim.scenario import Scenario
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

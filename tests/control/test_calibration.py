@@ -82,12 +82,12 @@ def test_history_shifts_a_confidence_by_a_part_of_what_it_says():
     for _ in range(400):
         confidence, history = rng.uniform(0.1, 0.9, 16), 0.7 + rng.standard_normal(16)
         ground_truth = sigmoid(
-            np.log(confidence / (1 - confidence)) + SETTINGS.history_slope * (history - 0.7)
+            np.log(confidence / (1 - confidence)) + 0.5 * (history - 0.7)
         )
         calibration.learn(confidence, history, (rng.random(16) < ground_truth).astype(float))
     at = np.full(3, 0.45)
     log_odds = calibration.log_odds(at, np.array([-0.3, 0.7, 1.7]))
-    assert np.diff(log_odds) == pytest.approx(np.full(2, SETTINGS.history_slope))
+    assert np.diff(log_odds) == pytest.approx(np.full(2, 0.5))
     assert sigmoid(log_odds[1]) == pytest.approx(0.45, abs=0.06), (
         "a request like the mean is shifted by nothing"
     )
@@ -116,7 +116,7 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
     hits = np.cumprod(rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
     verified = np.cumprod(confidence >= threshold, axis=1).sum(axis=1)
     accepted = np.minimum(hits, verified)
-    view = factories.make_view(num_rows if ids is None else ids, lag=0, max_draft_tokens=K)
+    view = factories.make_view(num_rows if ids is None else ids, lag=0, row_caps=K)
     plan = Plan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
     outcome = factories.make_outcome(
         view, plan, verified, accepted, drafted=plan.lengths, confidence=confidence
@@ -170,5 +170,5 @@ def test_cutting_by_confidence_does_not_make_the_history_rosy():
             threshold=0.5 if index % 10 else 0.0,
             ids=np.arange(8) + 8 * (index // 40),
         )
-    new = factories.make_view([99_999], lag=0, max_draft_tokens=K)
+    new = factories.make_view([99_999], lag=0, row_caps=K)
     assert estimator.survival(new)[0, 0, 0] == pytest.approx(0.5, abs=0.07)

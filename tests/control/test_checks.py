@@ -20,7 +20,7 @@ def column(*values) -> np.ndarray:
 def make_view(**changes) -> BatchView:
     drafters = found(column(3, 0), column(4, 0)), lagging(2, column(0, 3))
     view = factories.make_view(
-        [7, 8], context_tokens=[10, 20], max_draft_tokens=[5, 0], drafters=drafters, now=2.0
+        [7, 8], context_tokens=[10, 20], row_caps=[5, 0], drafters=drafters, now=2.0
     )
     return replace(view, **changes)  # as they are: not even their shapes need be right
 
@@ -52,7 +52,7 @@ def test_a_step_of_prefills_alone_is_sound():
         ({"now": float("nan")}, "clock", ["nan"]),
         ({"now": 0.5}, "clock", ["0.5", "before 1.0", "backwards"]),
         ({"context_tokens": column(10, -4)}, "count", ["context_tokens", "-4"]),
-        ({"max_draft_tokens": column(-1, 0)}, "count", ["max_draft_tokens", "-1"]),
+        ({"row_caps": column(-1, 0)}, "count", ["row_caps", "-1"]),
         (
             {"drafters": (found(column(1, 1)), lagging(2, column(0, -9)))},
             "count",
@@ -70,8 +70,6 @@ def test_a_step_of_prefills_alone_is_sound():
         ({"request_ids": column(7, 7)}, "request", ["[7, 7]"]),
         ({"weights": column(1.0, float("inf"))}, "weight", ["inf"]),
         ({"weights": column(1.0, -2.0)}, "weight", ["-2.0"]),
-        ({"extras": {"tpot_targets": column(0.0, 1.0)}}, "target", ["0.0"]),
-        ({"extras": {"tpot_targets": column(float("nan"), 1.0)}}, "target", ["nan"]),
     ],
 )
 def test_views(changes, kind, words):

@@ -35,7 +35,7 @@ class World:
         matched = found(np.full(self.num_rows, K), np.full(self.num_rows, 3))
         drafters = (matched if self.draft is None else lagging(self.num_rows),)
         return factories.make_view(
-            self.num_rows, drafters=drafters, max_draft_tokens=K, weights=self.weights
+            self.num_rows, drafters=drafters, row_caps=K, weights=self.weights
         )
 
     def target_seconds(self, num_draft_tokens):
@@ -176,7 +176,7 @@ def test_a_wrong_profile_does_not_turn_drafts_off(factor):
     view, nothing = world.view, np.zeros(world.num_rows, dtype=int)
     nothing[0] = 1  # or there would be nothing to decide
     world.view = lambda: replace(
-        view(), drafters=(found(nothing),), max_draft_tokens=np.zeros_like(nothing)
+        view(), drafters=(found(nothing),), row_caps=np.zeros_like(nothing)
     )
     world.step(controller)
     world.view = view

@@ -31,7 +31,7 @@ def make_controller(policy="goodput", **changes):
 
 def make_view(rows, **more):
     return factories.make_view(
-        rows, found_lengths=K, context_tokens=10 * K, max_draft_tokens=K, **more
+        rows, found_lengths=K, context_tokens=10 * K, row_caps=K, **more
     )
 
 

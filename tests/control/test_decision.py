@@ -35,7 +35,6 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
         options = {
             "weights": random.random(num_rows) + 0.5,
             "class_ids": random.integers(1, 5, num_rows),
-            "extras": {"tpot_targets": np.where(np.arange(num_rows) % 2, np.inf, 0.05)},
             "draft_token_budget": 1000,
             "num_waiting": 3,
         }
@@ -50,7 +49,7 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
     view = BatchView(
         request_ids=np.arange(num_rows) + 100,
         context_tokens=random.integers(1, 500, num_rows),
-        max_draft_tokens=np.full(num_rows, K),
+        row_caps=np.full(num_rows, K),
         drafters=tuple(
             DrafterView(lengths, *random.integers(0, 9, (2, num_rows))) for _ in range(2)
         ),
@@ -130,7 +129,6 @@ def test_defaults_take_no_space():
     assert not {
         "weights",
         "class_ids",
-        "tpot_targets",
         "draft_token_budget",
         "confidence",
         "free_tests",

@@ -8,12 +8,12 @@ from drafter_cases import MODEL, estimates_of
 from smartspec.control.controller import Controller
 from smartspec.control.goodput.policy import LONGER, NON_SPECULATIVE, Goodput
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.uniform import OTHER
 from smartspec.control.guard import MEMORY
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import UNLIMITED, Drafted, StepSeconds
+from smartspec.control.uniform import OTHER
 
 K, ROWS = 4, 16
 SHARE = GoodputSettings().share
@@ -59,7 +59,7 @@ class Run:
     def step(self, now, num_rows, acceptance):
         prefill = {"num_prefills": int(self.prefill > 0), "prefill_tokens": self.prefill}
         view = factories.make_view(
-            num_rows, lag=0, context_tokens=50, max_draft_tokens=self.max_draft_tokens[:num_rows],
+            num_rows, lag=0, context_tokens=50, row_caps=self.max_draft_tokens[:num_rows],
             now=now, prefill_context_tokens=self.prefill, draft_token_budget=self.budget, **prefill,
         )  # fmt: skip
         plan = self.controller.plan(view)
@@ -162,7 +162,7 @@ def test_requests_without_weight_are_not_drafted_for(prefill):
         "prefill_tokens": prefill,
         "prefill_context_tokens": prefill,
     }
-    view = factories.make_view(ROWS, lag=0, max_draft_tokens=K, weights=np.zeros(ROWS), **more)
+    view = factories.make_view(ROWS, lag=0, row_caps=K, weights=np.zeros(ROWS), **more)
     controller = Controller(
         "goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True
     )
@@ -192,7 +192,7 @@ def test_drafts_made_to_learn_from_are_verified_whole():
     """Others are cut where their confidence says that nothing will be accepted."""
     policy, view = (
         Goodput(),
-        factories.make_view(ROWS, lag=0, context_tokens=50, max_draft_tokens=K),
+        factories.make_view(ROWS, lag=0, context_tokens=50, row_caps=K),
     )
     estimates = estimates_of(LatencyModel(CHEAP_TOKENS, (DRAFT,)), model=np.full((ROWS, K), 1e-3))
     plan = policy.plan(view, estimates)

@@ -19,7 +19,7 @@ OF_MODEL, OF_LOOKUP = estimates_of(LATENCY, SURVIVAL, SURVIVAL), estimates_of(LA
 
 
 def nothing_found(found_lengths=0, **columns):
-    return make_view(ROWS, found_lengths=found_lengths, lag=0, max_draft_tokens=K, **columns)
+    return make_view(ROWS, found_lengths=found_lengths, lag=0, row_caps=K, **columns)
 
 
 @pytest.mark.parametrize("fairness", [0.0, 0.5, 1.0])
@@ -39,7 +39,7 @@ def test_weights_of_nothing_or_next_to_nothing_are_finite(own):
 
 def test_without_a_draft_model_tokens_count_alike():
     """A request without a found draft in this step is not a slow one."""
-    view = make_view(ROWS, found_lengths=K, max_draft_tokens=K)
+    view = make_view(ROWS, found_lengths=K, row_caps=K)
     assert fair_weights(view, OF_LOOKUP, 0.5) is view
 
 

@@ -15,8 +15,9 @@ from smartspec.control import CostCurve, DrafterSpec, LatencyModel
 from smartspec.control.estimates import Estimates
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.goodput.uniform import Uniform
 from smartspec.control.planning import within_budget
+from smartspec.control.records import with_fields
+from smartspec.control.uniform import Uniform
 
 K = 4
 CURVE = CostCurve(knots=(1.0, 16.0), slopes=(0.0002, 0.002), constant=0.03)
@@ -33,7 +34,7 @@ PLAIN = GoodputSettings(fairness=0.0, uses_confidence=False, share=0.0)
 
 def make_view(num_rows, found_length=K, lag=0, **changes):
     return factories.make_view(
-        num_rows, found_lengths=found_length, lag=lag, max_draft_tokens=K, **changes
+        num_rows, found_lengths=found_length, lag=lag, row_caps=K, **changes
     )
 
 
@@ -85,7 +86,7 @@ def test_the_plan_is_the_best_of_all_lengths(rates, weights, token, passing, has
         latency, **({"model": survival} if has_passes else {"lookup": survival})
     )
     drafter = lagging(num) if has_passes else found([K] * num)
-    view = factories.make_view(num, drafters=(drafter,), max_draft_tokens=K, weights=weights)
+    view = factories.make_view(num, drafters=(drafter,), row_caps=K, weights=weights)
     passes = passing * np.arange(K + 1) * has_passes
     target = latency.target_seconds(view, np.arange(num * K + 1))
     caps, needs = np.full(num, K), np.full(num, has_passes)
@@ -154,7 +155,7 @@ def test_what_short_answers_do_not_pay_long_ones_do(answer, begins):
     policy, estimates = Goodput(settings=PLAIN), drafts_accepted_at(0.7, 4)
     for number in range(60):
         ids = np.arange(4) + 4 * number
-        view = factories.make_view(ids, found_lengths=0, lag=0, max_draft_tokens=K)
+        view = factories.make_view(ids, found_lengths=0, lag=0, row_caps=K)
         for _ in range(answer // 40 + 1):
             emitted = factories.make_outcome(view, accepted=np.full(4, min(answer, 40) - 1))
             policy.learn(emitted.plan, emitted)
@@ -187,10 +188,10 @@ def test_a_budget_of_draft_tokens_is_kept(policy):
 def test_a_plan_that_is_repeated_keeps_within_what_rows_may_carry_now():
     policy, survival = Goodput(settings=PLAIN), chains(0.9, 4)
     latency = LatencyModel(CURVE, (CostCurve.linear(0.001, 0.0),))
-    estimates = replace(estimates_of(latency, model=survival), num_learned=1)
-    view = factories.make_view(4, lag=0, max_draft_tokens=K)
+    estimates = with_fields(estimates_of(latency, model=survival), num_learned=1)
+    view = factories.make_view(4, lag=0, row_caps=K)
     assert (plan_of(view, estimates, policy).lengths > 1).all()
-    shorter = factories.make_view(4, lag=0, max_draft_tokens=np.array([K, 1, 0, K]))
+    shorter = factories.make_view(4, lag=0, row_caps=np.array([K, 1, 0, K]))
     assert policy.plan(shorter, estimates).lengths.tolist()[1:3] == [1, 0]
     assert policy.plan(replace(view, draft_token_budget=3), estimates).lengths.sum() <= 3
 
@@ -207,12 +208,12 @@ def test_several_draft_models_and_a_lookup_are_mixed_row_by_row():
     view = replace(make_view(3), drafters=(found([K, 0, 0]), lagging(3), lagging(3)))
     assert plan_of(view, estimates).drafter.tolist() == [0, 1, 2]
     costly = CostCurve.linear(1.0, 0.0)
-    dear = replace(
+    dear = with_fields(
         estimates, latency=LatencyModel(CURVE, (None, CostCurve.linear(0.001, 1e-5), costly))
     )
     assert plan_of(view, dear).drafter.tolist()[:2] == [0, 1]
     assert 2 not in plan_of(view, dear).drafter, "nor is it charged where it does not draft"
-    both_dear = replace(estimates, latency=LatencyModel(CURVE, (None, costly, costly)))
+    both_dear = with_fields(estimates, latency=LatencyModel(CURVE, (None, costly, costly)))
     assert plan_of(view, both_dear).drafter.tolist() == [0, -1, -1]
 
 

@@ -10,7 +10,7 @@ from factories import learn, make_outcome, make_view
 from smartspec.control import Controller, CostCurve, Drafted, DrafterView, LatencyModel, StepSeconds
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.guard import LEAST_STEPS, MEASURED_EVERY, MEMORY, Account, Guard, Queries
+from smartspec.control.guard import LEAST_STEPS, LONGEST, MEMORY, Account, Guard, Queries
 
 SHARE, ROWS = GoodputSettings().share, 4
 # seconds of a pass, of the host without and with a query
@@ -173,7 +173,7 @@ def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
         policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True
     )
     queries = []
-    for step in range(2 * MEASURED_EVERY):
+    for step in range(2 * LONGEST // 2):
         query = lambda is_queried: (  # noqa: E731
             queries.append(is_queried) or DrafterView(np.full(4, 2 * is_queried))
         )
@@ -184,5 +184,5 @@ def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
         seconds = StepSeconds(draft=0.0, target=target, host=QUERIED if queries[-1] else PLAIN)
         learn(controller, make_outcome(plan.view, plan, verified, accepted, seconds=seconds))
     # between two looks at the price
-    often = np.mean(queries[MEASURED_EVERY + 2 * MEMORY : 2 * MEASURED_EVERY - 2])
+    often = np.mean(queries[LONGEST // 2 + 2 * MEMORY : 2 * LONGEST // 2 - 2])
     assert often == 1.0 if acceptance or not share else often < 0.15

@@ -21,8 +21,8 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.planning import plan_of_lengths
 from smartspec.control.policy import Policy
-from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.control.records import Drafted, DrafterSpec, DrafterView, Plan, StepSeconds
+from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 V, K, R = 2, 3, 2
 MODELS = (MODEL, DrafterSpec("other model", has_passes=True))
@@ -129,6 +129,8 @@ def learned_controller(policy, random: np.random.Generator, view) -> Controller:
     target = CostCurve(knots=tuple(range(R, R + 6)), slopes=tuple(slopes.tolist()), constant=0.02)
     specs = MODELS[: len(view.drafters)]
     latency = LatencyModel(target, (CostCurve.linear(1e-4, 1e-5),) * len(specs))
+    if isinstance(policy, str):
+        policy = parse_policy(policy)
     controller = Controller(policy, K, latency, drafters=specs, strict=True)
     for _ in range(8):
         rows = random.dirichlet(np.ones(V), (R, K))
@@ -155,7 +157,7 @@ def make_view(num_drafters: int, random: np.random.Generator):
         np.where(np.arange(R) % num_drafters == number, K, 0) for number in range(num_drafters)
     )
     more = {
-        "max_draft_tokens": K,
+        "row_caps": K,
         "extras": {"tpot_targets": random.choice([0.005, 0.02, np.inf, np.inf], R)},
     }
     return factories.make_view(R, drafters=tuple(map(DrafterView, lengths)), **more)

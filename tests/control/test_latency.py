@@ -14,7 +14,7 @@ K = 4
 
 def make_view(num_rows, *, context=100, lag=0, **prefill):
     return factories.make_view(
-        num_rows, found_lengths=K, lag=lag, context_tokens=context, max_draft_tokens=K, **prefill
+        num_rows, found_lengths=K, lag=lag, context_tokens=context, row_caps=K, **prefill
     )
 
 
@@ -220,7 +220,7 @@ def test_impossible_times_are_refused_and_teach_nothing(times, named):
 
 def test_rows_that_may_not_draft_deeper_leave_the_draft_passes():
     model = LatencyModel(CostCurve.linear(0.03, 0.002), (None, CostCurve.linear(0.005, 0.001)))
-    view = replace(make_view(3), max_draft_tokens=np.array([2, 1, 0]))
+    view = replace(make_view(3), row_caps=np.array([2, 1, 0]))
     seconds = model.draft_seconds(view, np.ones(3, int), K)[1]
     assert seconds == pytest.approx([0.0, 0.007, 0.013, 0.013, 0.013])
 
@@ -278,7 +278,7 @@ def test_passes_that_run_in_every_step_are_no_cost_of_drafts():
         np.zeros(3, int),
     )
     model.use_drafters((DrafterSpec("head", has_passes=True, kept_passes=1),))
-    view = factories.make_view(3, drafters=(lagging(3),), max_draft_tokens=K)
+    view = factories.make_view(3, drafters=(lagging(3),), row_caps=K)
     assert model.draft_seconds(view, drafter, 3)[0] == pytest.approx([0.0, 0.0, 0.01, 0.02])
     assert not model.predict(view, Plan(np.ones(3, int), drafter), np.ones(3, int)).drafts
     assert model.predict(

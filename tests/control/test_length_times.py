@@ -14,8 +14,8 @@ from smartspec.control import (
     LatencyModel,
     StepSeconds,
 )
-from smartspec.control.goodput.uniform import Uniform
 from smartspec.control.latency.measured import MeasuredSeconds
+from smartspec.control.uniform import Uniform
 
 TARGET = CostCurve.linear(0.02, 0.001)
 AHEAD = DrafterSpec("eagle3", has_passes=True, kept_passes=1)
@@ -46,7 +46,7 @@ def play(
             {"num_prefills": 1, "prefill_tokens": fed, "prefill_context_tokens": fed} if fed else {}
         )
         view = factories.make_view(
-            num, drafters=(some,), now=float(step), max_draft_tokens=4, **more
+            num, drafters=(some,), now=float(step), row_caps=4, **more
         )
         plan = controller.plan(view)
         keep = controller.cut(plan, Drafted(plan.lengths))

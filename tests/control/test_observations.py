@@ -19,7 +19,7 @@ def make_step(lengths, accepted, ids=None, drafter=BY_LOOKUP, **more):
     """Drafts of these lengths, all by one drafter."""
     lengths = np.asarray(lengths)
     view = factories.make_view(
-        len(lengths) if ids is None else ids, found_lengths=K, lag=0, max_draft_tokens=K
+        len(lengths) if ids is None else ids, found_lengths=K, lag=0, row_caps=K
     )
     return factories.make_outcome(
         view, Plan(lengths, np.full(len(lengths), drafter)), accepted=accepted, **more

@@ -89,7 +89,7 @@ def planned(
     draft=(0.004, 0.0),
     confidence=False,
 ):
-    view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
+    view = factories.make_view(num_rows, drafters=(lagging(num_rows),), row_caps=K)
     latency = LatencyModel(CostCurve.linear(0.02, token), (CostCurve.linear(*draft),))
     survival = np.broadcast_to(chain(rate), (1, num_rows, K))
     rank_chances = {0: RANK_CHANCES} if drafter.makes_trees else {}
@@ -128,12 +128,12 @@ def test_chains_end_by_confidence_and_trees_are_as_planned():
     early."""
     tree, _ = planned(1, confidence=True)
     as_planned, _ = planned(1)
-    assert tree.width > 1 and tree.stop is None and tree.is_whole
+    assert tree.width > 1 and tree.stop is None and tree.settled.rule is None
     assert np.array_equal(tree.lengths, as_planned.lengths) and np.array_equal(
         tree.passes, as_planned.passes
     )
     chain_plan, _ = planned(1, CHAINS, confidence=True)
-    assert chain_plan.stop is not None and not chain_plan.is_whole
+    assert chain_plan.stop is not None
 
 
 def test_drafters_that_make_no_trees_are_planned_for_chains():
@@ -167,7 +167,7 @@ def tree_feedback(random: np.random.Generator, view, top: float, later: np.ndarr
 
 
 def test_what_each_child_rank_is_worth_is_learned_from_trees():
-    view = factories.make_view(8, drafters=(lagging(8),), max_draft_tokens=K)
+    view = factories.make_view(8, drafters=(lagging(8),), row_caps=K)
     estimator, random = AcceptanceEstimator(K, (HEAD,)), np.random.default_rng(0)
     for _ in range(300):
         estimator.observe([tree_feedback(random, view, 0.6, np.array([0.5, 0.2]))])
@@ -182,7 +182,7 @@ def test_a_controller_prices_the_passes_that_were_made():
     """A tree that has ended early does not make passes look slower."""
     latency = LatencyModel(CostCurve.linear(0.02, 1e-4), (CostCurve.linear(0.004, 1e-4),))
     controller = Controller("goodput", K, latency, drafters=(HEAD,), strict=True)
-    view = factories.make_view(1, drafters=(lagging(1),), max_draft_tokens=K)
+    view = factories.make_view(1, drafters=(lagging(1),), row_caps=K)
     shape = {
         "lengths": np.array([6]),
         "drafter": np.array([0]),

@@ -9,8 +9,8 @@ from drafter_cases import LOOKUP, estimates_of
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy_names import POLICIES, parse_policy, published_policies
 from smartspec.control.records import Drafted, DrafterView
+from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 K = 4
 FREE = LatencyModel(CostCurve.linear(0.04, 1e-6))
@@ -19,13 +19,13 @@ FREE_BOTH = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(1
 SLOW_DRAFT = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(0.1, 0.0)))
 
 
-def make_view(found_lengths, max_draft_tokens=K):
+def make_view(found_lengths, row_caps=K):
     return factories.make_view(
         len(found_lengths),
         found_lengths=found_lengths,
         lag=0,
         context_tokens=10,
-        max_draft_tokens=max_draft_tokens,
+        row_caps=row_caps,
     )
 
 
@@ -67,7 +67,7 @@ def test_off_drafts_nothing():
 
 
 def test_fixed_takes_what_was_found_then_the_model_within_caps():
-    policy, view = parse_policy("fixed:3"), make_view([4, 1, 0, 0], max_draft_tokens=[4, 4, 4, 2])
+    policy, view = parse_policy("fixed:3"), make_view([4, 1, 0, 0], row_caps=[4, 4, 4, 2])
     lookup_only = decide(policy, view, survival(0, 0, 0, 0), None, FREE)
     assert lookup_only.lengths.tolist() == [3, 1, 0, 0]
     assert lookup_only.drafter.tolist() == [0, 0, -1, -1]
@@ -115,7 +115,7 @@ def test_goodput_falls_back_to_free_drafts_when_the_draft_model_is_slow():
 def test_rows_without_drafts_are_never_marked_for_the_model():
     """They draft with no drafter, whatever the others do."""
     view = make_view([0, 4])
-    view = replace(view, max_draft_tokens=np.array([0, 4]))
+    view = replace(view, row_caps=np.array([0, 4]))
     plan = decide(
         parse_policy("goodput"), view, survival(0.9, 0.9), survival(0.95, 0.95), FREE_BOTH
     )
@@ -135,7 +135,11 @@ def test_steps_without_decoding_requests(name):
 def test_a_policy_learns_from_steps_in_which_no_row_could_have_a_draft(name):
     """It was not called to plan them, not even the first."""
     controller = Controller(
-        name, K, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True
+        parse_policy(name),
+        K,
+        LatencyModel(CostCurve.linear(0.01, 0.001)),
+        drafters=(LOOKUP,),
+        strict=True,
     )
     for found in (0, 0, 2, 0):
         view = replace(factories.make_view(3), drafters=(DrafterView(np.full(3, found)),))

@@ -33,7 +33,7 @@ LATENCY = LatencyModel(CostCurve.linear(0.02, 0.0001), (None, CostCurve.linear(0
 
 
 def make_view(num_rows, **changes):
-    return factories.make_view(num_rows, found_lengths=0, lag=0, max_draft_tokens=K, **changes)
+    return factories.make_view(num_rows, found_lengths=0, lag=0, row_caps=K, **changes)
 
 
 def make_estimates(num_rows, rate, acceptance=CALIBRATED):
@@ -150,13 +150,13 @@ def test_room_for_longer_drafts_is_what_the_step_has():
         before.lengths.sum() <= plan.lengths.sum() <= 10
         and plan.lengths.max() <= 1 + plan.lengths.min()
     )
-    short = replace(make_view(3), max_draft_tokens=np.array([1, 4, K]))
-    assert (planned(short, estimates)[1].lengths <= short.max_draft_tokens).all()
+    short = replace(make_view(3), row_caps=np.array([1, 4, K]))
+    assert (planned(short, estimates)[1].lengths <= short.row_caps).all()
 
 
 def test_model_free_drafts_and_rows_without_drafts_stay_as_planned():
     view = replace(make_view(3), drafters=(found([K, 0, 0], [K, 0, 0]), lagging(3)))
-    view = replace(view, max_draft_tokens=np.array([K, K, 0]))
+    view = replace(view, row_caps=np.array([K, K, 0]))
     before, plan = planned(view, make_estimates(3, 0.6))
     assert plan.drafter[0] == 0 and before.lengths[0] == plan.lengths[0] and plan.lengths[2] == 0
     assert plan.lengths[1] > before.lengths[1]

@@ -12,8 +12,8 @@ from smartspec.control.goodput.worth import ConfidenceStop, lengths_to_verify
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.policy_names import POLICIES, published_policies
 from smartspec.control.records import Drafted, StepSeconds
+from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 K, R = 5, 4
 NUM_LEARNED = LEARN_STEPS
@@ -46,7 +46,7 @@ def learned_controller(name, slopes, seed):
         knots=tuple(float(R + n) for n in range(len(slopes))), slopes=slopes, constant=0.02
     )
     latency = LatencyModel(target, (CostCurve.linear(1e-4, 1e-5),))
-    controller = Controller(name, K, latency, drafters=(MODEL,), strict=True)
+    controller = Controller(parse_policy(name), K, latency, drafters=(MODEL,), strict=True)
     for step in range(NUM_LEARNED):
         view, confidence = make_view(step), rng.uniform(0.05, 1.0, (R, K))
         plan = controller.plan(view)
@@ -70,7 +70,7 @@ def make_view(step):
     extras = {"tpot_targets": np.array([np.inf, 0.01, np.inf, 0.02])}
     more = {
         "context_tokens": 100 + step,
-        "max_draft_tokens": K,
+        "row_caps": K,
         "now": float(step),
         "extras": extras,
     }

@@ -78,15 +78,15 @@ def test_wishes_reach_the_view_row_by_row():
         assert view.class_ids[order].tolist() == [0, 1, 2, 1]
         assert view.weights[order].tolist() == [1.0, 2.5, 1.0, 1.0]
         assert view.extras["tpot_targets"][order].tolist() == [np.inf, 0.05, np.inf, np.inf]
-        assert view.max_draft_tokens[order[1]] <= 2 and view.draft_lengths[0, order[1]] <= 2
-    assert max(int(view.max_draft_tokens.max()) for view in views) == K
+        assert view.row_caps[order[1]] <= 2 and view.draft_lengths[0, order[1]] <= 2
+    assert max(int(view.row_caps.max()) for view in views) == K
 
 
 @pytest.mark.parametrize("limit", [0, 10**30])
 def test_extreme_limits(limit):
     core = make_core()
     views = serve(core, SpeculationOptions(max_draft_tokens=limit))
-    assert max(int(view.max_draft_tokens.max()) for view in views) == min(limit, K)
+    assert max(int(view.row_caps.max()) for view in views) == min(limit, K)
     drafted = sum(int(outcome.drafted.sum()) for outcome in core.controller.outcomes)
     assert (drafted == 0) == (limit == 0)
 
@@ -99,8 +99,8 @@ def test_free_kv_bounds_drafts_when_it_is_scarce():
     assert len(views) > len(scarce) > 0
     for view in scarce:
         assert view.draft_token_budget == 8 * 4 - (view.context_tokens + 1).sum()
-        assert (view.max_draft_tokens >= 0).all() and (
-            view.max_draft_tokens <= view.draft_token_budget
+        assert (view.row_caps >= 0).all() and (
+            view.row_caps <= view.draft_token_budget
         ).all()
     assert min(view.draft_token_budget for view in scarce) < 2 * K
 
@@ -111,7 +111,7 @@ class OneTokenDrafts(ViewKeeper):
     def plan(self, view):
         view = view.queried(True)
         self.views.append(view)
-        return Plan(np.minimum(view.max_draft_tokens, 1), np.zeros(view.num_rows, dtype=int))
+        return Plan(np.minimum(view.row_caps, 1), np.zeros(view.num_rows, dtype=int))
 
 
 def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_leaves_it():

@@ -21,6 +21,7 @@ from smartspec.core.batch import Draft
 from smartspec.core.blocks import BlockManager
 from smartspec.core.drafter import Drafter
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.policy_names import parse_policy
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.trees.expansion import TreeExpansion, best_children
@@ -149,7 +150,9 @@ def serve(
     latency = LatencyModel(
         TARGET_SECONDS, tuple(DRAFT_SECONDS if spec.has_passes else None for spec in specs)
     )
-    controller = Controller(policy, max_draft_tokens, latency, drafters=specs, strict=True)
+    controller = Controller(
+        parse_policy(policy), max_draft_tokens, latency, drafters=specs, strict=True
+    )
     core, now, accepted = EngineCore(Scheduler(blocks, **limits), executor, controller), 0.0, 0
     waiting = list(reversed(requests))
     while waiting or core.has_work:

@@ -44,7 +44,7 @@ def test_options_reach_the_controller(server, views, endpoint):
             and view.weights.tolist() == [2.5]
             and view.extras["tpot_targets"].tolist() == [0.04]
         )
-        assert view.max_draft_tokens[0] <= 3
+        assert view.row_caps[0] <= 3
 
 
 def test_every_choice_of_a_call_has_them(server, views):

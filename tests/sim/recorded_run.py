@@ -12,6 +12,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
 from smartspec.control.records import BatchView, Drafted, Plan, StepSeconds
+from smartspec.core.policy_names import parse_policy
 
 K = 5
 TARGET, DRAFT = CostCurve.linear(0.02, 0.001), CostCurve.linear(0.001, 0.0001)
@@ -44,7 +45,7 @@ class ToyRun:
         accepted = random.random((num_steps, num_rows, K)) < self.acceptance[:, None]
         self.chains = np.cumprod(accepted, axis=2).sum(axis=2)
         latency = LatencyModel.from_dict(self.profile.to_dict())
-        self._controller = Controller(policy, K, latency, drafters=(self.drafter,))
+        self._controller = Controller(parse_policy(policy), K, latency, drafters=(self.drafter,))
         self._context = np.full(num_rows, 50)
         self._seen = np.zeros(num_rows, dtype=np.int64)
         for step in range(num_steps):
@@ -67,7 +68,7 @@ class ToyRun:
         return make_view(
             np.arange(num_rows) + 10,
             context_tokens=self._context,
-            max_draft_tokens=K,
+            row_caps=K,
             now=now,
             **drafts,
         )

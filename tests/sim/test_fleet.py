@@ -135,7 +135,7 @@ class SeesViews:
         return getattr(self._controller, name)
 
     def learn(self, plan, outcome):
-        self.allowed += outcome.view.max_draft_tokens.tolist()
+        self.allowed += outcome.view.row_caps.tolist()
         self.drafted += outcome.drafted.tolist()
         self._controller.learn(plan, outcome)
 

@@ -11,12 +11,12 @@ from recorded_run import PROFILE, SLOWDOWN, K, ToyRun
 
 from smartspec.cli.replay import replay as replay_command
 from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.planning import no_drafts
 from smartspec.control.records import Plan
 from smartspec.sim.replay.draft_outcomes import draft_outcomes_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.replay.policy_replay import ReplayTotals, replay
-from smartspec.sim.replay.recorded_log import RecordedLog
 
 NUM_STEPS = 300
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.records import Outcome, depths_of
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
@@ -15,7 +16,6 @@ from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.sim.executor import EOS, HEAD, SimExecutor
 from smartspec.sim.replay.policy_replay import replay
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
 from smartspec.sim.world.recorded_acceptance import read_recordings

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from smartspec.cli.main import _build_app
 from smartspec.cli.runs import in_processes
 from smartspec.cli.scenario_options import settings_of
-from smartspec.control.policy_names import all_policies
+from smartspec.core.policy_names import all_policies
 from smartspec.sim import simulation
 from smartspec.sim.fleet import Fleet
 from smartspec.sim.scenario import Scenario

@@ -6,7 +6,7 @@ import pytest
 from recorded_run import K, ToyRun
 
 from smartspec.cli.why import Decision, decisions_of, why
-from smartspec.sim.replay.recorded_log import RecordedLog
+from smartspec.control.log.recorded_log import RecordedLog
 
 FIRST = 10  # number of the first request of a toy run, whose drafts are the worst
 PLANNED = Decision(4, 2, 3, 5, 8, "lookup", 2.1, 3, 2, 300.0, 200.0, None)

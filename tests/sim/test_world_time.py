@@ -25,7 +25,7 @@ H100 = GroundTruthTime(
 
 def make_view(contexts, *, lag=0, **prefill):
     return factories.make_view(
-        len(contexts), lag=lag, context_tokens=contexts, max_draft_tokens=K, **prefill
+        len(contexts), lag=lag, context_tokens=contexts, row_caps=K, **prefill
     )
 
 

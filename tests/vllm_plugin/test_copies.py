@@ -6,7 +6,7 @@ import numpy as np
 from toy_engine import VOCABULARY, ToyEngine, make_config, token
 
 from smartspec.control import Outcome
-from smartspec.sim.replay.recorded_log import RecordedLog
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.speculation.followed import LEAST_FOLLOWED
 

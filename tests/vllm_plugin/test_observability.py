@@ -15,8 +15,8 @@ from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
 from toy_engine import ToyEngine, assert_texts_are_right, make_config
 
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.sim.replay.policy_replay import replay
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
 from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS

@@ -10,9 +10,9 @@ from toy_engine import ToyEngine, make_config
 from vllm.schedulers import ModelRunnerOutput
 
 from smartspec.control import DrafterSpec
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.drafters.recycling import pack
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 from smartspec.vllm_plugin.speculation.drafts import SHIPPED, OwnDrafters

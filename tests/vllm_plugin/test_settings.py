@@ -50,11 +50,6 @@ def test_an_unknown_policy_is_refused_at_start(tmp_path):
         Scheduler(make_config(tmp_path, settings={"policy": "best"}))
 
 
-def test_a_policy_that_needs_what_vllm_does_not_tell_is_refused_at_start(tmp_path):
-    with pytest.raises(ValueError, match="needs divergence, which vLLM does not tell"):
-        Scheduler(make_config(tmp_path, settings={"policy": "dsde"}))
-
-
 def test_a_policy_of_ones_own_decides(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

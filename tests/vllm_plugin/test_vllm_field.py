@@ -4,7 +4,7 @@ made."""
 import pytest
 from toy_engine import ToyEngine, make_config
 
-from smartspec.control.policy_names import all_policies
+from smartspec.core.policy_names import all_policies
 from smartspec.vllm_plugin import Scheduler
 
 K = 4

@@ -22,6 +22,7 @@ from smartspec.control import (
     ProfileSample,
     StepSeconds,
 )
+from smartspec.core.policy_names import parse_policy
 from smartspec.sim.world.acceptance import GroundTruthAcceptance
 from smartspec.sim.world.class_spec import parse_classes
 
@@ -68,7 +69,9 @@ class Host:
         self._classes = parse_classes(acceptance)
         self._acceptance = GroundTruthAcceptance(self._classes, LONGEST, seed=seed)
         model = start_model(times)
-        self._controller = Controller(policy, LONGEST, model, drafters=(HEAD,), strict=True)
+        self._controller = Controller(
+            parse_policy(policy, LONGEST), LONGEST, model, drafters=(HEAD,), strict=True
+        )
         self._noise = np.random.default_rng([seed, 0])
         self._answers = np.random.default_rng([seed, 1])
         self._waiting, self._num_begun = num_requests, 0
@@ -106,7 +109,7 @@ class Host:
         return BatchView(
             request_ids=rows.ids,
             context_tokens=PROMPT + rows.emitted,
-            max_draft_tokens=caps,
+            row_caps=caps,
             drafters=(DrafterView(caps),),
             num_prefills=num_prompts,
             prefill_tokens=PROMPT * num_prompts,

@@ -24,8 +24,8 @@ def replay(
 ) -> None:
     """Run policies on a recorded log and compare them with what was recorded and with no drafts at
     all."""
+    from smartspec.control.log.recorded_log import RecordedLog
     from smartspec.sim.replay.policy_replay import replay as run_replay
-    from smartspec.sim.replay.recorded_log import RecordedLog
 
     recorded_log = RecordedLog(log)
     recorded, replayed = run_replay(recorded_log, policy_list(f"off,{policy}"), seed)

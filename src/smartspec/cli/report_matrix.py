@@ -104,7 +104,7 @@ def _simulated_settings(chosen: Chosen, settings: dict) -> dict:
 
 
 def _variants(chosen: Chosen) -> list["Variant"]:
-    from smartspec.control.policy_names import parse_policy
+    from smartspec.core.policy_names import parse_policy
     from smartspec.report.matrix import Variant
 
     running = [_running_server(text) for text in chosen.base_url or ()]

@@ -259,7 +259,7 @@ def served_names(option: str | None, model: str) -> tuple[str, ...]:
 
 def check_speculator(name: str) -> None:
     """ValueError where what uses it is not found."""
-    from smartspec.control.lab_tables import WHERE, lab_table
+    from smartspec.core.lab_tables import WHERE, lab_table
 
     if not lab_table("reasoning", "ROUTES"):
         raise ValueError(f"--speculator {name}: speculation on reasoning steps is in {WHERE}")

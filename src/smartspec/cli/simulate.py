@@ -135,7 +135,7 @@ def _controller_seconds(controller_time: str, scenarios: list["Scenario"]) -> li
 
 def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
     """The names of the policies, all of them checked before the first is played."""
-    from smartspec.control.policy_names import TOLD, parse_policy
+    from smartspec.core.policy_names import TOLD, parse_policy
 
     if text is None:
         return [
@@ -153,8 +153,8 @@ def _policies(text: str | None, max_draft_tokens: int) -> list[str]:
 
 def _named(given: str, max_draft_tokens: int) -> list[str]:
     """The policies that all and field stand for; any other name as it is."""
-    from smartspec.control.lab_tables import WHERE
-    from smartspec.control.policy_names import TOLD, all_policies, published_policies
+    from smartspec.core.lab_tables import WHERE
+    from smartspec.core.policy_names import TOLD, all_policies, published_policies
 
     if given not in ("all", "field"):
         return [given]

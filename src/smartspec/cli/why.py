@@ -73,7 +73,7 @@ def why(
     ] = None,
 ) -> None:
     """Tell which draft lengths were chosen for a request and why, or list the requests of a log."""
-    from smartspec.sim.replay.recorded_log import RecordedLog
+    from smartspec.control.log.recorded_log import RecordedLog
 
     recorded = RecordedLog(log)
     if request is None:
@@ -104,7 +104,7 @@ def _decision(step: int, record: "DecisionRecord", header: "LogHeader", row: int
     view, outcome, number = record.view, record.outcome, int(record.drafter[row])
     length, longest = (
         int(record.lengths[row]),
-        min(int(view.max_draft_tokens[row]), header.max_draft_tokens),
+        min(int(view.row_caps[row]), header.max_draft_tokens),
     )
     found = (
         [drafter.lengths[row] for drafter in view.drafters]

@@ -8,11 +8,11 @@ from math import isfinite
 
 import numpy as np
 
-from smartspec.control.records import BatchView, FreeTests, Outcome
+from smartspec.control.records import BatchView, Outcome
 
 NO_STEP_BEFORE = -float("inf")
 _DRAFTER_COUNTS = ("lengths", "match_lengths", "lag")
-_VIEW_COUNTS = ("context_tokens", "max_draft_tokens")
+_VIEW_COUNTS = ("context_tokens", "row_caps", "class_ids")
 _STEP_COUNTS = (
     "num_waiting",
     "num_prefills",
@@ -58,41 +58,7 @@ def _view_problem(view: BatchView, last_now: float, num_drafters: int | None) ->
         )
     if num_drafters is not None and len(view.drafters) != num_drafters:
         return f"drafter: the view has {len(view.drafters)} drafters, the controller {num_drafters}"
-    return None if _is_sound(view) else _columns_problem(view)
-
-
-def _is_sound(view: BatchView) -> bool:
-    """True if a view is sound. It takes few operations, because many steps are checked.
-    _columns_problem decides about views that are not sound here."""
-    targets = view.extras.get("tpot_targets")
-    columns = [view.weights, view.class_ids, view.context_tokens, view.max_draft_tokens]
-    for drafter in view.drafters:
-        columns += (drafter.lengths, drafter.match_lengths, drafter.lag)
-    try:
-        numbers = np.array(columns, dtype=float)
-    except ValueError:  # of different lengths
-        return False
-    return (
-        numbers.shape == (len(columns), view.num_rows)
-        # A NaN is the least and the largest, and compares as false. min() and max() have far more
-        # code around them.
-        and (
-            not view.num_rows
-            or 0 <= numbers.item(numbers.argmin()) <= numbers.item(numbers.argmax()) < np.inf
-        )
-        and all([getattr(view, name) >= 0 for name in _STEP_COUNTS])
-        and len(set(view.request_ids.tolist())) == view.num_rows
-        and (
-            targets is None
-            or (np.shape(targets) == (view.num_rows,) and targets.min(initial=np.inf) > 0)
-        )
-    )
-
-
-def _options(view: BatchView) -> dict[str, np.ndarray]:
-    """Return the options of the requests, as far as they are in the view."""
-    options = {"weights": view.weights, "class_ids": view.class_ids}
-    return options | {name: view.extras[name] for name in ("tpot_targets",) if name in view.extras}
+    return _columns_problem(view)
 
 
 def _columns_problem(view: BatchView) -> str | None:
@@ -101,18 +67,15 @@ def _columns_problem(view: BatchView) -> str | None:
         columns |= {
             f"drafters[{number}].{name}": getattr(drafter, name) for name in _DRAFTER_COUNTS
         }
-    per_row = columns | _options(view)
-    if problem := _shape_problem(per_row, view.num_rows):
+    if problem := _shape_problem(columns | {"weights": view.weights}, view.num_rows):
         return problem
     if len(set(view.request_ids.tolist())) < view.num_rows:
         return f"request: ids {view.request_ids.tolist()} are not unique"
-    if problem := _negative_count(columns, {name: getattr(view, name) for name in _STEP_COUNTS}):
-        return problem
+    for name, values in (columns | {name: getattr(view, name) for name in _STEP_COUNTS}).items():
+        if not np.all(values >= 0):
+            return f"count: {name} is {np.asarray(values).tolist()}, it must not be negative"
     if not (np.isfinite(view.weights) & (view.weights >= 0)).all():
         return f"weight: weights are {view.weights.tolist()}, they must be finite and not negative"
-    targets = view.extras.get("tpot_targets")
-    if targets is not None and not (targets > 0).all():
-        return f"target: tpot_targets are {targets.tolist()}, they must be positive"
     return None
 
 
@@ -123,9 +86,7 @@ def _outcome_problem(
         return problem
     if outcome.view is not planned and (problem := _other_requests(planned, outcome.view)):
         return problem
-    if not _has_sound_rows(outcome, max_draft_tokens) and (
-        problem := _rows_problem(outcome, max_draft_tokens)
-    ):
+    if problem := _rows_problem(outcome, max_draft_tokens):
         return problem
     most = outcome.view.num_rows + outcome.view.num_prefills + sum(outcome.accepted.tolist())
     if not 0 <= outcome.num_emitted <= most:
@@ -134,36 +95,6 @@ def _outcome_problem(
             f"{most}"
         )
     return None
-
-
-def _has_sound_rows(outcome: Outcome, max_draft_tokens: int | None) -> bool:
-    """True if all columns are sound. It takes one pass over the rows, because many steps are
-    checked. If False, _rows_problem checks each column."""
-    longest = np.inf if max_draft_tokens is None else max_draft_tokens
-    num_drafters, shape = len(outcome.view.drafters), (outcome.view.num_rows,)
-    columns = [
-        outcome.drafted,
-        outcome.verified,
-        outcome.tested,
-        outcome.accepted,
-        outcome.plan.drafter,
-    ]
-    free = [
-        column
-        for each in outcome.free_tests
-        for column in (each.position, each.tested, each.matched)
-    ]
-    if not all([getattr(column, "shape", None) == shape for column in (*columns, *free)]):
-        return False
-    rows = zip(*[column.tolist() for column in columns], strict=True)
-    return all(
-        [
-            0 <= tested <= verified >= accepted >= 0
-            and verified <= drafted <= longest
-            and (not verified or 0 <= drafter < num_drafters)
-            for drafted, verified, tested, accepted, drafter in rows
-        ]
-    ) and all([_has_sound_counts(each, longest) for each in outcome.free_tests])
 
 
 def _rows_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
@@ -225,18 +156,6 @@ def _shape_problem(columns: dict[str, np.ndarray], num_rows: int) -> str | None:
     return None
 
 
-def _negative_count(columns: dict[str, np.ndarray], scalars: dict[str, float]) -> str | None:
-    for name, value in scalars.items():
-        if not value >= 0:
-            return f"count: {name} is {value}, it must not be negative"
-    if np.concatenate(list(columns.values())).min(initial=0) >= 0:
-        return None
-    name, column = next(
-        (name, column) for name, column in columns.items() if not (column >= 0).all()
-    )
-    return f"count: {name} are {column.tolist()}, they must not be negative"
-
-
 def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str | None:
     longest = np.inf if max_draft_tokens is None else max_draft_tokens
     for number, free in enumerate(outcome.free_tests):
@@ -253,13 +172,6 @@ def _free_tests_problem(outcome: Outcome, max_draft_tokens: int | None) -> str |
                 "tested, at a position of a draft"
             )
     return None
-
-
-def _has_sound_counts(free: FreeTests, longest: float) -> bool:
-    rows = zip(free.position.tolist(), free.tested.tolist(), free.matched.tolist(), strict=True)
-    return all(
-        [0 <= matched <= tested and 0 <= position < longest for position, tested, matched in rows]
-    )
 
 
 def _contradiction(

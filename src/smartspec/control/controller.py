@@ -10,19 +10,18 @@ import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
-from smartspec.control.estimates import EstimatesOfView
+from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import DecisionRecord, decision_record
 from smartspec.control.planning import expected_accepted, no_drafts
 from smartspec.control.policy import Policy
-from smartspec.control.policy_names import parse_policy
+from smartspec.control.policy_names import OURS, our_policy
 from smartspec.control.records import (
     BatchView,
     Drafted,
     DrafterSpec,
     Outcome,
     Plan,
-    of_drafter,
     with_fields,
 )
 from smartspec.control.what_if import planned_goodput, uniform_goodput
@@ -45,8 +44,9 @@ class Controller:
     """Decides in every step the number of draft tokens of each request. It learns from a few steps
     at a time, with any policy.
 
-    policy: a name, see policy_names.parse_policy, or a policy. max_draft_tokens: the longest draft
-    of a request (K), at least 1. drafters: those the host has, in the order of their numbers.
+    policy: a policy, or the name of one of ours (see policy_names; core.policy_names.parse_policy
+    makes all others). max_draft_tokens: the longest draft of a request (K), at least 1. drafters:
+    those the host has, in the order of their numbers. name: of the policy, for people.
     strict: input that cannot be true raises ValueError naming the value. Otherwise it is counted by
     kind (num_ignored): such a view gets no drafts, and such an outcome is not learned from.
     ValueError on an unknown policy, a bad length, or a drafter that the latency model does not fit.
@@ -60,14 +60,20 @@ class Controller:
         *,
         drafters: tuple[DrafterSpec, ...],
         strict: bool = False,
+        name: str | None = None,
     ):
         if max_draft_tokens < 1:
             raise ValueError(
                 f"max_draft_tokens is {max_draft_tokens}: use at least 1; policy 'off' turns "
                 "drafts off"
             )
-        self.policy = parse_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
-        self.policy_name = policy if isinstance(policy, str) else type(policy).__name__.lower()
+        found = our_policy(policy, max_draft_tokens) if isinstance(policy, str) else policy
+        if found is None:
+            raise ValueError(f"unknown policy {policy!r}: use one of {OURS}")
+        self.policy = found
+        self.policy_name = name or (
+            policy if isinstance(policy, str) else type(policy).__name__.lower()
+        )
         self.max_draft_tokens = max_draft_tokens
         latency.use_drafters(drafters)
         self._latency = latency
@@ -110,14 +116,8 @@ class Controller:
             return no_drafts(view.num_rows)
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
-        estimates = EstimatesOfView(
-            self.drafters, view, self._latency, self._acceptance, self._num_learned
-        )
-        plan = self.policy.plan(view, estimates)
-        survival = plan.survival
-        if survival is None and not plan.is_whole:
-            survival = estimates.of_width(plan.width).survival_of(plan.drafter)
-        return with_fields(plan, view=view, queried=queried, survival=survival)
+        plan = self.policy.plan(view, self._estimates(view))
+        return with_fields(plan, view=view, queried=queried)
 
     def cut(self, plan: Plan, drafted: Drafted) -> np.ndarray:
         """Return the number of drafted tokens to verify: int [R], never more than planned or
@@ -130,11 +130,9 @@ class Controller:
             return drafted.lengths
         if plan.view is None:
             return np.zeros_like(drafted.lengths)
-        keep = np.minimum(plan.lengths, drafted.lengths)
-        if plan.is_whole:
-            return keep
         survival = partial(self._survival, plan, drafted.confidence, drafted.parents)
-        return np.minimum(keep, self.policy.cut(plan, drafted, survival))
+        kept = self.policy.cut(plan, drafted, survival)
+        return np.minimum(kept, np.minimum(plan.lengths, drafted.lengths))
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         """Learn from the outcome of a plan, any number of steps later and in any order. Learning
@@ -230,12 +228,24 @@ class Controller:
         for steps_ago, step in enumerate(reversed(self._history)):
             view = _view_of(step.plan)
             if view.has_drafts:
-                estimates = EstimatesOfView(self.drafters, view, self._latency, self._acceptance)
+                estimates = self._estimates(view)
                 plan = with_fields(step.outcome.as_drafted(), lengths=step.outcome.verified)
                 planned = planned_goodput(view, estimates, self._latency, plan)
                 uniform = uniform_goodput(view, estimates, self._latency)
                 return {"steps_ago": steps_ago, "planned": planned, "uniform": uniform}
         return None
+
+    def _estimates(self, view: BatchView) -> Estimates:
+        """Return the present estimates of a step. For a few drafts that exist, their survival is
+        never needed."""
+        return Estimates(
+            self.drafters,
+            partial(self._acceptance.survival, view),
+            self._latency,
+            self._acceptance,
+            rank_chances=self._acceptance.rank_chances,
+            num_learned=self._num_learned,
+        )
 
     @property
     def _is_checked(self) -> bool:
@@ -273,13 +283,12 @@ class Controller:
     ) -> np.ndarray:
         """Return the survival of the drafts of a plan as they were made: float [R, K]. confidence,
         parents: as in Drafted."""
-        if confidence is not None:
-            return self._acceptance.survival_given_confidence(
-                _view_of(plan), plan.drafter, confidence, parents
-            )
-        if plan.survival is not None:
-            return plan.survival
-        return of_drafter(self._acceptance.survival(_view_of(plan)), plan.drafter)
+        if confidence is None:
+            estimates = self._estimates(_view_of(plan)).of_width(plan.width)
+            return estimates.survival_of(plan.drafter)
+        return self._acceptance.survival_given_confidence(
+            _view_of(plan), plan.drafter, confidence, parents
+        )
 
     def _record(self, step: _Finished) -> DecisionRecord:
         """Return the record of a step, for people, logs and replays. Survival and time are by the

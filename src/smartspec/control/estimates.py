@@ -1,7 +1,6 @@
 """The estimates that a policy decides from: of acceptance and of time."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Protocol
 
@@ -48,40 +47,50 @@ class Latency(Protocol):
     ) -> np.ndarray: ...
 
 
-@dataclass(frozen=True)
 class Estimates:
-    """The estimates that a decision is made from, for R rows and D drafters."""
+    """The estimates that a decision is made from, for R rows and D drafters.
 
-    drafters: tuple[DrafterSpec, ...]
-    # float [D, R, K], by drafter, the probability that the j-th node of a row's draft is reached
-    # and accepted (of a chain: that the first j tokens all are).
-    survival: np.ndarray
-    latency: Latency
-    # the estimator of survival, None where there is none (perfect estimates)
-    acceptance: Acceptance | None = None
-    width: int = 1  # of drafts that would be made in passes, see Plan
-    # int [D, R, K], passes that each node of them takes, None where all are chains
-    depths: np.ndarray | None = None
-    # For the drafters that make trees, by number: float [ranks], the chance that a node's second,
-    # third, ... child is right where its first is wrong. Without them only chains can be planned.
-    rank_chances: Mapping[int, np.ndarray] = field(default_factory=dict)
-    # times that the estimators have learned, None where that is not known
-    num_learned: int | None = None
+    survival: float [D, R, K], by drafter, the probability that the j-th node of a row's draft is
+    reached and accepted (of a chain: that the first j tokens all are); or a function that returns
+    it, called when it is first needed. acceptance: the estimator of survival, None where there is
+    none (perfect estimates). width: of drafts that would be made in passes, see Plan. depths: int
+    [D, R, K], passes that each node of them takes, None where all are chains. rank_chances: for the
+    drafters that make trees, by number: float [ranks], the chance that a node's second, third, ...
+    child is right where its first is wrong; without them only chains can be planned. num_learned:
+    times that the estimators have learned, None where that is not known.
+    """
+
+    def __init__(
+        self,
+        drafters: tuple[DrafterSpec, ...],
+        survival: np.ndarray | Callable[[], np.ndarray],
+        latency: Latency,
+        acceptance: Acceptance | None = None,
+        width: int = 1,
+        depths: np.ndarray | None = None,
+        rank_chances: Mapping[int, np.ndarray] | None = None,
+        num_learned: int | None = None,
+    ):
+        self.drafters, self.latency, self.acceptance = drafters, latency, acceptance
+        self.width, self.depths, self.num_learned = width, depths, num_learned
+        self.rank_chances = rank_chances or {}
+        self._survival = survival
+
+    @cached_property
+    def survival(self) -> np.ndarray:
+        return self._survival() if callable(self._survival) else self._survival
+
+    @property
+    def max_draft_tokens(self) -> int:
+        if self.acceptance is not None and callable(self._survival):
+            return self.acceptance.max_draft_tokens  # without a call
+        return self.survival.shape[2]
 
     def of_width(self, width: int) -> "Estimates":
         """Return the same estimates where drafters that make trees make them so wide; itself where
         there are none."""
         if width == self.width or not self.rank_chances:
             return self
-        if width not in self._by_width:
-            self._by_width[width] = self._to_trees(width)
-        return self._by_width[width]
-
-    @cached_property
-    def _by_width(self) -> dict[int, "Estimates"]:
-        return {}
-
-    def _to_trees(self, width: int) -> "Estimates":
         survival = self.survival.copy()
         depths = np.broadcast_to(np.arange(1, self.max_draft_tokens + 1), survival.shape).copy()
         for number, chances in self.rank_chances.items():
@@ -89,12 +98,6 @@ class Estimates:
                 self.survival[number], chances[: width - 1]
             )
             survival[number, :, MAX_TREE_NODES:] = 0.0
-        return self.with_survival(survival, width, depths)
-
-    def with_survival(
-        self, survival: np.ndarray, width: int = 1, depths: np.ndarray | None = None
-    ) -> "Estimates":
-        """Return the same estimates with another survival of drafts."""
         return Estimates(
             self.drafters, survival, self.latency, self.acceptance, width, depths, self.rank_chances
         )
@@ -113,51 +116,10 @@ class Estimates:
     def has_passes(self, drafter: np.ndarray) -> np.ndarray:
         """Return True for each row whose drafter (int [R]) makes drafts in passes of a model: bool
         [R]."""
-        return self._has_passes[drafter]
-
-    @cached_property
-    def _has_passes(self) -> np.ndarray:
         # the last: of no drafter, -1
-        return np.array([*(drafter.has_passes for drafter in self.drafters), False])
+        return np.array([*(each.has_passes for each in self.drafters), False])[drafter]
 
     @cached_property
     def models(self) -> list[int]:
         """The numbers of the drafters that draft in passes of a model."""
         return [number for number, drafter in enumerate(self.drafters) if drafter.has_passes]
-
-    @property
-    def max_draft_tokens(self) -> int:
-        return self.survival.shape[2]
-
-
-class EstimatesOfView(Estimates):
-    """The estimates of a step. Survival is computed when it is first needed: for a few drafts that
-    exist, it is not."""
-
-    acceptance: Acceptance
-    _view: BatchView
-
-    def __init__(
-        self,
-        drafters: tuple[DrafterSpec, ...],
-        view: BatchView,
-        latency: Latency,
-        acceptance: Acceptance,
-        num_learned: int | None = None,
-    ):
-        self.__dict__.update(
-            drafters=drafters, latency=latency, acceptance=acceptance, depths=None, _view=view
-        )
-        self.__dict__.update(num_learned=num_learned)
-
-    @cached_property
-    def survival(self) -> np.ndarray:
-        return self.acceptance.survival(self._view)
-
-    @cached_property
-    def rank_chances(self) -> Mapping[int, np.ndarray]:
-        return self.acceptance.rank_chances
-
-    @property
-    def max_draft_tokens(self) -> int:
-        return self.acceptance.max_draft_tokens

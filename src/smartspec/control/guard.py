@@ -7,15 +7,14 @@ measured speculative steps with measured plain ones, and pauses drafts where the
 
 from collections import Counter, defaultdict
 
-import numpy as np
-
 from smartspec.control.latency.robust_mean import RobustMean
+from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import StepSeconds
 
 MEMORY = 64  # speculative steps that are judged together, and steps between two trials
 LEAST_STEPS = MEMORY / 3  # that are enough to judge
-FIRST_STEPS = 16  # whose time queries may take before it is known what they save
-MEASURED_EVERY = 512  # steps, of which two have no queries
+# The longest pause, in steps. Of half as many, two have no queries, so that these have a price.
+LONGEST = 16 * MEMORY
 TOLERANCE, SIGNIFICANCE = 0.02, 2.0  # a loss of less, or of fewer standard errors, is noise
 
 
@@ -45,11 +44,39 @@ class Account:
         return True
 
 
-class Queries:
-    """Decides which steps query the drafters. The account lasts until their savings are known."""
+class Trials:
+    """Decides which steps are not the ones that are believed to be the best: of MEMORY steps at a
+    batch size at most one."""
 
     def __init__(self, share: float):
-        self.account = Account(share, FIRST_STEPS)
+        self.account = Account(share)
+        self._num_steps: Counter[int] = Counter()  # since the last trial, by size of the batch
+        self._num_trials: Counter[int] = Counter()
+
+    def is_due(self, num_rows: int) -> bool:
+        return self._num_steps[size_of(num_rows)] >= MEMORY
+
+    def is_plain(self, num_rows: int) -> bool:
+        """True if the next trial of a batch that drafts is a step without drafts: every second."""
+        return self._num_trials[size_of(num_rows)] % 2 == 0
+
+    def made(self, num_rows: int, is_made: bool) -> None:
+        """Begin to count again; if nothing was worth a trial now, it is due again soon."""
+        self._num_steps[size_of(num_rows)] = 0 if is_made else MEMORY // 2
+        self._num_trials[size_of(num_rows)] += is_made
+
+    def settle(self, num_rows: int, step_seconds: float) -> None:
+        """Count a step, and earn its share."""
+        self.account.earn(step_seconds)
+        self._num_steps[size_of(num_rows)] += 1
+
+
+class Queries:
+    """Decides which steps query the drafters. The account lasts until their savings are known: for
+    the steps that are learned from together."""
+
+    def __init__(self, share: float):
+        self.account = Account(share, LEARN_STEPS)
         self._host: dict[tuple[int, bool], RobustMean] = defaultdict(RobustMean)
         self._num_steps: Counter[int] = Counter()
         self._queried = True  # the last step was, or had prefill
@@ -58,7 +85,7 @@ class Queries:
         """True if a step of so many decoding requests can pay. Two steps now and then have no
         queries, to measure their price: the second does not learn from queries of the first."""
         size = size_of(num_rows)
-        is_measured = (self._num_steps[size] // 2 * 2 + 2) % MEASURED_EVERY in (0, MEMORY)
+        is_measured = (self._num_steps[size] // 2 * 2 + 2) % (LONGEST // 2) in (0, MEMORY)
         return self.account.seconds >= self._price(size) and not is_measured
 
     def settle(self, num_rows: int, seconds: StepSeconds, saved: float, queried: bool) -> None:
@@ -85,7 +112,7 @@ class Guard:
         self.num_trips, self._reason = 0, ""
         # Of plain steps, measured over predicted seconds; True: beside prefill.
         self._ratio = {False: RobustMean(), True: RobustMean()}
-        self._sums = np.zeros(4)  # steps, seconds lost, their squares, seconds
+        self._sums = [0.0, 0.0, 0.0, 0.0]  # steps, seconds lost, their squares, seconds
         self._pause, self._left, self._size, self._invested = MEMORY // 2, 0, 0, 0.0
 
     def reason(self, num_rows: int) -> str | None:
@@ -101,7 +128,7 @@ class Guard:
     @property
     def saved_seconds(self) -> float:
         """The mean that a speculative step saved lately; 0 where it lost."""
-        num, lost, _, _ = self._sums.tolist()
+        num, lost, _, _ = self._sums
         return max(-lost / num, 0.0) if num else 0.0
 
     def observe_plain(self, seconds: float, predicted: float, has_prefill: bool) -> None:
@@ -120,18 +147,16 @@ class Guard:
         plain *= self._ratio[has_prefill].mean or 1.0
         # A step that takes twice as long does not do so because of its drafts.
         lost = min(seconds - invested + share - plain, plain)
-        self._sums = (1 - 1 / MEMORY) * self._sums + (1.0, lost, lost * lost, seconds)
-        num, total, squares, time = self._sums.tolist()
-        spread = max(squares - total * total / num, 0.0) ** 0.5
+        of_step = zip(self._sums, (1.0, lost, lost * lost, seconds), strict=True)
+        self._sums = [(1 - 1 / MEMORY) * sum_before + new for sum_before, new in of_step]
+        num, total, squares, time = self._sums
+        deviation = max(squares - total * total / num, 0.0) ** 0.5
         is_known = num >= LEAST_STEPS and any(ratio.mean for ratio in self._ratio.values())
-        if is_known and total > max(TOLERANCE * time, SIGNIFICANCE * spread):
+        if is_known and total > max(TOLERANCE * time, SIGNIFICANCE * deviation):
             self._reason = (
                 f"the last {num:.0f} speculative steps lost {total / time:.1%} of their time "
                 f"against plain decoding: no drafts for {self._pause} steps"
             )
-            self._left, self._pause = self._pause, min(2 * self._pause, 16 * MEMORY)
-            self._sums, self._size, self.num_trips = (
-                np.zeros(4),
-                size_of(num_rows),
-                self.num_trips + 1,
-            )
+            self._left, self._pause = self._pause, min(2 * self._pause, LONGEST)
+            self._sums, self._size = [0.0, 0.0, 0.0, 0.0], size_of(num_rows)
+            self.num_trips += 1

@@ -14,7 +14,7 @@ def no_drafts(num_rows: int) -> Plan:
     """Return the plan of plain decoding; the same object for every caller."""
     lengths, drafter = np.zeros(num_rows, dtype=np.int64), no_drafter(num_rows)
     lengths.flags.writeable = drafter.flags.writeable = False
-    return Plan(lengths=lengths, drafter=drafter, is_whole=True)
+    return Plan(lengths=lengths, drafter=drafter)
 
 
 def no_drafter(num_rows: int) -> np.ndarray:
@@ -24,14 +24,14 @@ def no_drafter(num_rows: int) -> np.ndarray:
 
 def length_caps(view: BatchView, drafter: np.ndarray, max_draft_tokens: int) -> np.ndarray:
     """Return the longest draft that each row can have from its drafter (int [R]): int [R]."""
-    caps = np.minimum(np.maximum(view.max_draft_tokens, 0), max_draft_tokens)
+    caps = np.minimum(np.maximum(view.row_caps, 0), max_draft_tokens)
     return np.where(drafter >= 0, np.minimum(caps, of_drafter(view.draft_lengths, drafter)), 0)
 
 
 def drafter_yields(view: BatchView, estimates: Estimates) -> np.ndarray:
     """Return the tokens expected to be accepted of the longest draft that each drafter can make:
     float [D, R]."""
-    caps = np.minimum(view.draft_lengths, np.maximum(view.max_draft_tokens, 0))
+    caps = np.minimum(view.draft_lengths, np.maximum(view.row_caps, 0))
     return (estimates.survival * (np.arange(estimates.max_draft_tokens) < caps[:, :, None])).sum(
         axis=2
     )
@@ -85,8 +85,7 @@ def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> Batc
     longer, and waits for each token of its own. Without a draft model the weights stay: a row for
     which nothing was found in this step is not a slow request."""
     models = [number for number in estimates.models if view.drafters[number].lengths.any()]
-    total = float(view.weights.sum())
-    if not fairness or not models or view.num_rows < 2 or not total:
+    if not fairness or not models or view.num_rows < 2 or not (total := float(view.weights.sum())):
         return view
     emitted = 1.0 + estimates.survival.sum(axis=2)[models].max(axis=0)
     weights = view.weights * emitted**-fairness
@@ -96,7 +95,7 @@ def fair_weights(view: BatchView, estimates: Estimates, fairness: float) -> Batc
 def within_budget(kept: np.ndarray, worth: np.ndarray, budget: int) -> np.ndarray:
     """Return the kept tokens (bool [R, K]) of most worth (float [R, K]) that a step has room
     for."""
-    if kept.sum() <= budget:
+    if kept.size <= budget or kept.sum() <= budget:
         return kept
     order = np.where(kept, -worth, 1.0).argsort(axis=None, kind="stable")[:budget]
     first = np.zeros(kept.size, dtype=bool)

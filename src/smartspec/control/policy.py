@@ -19,7 +19,6 @@ class Policy:
     """Decides draft lengths. A policy that learns keeps its own state. All methods but plan have a
     default."""
 
-    needs: tuple[str, ...] = ()  # names of Outcome.extras that it cannot do without
     # if False, the controller learns from few steps, for people who watch the server
     uses_estimates = True
     # Steps that the controller learns from together. After a target pass the code of learning is in

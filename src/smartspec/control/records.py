@@ -107,7 +107,7 @@ class BatchView:
     request_ids: np.ndarray  # int [R], unique for the life of the engine
     context_tokens: np.ndarray  # int [R], tokens in the target's KV
     # int [R], most draft tokens the row may carry (remaining output, context, KV)
-    max_draft_tokens: np.ndarray
+    row_caps: np.ndarray
     drafters: tuple[DrafterView, ...] = ()  # the drafts that each drafter can make, by its number
     num_prefills: int = 0  # requests that are still in prefill
     prefill_tokens: int = 0  # tokens that these requests feed in this step
@@ -221,14 +221,9 @@ class Plan:
     # Values that the policy needs again to cut the drafts and to learn, such as prices. All are
     # known before drafting.
     settled: Any = None
-    # drafts are verified as far as they are planned: there is nothing to cut
-    is_whole: bool = False
     # The controller adds the rest.
     view: BatchView | None = None  # the step that the decision is about, None where it was refused
     queried: bool = True  # drafters were queried for drafts
-    # float [R, K], the chance that the j-th node of each row's draft is reached and accepted, by
-    # what was known before drafting. None where there is nothing to cut.
-    survival: np.ndarray | None = None
 
     @property
     def passes(self) -> np.ndarray:

@@ -121,7 +121,7 @@ class Scheduler:
         return BatchView(
             request_ids=request_ids,
             context_tokens=context_tokens,
-            max_draft_tokens=caps,
+            row_caps=caps,
             num_prefills=len(chunks),
             prefill_tokens=sum(num_tokens for num_tokens, _ in chunks),
             prefill_context_tokens=sum(context for _, context in chunks),

@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 
-from smartspec.control.lab_tables import lab_table
+from smartspec.core.lab_tables import lab_table
 from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.anthropic.routes import message_routes

@@ -16,6 +16,7 @@ from smartspec.control import (
     Plan,
     StepSeconds,
 )
+from smartspec.core.policy_names import parse_policy
 from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS, StepCosts, StepSize
 
 # steps after which times count as unknowable, and SGLang's own policy decides
@@ -113,8 +114,9 @@ class Chooser:
             return
         self._next_fit, self._latency = 2 * self.costs.num_decoding, self.costs.fit()
         if self.controller is None:
+            policy = parse_policy(self._policy, self._longest)
             self.controller = Controller(
-                self._policy, self._longest, self._latency, drafters=(DRAFTER,)
+                policy, self._longest, self._latency, drafters=(DRAFTER,), name=self._policy
             )
         else:
             self.controller.use_latency(self._latency)

@@ -14,14 +14,16 @@ import numpy as np
 
 from smartspec.control.controller import Controller
 from smartspec.control.estimates import Estimates
+from smartspec.control.fixed import Off
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.control.latency.model import LatencyModel
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.policy import Policy
-from smartspec.control.policy_names import TOLD
 from smartspec.control.records import DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.lab_tables import WHERE, lab_table
+from smartspec.core.policy_names import TOLD, parse_policy
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.drafter_names import model_free_drafter
 from smartspec.observation.card import KIND as CARD
@@ -30,7 +32,6 @@ from smartspec.sim.executor import SimExecutor
 from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.perfect_estimates import PerfectEstimates
 from smartspec.sim.perfect_outcomes import PerfectOutcomes
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
 from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
@@ -223,12 +224,13 @@ def make_controller(
     truth."""
     is_told = scenario.policy in TOLD
     controller = Controller(
-        "off" if is_told else _policy(scenario),
+        Off() if is_told else _policy(scenario),
         scenario.max_draft_tokens,
         (time if drafter else replace(time, drafts=(), later_drafts=())).profile(
             scenario.profile, scenario.seed
         ),
         drafters=(drafter,) if drafter else (),
+        name=scenario.policy,
     )
     if scenario.policy == "perfect-estimates":
         controller.policy = PerfectEstimates(true_estimates)
@@ -237,8 +239,10 @@ def make_controller(
     return controller
 
 
-def _policy(scenario: Scenario) -> str | Policy:
-    return Goodput(settings=scenario.goodput) if scenario.policy == "goodput" else scenario.policy
+def _policy(scenario: Scenario) -> Policy:
+    if scenario.policy == "goodput":
+        return Goodput(settings=scenario.goodput)
+    return parse_policy(scenario.policy, scenario.max_draft_tokens)
 
 
 def _make_replica(

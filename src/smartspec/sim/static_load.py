@@ -157,7 +157,7 @@ class StaticLoad:
         return BatchView(
             request_ids=self._request_ids.copy(),
             context_tokens=np.full(num_rows, phase.context_tokens),
-            max_draft_tokens=np.full(num_rows, longest),
+            row_caps=np.full(num_rows, longest),
             drafters=drafters,
             now=now,
             class_ids=self._class_ids + 1 if phase.tagged else None,

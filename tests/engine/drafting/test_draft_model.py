@@ -36,7 +36,7 @@ class ModelController:
         view = view.queried(True)
         paused = self.random.random() < self.pause
         self.num_pauses += paused
-        lengths = self.random.integers(0, view.max_draft_tokens + 1) * (not paused)
+        lengths = self.random.integers(0, view.row_caps + 1) * (not paused)
         return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
     def cut(self, plan, drafted):
@@ -178,7 +178,7 @@ def test_a_stop_rule_ends_drafts_after_the_pass_it_was_called_for():
         assert ((confidence > 0) & (confidence <= 1) & (entropy >= 0)).all()
         return np.full(len(rows), depth == 1)
 
-    plan_all = lambda view: Plan(view.max_draft_tokens, np.zeros(view.num_rows, dtype=int), stop)  # noqa: E731
+    plan_all = lambda view: Plan(view.row_caps, np.zeros(view.num_rows, dtype=int), stop)  # noqa: E731
     core.controller.plan = plan_all
     core.controller.learn = lambda plan, outcome: drafted.extend(outcome.drafted.tolist())
     requests = generate(core)

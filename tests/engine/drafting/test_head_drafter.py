@@ -70,7 +70,7 @@ class RandomShapes:
         view = view.queried(True)
         is_planned = self.random.random() >= self.pause
         lengths = (
-            self.random.integers(0, np.minimum(view.max_draft_tokens, view.draft_lengths[0]) + 1)
+            self.random.integers(0, np.minimum(view.row_caps, view.draft_lengths[0]) + 1)
             * is_planned
         )
         plan = Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))

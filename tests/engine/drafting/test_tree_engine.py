@@ -58,7 +58,7 @@ class AnyLength:
             return no_drafts(view.num_rows)
         drafter = self.random.integers(0, len(view.drafters), view.num_rows)
         longest = np.minimum(
-            view.draft_lengths[drafter, np.arange(view.num_rows)], view.max_draft_tokens
+            view.draft_lengths[drafter, np.arange(view.num_rows)], view.row_caps
         )
         return Plan(lengths=self.random.integers(0, longest + 1), drafter=drafter)
 

@@ -10,7 +10,6 @@ from smartspec.engine.runtime.config import EngineConfig
         ("uniform:1,30", "more than the 10 draft tokens"),
         ("uniform:", "name lengths to choose from"),
         ("best", "use one of goodput, off"),
-        ("dsde", "'dsde' needs divergence, which this engine does not measure: use another"),
     ],
 )
 def test_policies_this_engine_cannot_run_are_refused_with_the_reason(policy, named):

@@ -23,7 +23,7 @@ from default_model import default_tokenizer, load_once, stock_model
 from real_prompts import PROMPTS
 from transformers import AutoModelForCausalLM
 
-from smartspec.control.baselines.static import Fixed
+from smartspec.control.fixed import Fixed
 from smartspec.control.planning import plan_of_lengths
 from smartspec.control.records import Plan
 from smartspec.core.batch import StepOutput

@@ -18,7 +18,7 @@ from markov_model import p_of_fit
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.planning import length_caps, plan_by, plan_of_lengths
 from smartspec.control.policy import Policy
-from smartspec.control.policy_names import POLICIES, parse_policy, published_policies
+from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter

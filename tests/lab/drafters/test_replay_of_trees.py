@@ -11,15 +11,16 @@ from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.policy_names import parse_policy
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.replay.policy_replay import replay
-from smartspec.sim.replay.recorded_log import RecordedLog
 
 K = 9
 
@@ -29,7 +30,7 @@ def record(path, policy: str) -> int:
     emitted."""
     drafter = NgramTree(max_draft_tokens=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.001))
-    controller = Controller(policy, K, latency, drafters=(drafter.spec,))
+    controller = Controller(parse_policy(policy), K, latency, drafters=(drafter.spec,))
     lines = [LogHeader("tiny", policy, K, (drafter.spec,), latency.to_dict()).to_json()]
     controller.on_record = lambda of_step: lines.append(of_step.to_json())
     executor = LiveExecutor(

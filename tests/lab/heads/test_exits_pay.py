@@ -22,6 +22,7 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.policy_names import parse_policy
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
@@ -84,7 +85,9 @@ def make_core(loaded: LoadedModel, policy: str, of_output: float) -> EngineCore:
         for n in (loaded.num_layers, *(each.num_layers for each in exits))
     ]
     specs = tuple(drafter.spec for drafter in exits)
-    controller = Controller(policy, K, LatencyModel(curves[0], tuple(curves[1:])), drafters=specs)
+    controller = Controller(
+        parse_policy(policy), K, LatencyModel(curves[0], tuple(curves[1:])), drafters=specs
+    )
     scheduler = Scheduler(
         BlockManager(128, 4, 4), max_batched_tokens=64, max_model_len=128, max_draft_tokens=K
     )

@@ -16,7 +16,7 @@ from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 from lab.heads.acceptance_head import AcceptanceHead, JudgedHead
 from lab.heads.p_eagle.head import PEagleHead
 from lab.heads.write import write_head
-from smartspec.control import lab_tables
+from smartspec.core import lab_tables
 from smartspec.engine.drafting.head.kinds import ACCEPTANCE, is_head, kind_of, load_head
 
 SIZE = SHAPE["hidden_size"]

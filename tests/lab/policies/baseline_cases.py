@@ -6,11 +6,11 @@ import numpy as np
 from drafter_cases import estimates_of
 from factories import learn, make_outcome
 
-from smartspec.control.baselines.static import Fixed
+from smartspec.control.fixed import Fixed
 from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.policy_names import POLICIES as OURS
-from smartspec.control.policy_names import published_policies
 from smartspec.control.records import BatchView, Drafted
+from smartspec.core.policy_names import POLICIES as OURS
+from smartspec.core.policy_names import published_policies
 from smartspec.sim.perfect_estimates import PerfectEstimates
 
 K = 8

@@ -12,9 +12,8 @@ from lab.policies.baseline import cut_stragglers
 from lab.policies.request_table import RequestTable
 from smartspec.control.estimates import Estimates
 from smartspec.control.planning import plan_of_lengths
-from smartspec.control.policy_names import PARAMETERS as OURS
-from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import Drafted, DrafterSpec
+from smartspec.core.policy_names import parse_policy
 from smartspec.sim.perfect_estimates import PerfectEstimates
 
 PER_REQUEST = (
@@ -44,7 +43,7 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
             len(limits),
             found_lengths=found_lengths,
             has_model=has_model,
-            max_draft_tokens=caps,
+            row_caps=caps,
             draft_token_budget=budget,
             extras={"tpot_targets": targets},
         )
@@ -100,9 +99,9 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
     assert len(policy._requests) == 0
 
 
-@pytest.mark.parametrize("name", [*OURS, *PARAMETERS])
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_numbers_after_names_are_taken_or_refused_with_their_range(name):
-    _, least, largest, *_ = (OURS | PARAMETERS)[name]
+    _, least, largest, *_ = PARAMETERS[name]
     for value in (least, largest):
         parse_policy(f"{name}:{value}", K)
     for bad in ("", "x", "nan", str(least - 1), str(largest + 1)):
@@ -153,7 +152,7 @@ class _FreeTokens:
 
 def test_a_short_budget_cuts_the_longest_drafts():
     plan = plan_of_lengths(
-        make_view(4, max_draft_tokens=[1, 8, 3, 8], draft_token_budget=11), make_estimates(4), K
+        make_view(4, row_caps=[1, 8, 3, 8], draft_token_budget=11), make_estimates(4), K
     )
     assert plan.lengths.tolist() == [1, 3, 3, 3]
     nothing = plan_of_lengths(make_view(4, draft_token_budget=0), make_estimates(4), K)
@@ -222,7 +221,7 @@ def test_adaserve_plans_with_drafts_as_long_as_planned():
     """A draft that ended early may tell what was drawn: room and time are those of the plan, and
     the token stays."""
     targets = np.array([0.0232, np.inf, np.inf, np.inf])
-    view = make_view(4, max_draft_tokens=np.array([2, 1, 1, 1]), extras={"tpot_targets": targets})
+    view = make_view(4, row_caps=np.array([2, 1, 1, 1]), extras={"tpot_targets": targets})
     confidence = np.repeat(np.array([[0.1], [0.9], [0.9], [0.9]]), K, axis=1)
     for length in (1, 2):
         lengths = np.array([length, 1, 1, 1])
@@ -235,7 +234,7 @@ def test_adaserve_plans_with_drafts_as_long_as_planned():
 def test_adaserve_makes_trees_within_the_budgets_of_both_passes():
     head = DrafterSpec("head", has_passes=True, makes_trees=True)
     for num_rows, depth, width in ((1, 8, 3), (48, 5, 2), (64, 4, 1)):
-        view = make_view(num_rows, max_draft_tokens=40)
+        view = make_view(num_rows, row_caps=40)
         estimates = make_estimates(num_rows, max_draft_tokens=40)
         estimates = Estimates((estimates.drafters[0], head), estimates.survival, estimates.latency)
         plan = AdaServe(240).plan(view, estimates)

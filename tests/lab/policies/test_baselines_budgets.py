@@ -13,8 +13,8 @@ from factories import make_view as view_of
 from lab.policies.sssd import Sssd, branch_length, token_budget
 from lab.policies.turbospec import TurboSpec
 from smartspec.control.estimates import Estimates
-from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
+from smartspec.core.policy_names import parse_policy
 
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 
@@ -47,7 +47,7 @@ def test_sssd_branches_deepen_slowly(budget, depth):
 
 def test_sssd_makes_trees_of_heads_and_chains_of_models():
     survival = np.broadcast_to(np.cumprod(np.full(40, 0.7)), (2, 1, 40))
-    view = view_of(1, drafters=(found(np.array([0])), lagging(1)), max_draft_tokens=40)
+    view = view_of(1, drafters=(found(np.array([0])), lagging(1)), row_caps=40)
     of_head = Sssd(192).plan(view, Estimates((LOOKUP, HEAD), survival, make_latency()))
     assert (of_head.lengths.tolist(), of_head.passes.tolist(), of_head.width) == ([31], [6], 5)
     model = DrafterSpec("model", has_passes=True)
@@ -110,7 +110,7 @@ def test_batch_table_looks_measured_lengths_up_and_assumes_nothing(profiling_run
 def test_sequoia_takes_acceptance_by_rank_from_the_run_and_not_from_the_requests(profiling_run):
     # learned: drafts are worthless
     survival = np.broadcast_to(np.cumprod(np.full(40, 0.01)), (2, 1, 40))
-    view = view_of(1, drafters=(found(np.array([0])), lagging(1)), max_draft_tokens=40)
+    view = view_of(1, drafters=(found(np.array([0])), lagging(1)), row_caps=40)
     learned = {1: np.array([0.1, 0.05])}
     estimates = Estimates(
         (LOOKUP, HEAD), survival, make_latency(draft_pass=1e-4), rank_chances=learned

@@ -74,7 +74,7 @@ def planned(policy, view):
 
 
 def test_warm_up_starts_at_five_doubles_and_returns_to_the_minimum():
-    policy, view = Dsde(), make_view(1, max_draft_tokens=LONG)
+    policy, view = Dsde(), make_view(1, row_caps=LONG)
     lengths = [int(planned(policy, view)[0])]
     for _ in range(3):
         verified = planned(policy, view)
@@ -103,7 +103,7 @@ def warm(policy, view, rng, means):
 
 def test_easy_requests_get_longer_drafts_than_hard_ones():
     policy, rng = Dsde(), np.random.default_rng(0)
-    view = make_view(4, max_draft_tokens=LONG)
+    view = make_view(4, row_caps=LONG)
     warm(policy, view, rng, [0.02, 0.02, 1.5, 1.5])
     lengths = policy._requests["length"][policy._requests.rows(view.request_ids)]
     assert lengths[:2].min() > lengths[2:].max() == 6
@@ -111,13 +111,13 @@ def test_easy_requests_get_longer_drafts_than_hard_ones():
 
 def test_long_drafts_are_cut_at_the_mean_of_warm_rows_of_the_draft_model():
     policy, rng = Dsde(), np.random.default_rng(0)
-    view = make_view(4, max_draft_tokens=LONG)
+    view = make_view(4, row_caps=LONG)
     warm(policy, view, rng, [0.02, 0.02, 1.5, 1.5])
     table = policy._requests
     table["length"][table.rows(view.request_ids)] = [18, 7, 6, 6]
-    more = make_view(5, max_draft_tokens=LONG)  # the newcomer is not warm: neither counted nor cut
+    more = make_view(5, row_caps=LONG)  # the newcomer is not warm: neither counted nor cut
     assert planned(policy, more).tolist() == [10, 7, 6, 6, 5]
-    view = make_view(4, max_draft_tokens=LONG, found_lengths=[20, 0, 0, 0])
+    view = make_view(4, row_caps=LONG, found_lengths=[20, 0, 0, 0])
     assert planned(policy, view).tolist() == [18, 7, 6, 6]
 
 
@@ -131,7 +131,7 @@ def test_the_published_range_is_scaled_to_the_longest_draft():
 
 
 def test_newest_divergences_come_first_and_old_ones_leave():
-    policy, view = Dsde(), make_view(2, max_draft_tokens=LONG)
+    policy, view = Dsde(), make_view(2, row_caps=LONG)
     observe(policy, view, [3, 1], [0, 0], np.arange(LONG) / 10)
     observe(policy, view, [2, 0], [0, 0], 1 + np.arange(LONG) / 10)
     rows = policy._requests.rows(view.request_ids)
@@ -149,7 +149,7 @@ def test_without_the_signal_it_says_so():
 
 
 def test_rows_whose_divergence_is_unknown_are_left_alone():
-    policy, view = Dsde(), make_view(2, max_draft_tokens=LONG)
+    policy, view = Dsde(), make_view(2, row_caps=LONG)
     divergence = np.full((2, LONG), np.nan)
     divergence[0, :5] = 0.1
     learn(

@@ -5,6 +5,7 @@ import pytest
 from baseline_cases import K, make_estimates, make_latency, make_view, run_step
 from factories import learn, make_outcome
 
+from lab.policies.batch_table import BatchTable
 from lab.policies.linear_latency import LinearLatency
 from lab.policies.smartspec import (
     SmartSpecPaper,
@@ -12,9 +13,9 @@ from lab.policies.smartspec import (
     batch_goodput,
     proportional_split,
 )
-from smartspec.control.baselines.batch_table import BatchTable, best_length
 from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.planning import no_drafts
+from smartspec.sim.length_table import best_length
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_paper_wants_ten_percent():
     for per_pass, expected in ((0.0132, True), (0.0147, False)):
         policy = SmartSpecPaper()
         policy._latency = LinearLatency(0.025, 0.0, 0.0, draft_per_pass=per_pass)
-        plan = policy.plan(make_view(1, max_draft_tokens=1), make_estimates(1, max_draft_tokens=1))
+        plan = policy.plan(make_view(1, row_caps=1), make_estimates(1, max_draft_tokens=1))
         assert bool(plan.lengths[0]) == expected
         assert (1.7 * 0.025 / (0.025 + per_pass) > 1.1) == expected
 

@@ -20,7 +20,7 @@ LONG = 32
 def lengths_after(policy, accepted_counts, num_rows=1, max_draft_tokens=LONG):
     """Planned length of row 0 after each step in which that many tokens (at most all) were
     accepted."""
-    view = make_view(num_rows, max_draft_tokens=max_draft_tokens)
+    view = make_view(num_rows, row_caps=max_draft_tokens)
     estimates = make_estimates(num_rows, max_draft_tokens=max_draft_tokens)
     lengths = [int(policy.plan(view, estimates).lengths[0])]
     for accepted in accepted_counts:
@@ -42,7 +42,7 @@ def test_hf_comes_back_from_the_longest_draft_at_once():
 
 
 def test_hf_keeps_a_length_per_request_and_learns_nothing_without_drafts():
-    policy, view = HuggingFace(), make_view(3, max_draft_tokens=LONG)
+    policy, view = HuggingFace(), make_view(3, row_caps=LONG)
     estimates = make_estimates(3, max_draft_tokens=LONG)
     learn(policy, make_outcome(view, no_drafts(3), [20, 20, 0], [20, 5, 0]))
     assert policy.plan(view, estimates).lengths.tolist() == [22, 19, 20]

@@ -11,8 +11,8 @@ from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import DrafterSpec
+from smartspec.core.policy_names import parse_policy
 from smartspec.sim.world.trees import grow_trees
 
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
@@ -23,7 +23,7 @@ K = 63
 def plan_of(name: str, found_lengths, drafter: DrafterSpec = HEAD, **more):
     num_rows = len(found_lengths)
     views = found(np.array(found_lengths)), lagging(num_rows)
-    view = factories.make_view(num_rows, drafters=views, max_draft_tokens=K, **more)
+    view = factories.make_view(num_rows, drafters=views, row_caps=K, **more)
     survival = np.broadcast_to(np.cumprod(np.full(K, 0.7)), (2, num_rows, K))
     return parse_policy(name, K).plan(view, Estimates((LOOKUP, drafter), survival, make_latency()))
 
@@ -74,7 +74,7 @@ def test_ddd_has_the_published_threshold():
 def sequoia_plan(name: str, num_rows: int, survival=0.7, drafter: DrafterSpec = HEAD):
     """With a head alone, and an estimator that has seen nothing yet. A token costs 2 % of a
     pass."""
-    view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
+    view = factories.make_view(num_rows, drafters=(lagging(num_rows),), row_caps=K)
     latency = LatencyModel(CostCurve.linear(0.02, 0.0004), (CostCurve.linear(0.001, 0.0),))
     chain = np.broadcast_to(np.cumprod(np.full(K, survival)), (1, num_rows, K))
     rank_chances = AcceptanceEstimator(K, (drafter,)).rank_chances
@@ -105,7 +105,7 @@ def test_sequoias_size_is_that_of_most_tokens_per_second():
         for nodes in (size - 1, size, size + 1):
             plan, estimates = sequoia_plan(f"sequoia:{nodes}", num_rows)
             tree = best_tree(plan.extras["chances"], nodes)
-            view = factories.make_view(num_rows, drafters=(lagging(num_rows),), max_draft_tokens=K)
+            view = factories.make_view(num_rows, drafters=(lagging(num_rows),), row_caps=K)
             draft = estimates.latency.draft_seconds(view, plan.drafter, K, plan.width)[
                 0, int(tree.depths.max())
             ]

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from real_prompts import PROMPTS
 
-from smartspec.control.policy_names import all_policies
+from smartspec.core.policy_names import all_policies
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.drafting.shipped.head import SHIPPED

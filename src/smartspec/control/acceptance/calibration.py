@@ -4,16 +4,21 @@ Reliability by bucket: each bucket of confidence keeps a fading estimate of its 
 estimate is shrunk towards a prior, halfway between the confidence itself and the usual acceptance
 of the drafter. Isotonic regression then makes the buckets increase (Zadrozny and Elkan, KDD 2002).
 Log-odds are interpolated between the midpoints of buckets. The other knowledge of a draft (its
-request, class, position) shifts the result by a part of
+request, class, position) shifts the result by half of
 
     log-odds predicted without confidence - their mean
 
-It is a part only, because confidence itself tells easy requests from hard ones.
+It is a half only, because confidence itself tells easy requests from hard ones.
 """
 
 import numpy as np
 
-from smartspec.control.acceptance.logistic import log_odds_of, newton_terms, sigmoid
+from smartspec.control.acceptance.logistic import (
+    MAX_INFORMATION,
+    log_odds_of,
+    newton_terms,
+    sigmoid,
+)
 from smartspec.control.acceptance.settings import AcceptanceSettings
 
 EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
@@ -59,7 +64,7 @@ class ConfidenceCalibration:
         """Return what the rest of the knowledge of draft tokens adds to log-odds: float [N].
         history: see log_odds."""
         centre = self._centre if self.has_learned or not len(history) else float(history.mean())
-        return self._settings.history_slope * (history - centre)
+        return 0.5 * (history - centre)
 
     def learn(
         self, confidence: np.ndarray, history: np.ndarray, accepted: np.ndarray, num_steps: int = 1
@@ -69,9 +74,8 @@ class ConfidenceCalibration:
         if not len(confidence):
             return
         fade = np.exp(-num_steps / self._settings.workload_memory)
-        weight = (
-            self._information.sum() * fade / (self._information.sum() * fade + 0.25 * len(history))
-        )
+        known = float(self._information.sum()) * fade
+        weight = known / (known + MAX_INFORMATION * len(history))
         self._centre = weight * self._centre + (1.0 - weight) * float(history.mean())
         self.has_learned = True
         buckets = EDGES.searchsorted(confidence)
@@ -91,12 +95,12 @@ class ConfidenceCalibration:
         return {
             "confidence": MIDPOINTS.round(3).tolist(),
             "acceptance": self.acceptance.round(4).tolist(),
-            "observations": (self._information / 0.25).round(1).tolist(),
+            "observations": (self._information / MAX_INFORMATION).round(1).tolist(),
         }
 
     def _estimate(self) -> None:
-        trust, strength = self._settings.confidence_trust, self._settings.entry_strength
-        prior = trust * _MIDPOINT_LOG_ODDS + (1.0 - trust) * self._centre
+        strength = self._settings.entry_strength
+        prior = 0.5 * _MIDPOINT_LOG_ODDS + 0.5 * self._centre
         weights = self._information + strength
         self._values = isotonic((self._score + strength * prior) / weights, weights)
         # log-odds by confidence, where history is as usual

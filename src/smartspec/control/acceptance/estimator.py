@@ -21,7 +21,6 @@ ancestors.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -44,13 +43,6 @@ class _History:
     # float [K, D, R], of each position. Positions come first: sums over rows and positions are then
     # contiguous.
     log_odds: np.ndarray
-
-    @cached_property
-    def survival(self) -> np.ndarray:
-        """The survival of the drafts: float [D, R, K]."""
-        survival = _survival(self.log_odds)
-        survival.flags.writeable = False  # it is kept for the next steps of the same requests
-        return survival
 
 
 class AcceptanceEstimator:
@@ -80,22 +72,19 @@ class AcceptanceEstimator:
             if each.makes_trees
         }
         self._idle_steps = 0  # since something was tested
-        # A step needs the same values several times, and so do the next steps of the same requests:
-        # they are kept until something is learned or forgotten.
-        self._kept: tuple[tuple[bytes, ...], _History] | None = None
-        self._rows_kept: tuple[bytes, bytes] | None = None
-        self._effects_kept = np.zeros((len(drafters), 0))
+        # The next steps of the same requests need the same effects, until something is learned or
+        # forgotten.
+        self._rows: tuple[bytes, bytes] | None = None
+        self._effects_of_rows = np.zeros((len(drafters), 0))
 
     def survival(self, view: BatchView) -> np.ndarray:
         """Return the survival of the drafts of each drafter, by all that is known before drafting:
         float [D, R, K]."""
-        survival = self._history(view).survival
+        survival = _survival(self._history(view).log_odds)
         one_pass = [number for number, spec in enumerate(self._drafters) if spec.one_pass_depth]
         known = [
             number for number, drafter in enumerate(view.drafters) if drafter.confidence is not None
         ]
-        if one_pass or known:
-            survival = survival.copy()
         for number in one_pass:
             survival[number, :, self._drafters[number].one_pass_depth :] = 0.0
         for number in known:
@@ -147,7 +136,6 @@ class AcceptanceEstimator:
         pools = np.flatnonzero(self._pools.drafters == drafter)
         if len(pools) == 1:
             self._table.expect(int(pools[0]), acceptance, tested)
-            self._kept = None
 
     def observe(self, steps: Sequence[Outcome]) -> None:
         """Learn from finished steps, all at once."""
@@ -170,7 +158,7 @@ class AcceptanceEstimator:
             )
             information, residual = self._learn_table(history, tested, accepted, num_steps)
             self._effects.learn(rows, history.effects, information, residual, num_steps)
-        self._kept = self._rows_kept = None
+        self._rows = None
 
     @property
     def rank_chances(self) -> dict[int, np.ndarray]:
@@ -182,7 +170,7 @@ class AcceptanceEstimator:
         """Drop a request that has ended. Its contribution to its class stays. Unknown ones are
         ignored."""
         self._effects.forget(request_id)
-        self._kept = self._rows_kept = None
+        self._rows = None
 
     @property
     def num_tracked_requests(self) -> int:
@@ -199,23 +187,15 @@ class AcceptanceEstimator:
         return self._table.table() | calibrations
 
     def _history(self, view: BatchView) -> _History:
-        matches = [drafter.match_lengths.tobytes() for drafter in view.drafters]
-        key = view.request_ids.tobytes(), view.class_ids.tobytes(), *matches
-        if self._kept is None or self._kept[0] != key:
-            effects = self._effects_of(view.request_ids, view.class_ids)
-            self._kept = key, self._recall(view.match_lengths, effects)
-        return self._kept[1]
+        rows = view.request_ids.tobytes(), view.class_ids.tobytes()
+        if rows != self._rows:
+            known = self._effects.rows(view.request_ids)
+            self._rows, self._effects_of_rows = rows, self._effects.of(known, view.class_ids)
+        return self._recall(view.match_lengths, self._effects_of_rows)
 
     def _recall(self, match_lengths: np.ndarray, effects: np.ndarray) -> _History:
         pools = self._pools.of(match_lengths)
         return _History(pools, effects, self._table.of(pools) + effects)
-
-    def _effects_of(self, request_ids: np.ndarray, class_ids: np.ndarray) -> np.ndarray:
-        rows = request_ids.tobytes(), class_ids.tobytes()
-        if rows != self._rows_kept:
-            self._effects_kept = self._effects.of(self._effects.rows(request_ids), class_ids)
-            self._rows_kept = rows
-        return self._effects_kept
 
     def _learn_table(
         self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int

@@ -5,6 +5,7 @@ import numpy as np
 MAX_LOG_ODDS = 6.0
 # Keeps Newton steps short where a probability is near 0 or 1; does not move their fixed point.
 MIN_INFORMATION = 0.02
+MAX_INFORMATION = 0.5 * 0.5  # of one test
 
 
 def sigmoid(log_odds: np.ndarray | float) -> np.ndarray:

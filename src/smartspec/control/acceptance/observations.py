@@ -167,16 +167,10 @@ def _of_nodes(
 
 
 def _free_tests(steps: Sequence[Outcome]) -> np.ndarray:
-    num_drafters, num_rows = (
-        max(len(step.free_tests) for step in steps),
-        sum(step.view.num_rows for step in steps),
-    )
+    num_drafters = max(len(step.free_tests) for step in steps)
     of_steps = []
     for step in steps:
         nothing = np.zeros(step.view.num_rows, dtype=np.int64)
         free = step.free_tests or (FreeTests(nothing, nothing, nothing),) * num_drafters
-        of_steps.append(
-            [column for each in free for column in (each.position, each.tested, each.matched)]
-        )
-    columns = _join(of_steps) if num_drafters else np.zeros((0, num_rows), dtype=np.int64)
-    return columns.reshape(num_drafters, 3, num_rows)
+        of_steps.append([[each.position, each.tested, each.matched] for each in free])
+    return np.concatenate([np.array(each, dtype=np.int64) for each in of_steps], axis=-1)

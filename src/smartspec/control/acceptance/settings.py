@@ -27,12 +27,6 @@ class AcceptanceSettings:
     workload_memory: float = 500.0  # the same for everything that requests share
     # standard deviations from an entry of the table that mean a change
     change_deviations: float = 3.0
-    # The part of a calibration's prior that is the confidence. The rest is the usual acceptance of
-    # the drafter.
-    confidence_trust: float = 0.5
-    # The part of the history of a request (see calibration) that shifts the acceptance at a
-    # confidence.
-    history_slope: float = 0.5
     # the chance that a node's second child is right where the first is wrong
     second_child: float = 0.3
     rank_fall: float = 0.55  # the factor of this chance from each rank to the next

@@ -20,6 +20,7 @@ from math import exp
 import numpy as np
 
 from smartspec.control.acceptance.logistic import (
+    MAX_INFORMATION,
     MAX_LOG_ODDS,
     MIN_INFORMATION,
     log_odds_of,
@@ -145,7 +146,7 @@ class AcceptanceTable:
         that it rests on."""
         columns = {
             "acceptance": (sigmoid(self.log_odds), 4),
-            "observations": (self._state[0] / 0.25, 1),
+            "observations": (self._state[0] / MAX_INFORMATION, 1),
         }
         return {
             name: {

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from smartspec.control.estimates import Estimates
-from smartspec.control.planning import drafter_yields, length_caps
+from smartspec.control.planning import drafter_yields, length_caps, no_drafter
 from smartspec.control.records import BatchView, of_drafter
 
 
@@ -21,19 +21,16 @@ class Candidate:
     drafter: np.ndarray  # int [R]
     caps: np.ndarray  # int [R], the longest draft of each row
     worth: np.ndarray  # float [R, K], weight times survival, 0 beyond the longest draft
+    # int [R, K], the passes that each token takes; None where all drafts exist
+    depths: np.ndarray | None
     lag: np.ndarray  # int [R], tokens that the drafter's KV lacks
-    total: float  # sum of the weights, tokens of a step without drafts
 
     @cached_property
-    def depths(self) -> np.ndarray:
-        """The passes that each token takes, 0 where the draft exists: int [R, K]."""
-        return self.estimates.passes_of(self.drafter)
-
-    @cached_property
-    def is_late(self) -> np.ndarray:
-        """Rows whose draft begins with a draft prefill: bool [R]. The tokens of the last step are
-        none: each step feeds those."""
-        return self.lag > self.estimates.max_draft_tokens + 1
+    def late(self) -> np.ndarray | None:
+        """Rows whose draft begins with a draft prefill: bool [R]; None where none does. The tokens
+        of the last step are no lag: each step feeds those."""
+        late = self.lag > self.estimates.max_draft_tokens + 1
+        return late if self.group and late.any() else None
 
 
 def candidates(
@@ -43,22 +40,29 @@ def candidates(
     and beside each drafter with passes. A row gets the drafter of largest yield among them.
 
     like: only the one of the same width and drafters."""
-    models = [number for number in estimates.models if view.drafters[number].lengths.any()]
-    widths = widths if like is None else (like.estimates.width,)
-    total = float(view.weights.sum())
-    is_free = np.array([not drafter.has_passes for drafter in estimates.drafters])
+    models = tuple(number for number in estimates.models if view.drafters[number].lengths.any())
+    free = tuple(n for n, drafter in enumerate(estimates.drafters) if not drafter.has_passes)
     # Those with passes first: of equals, a trial is made of these.
-    groups = [*((number,) for number in models), tuple(models), *([()] if is_free.any() else [])]
-    groups = list(dict.fromkeys(groups)) if like is None else [like.group]
+    groups = dict.fromkeys([*((number,) for number in models), models, *([()] if free else [])])
+    widths = widths if like is None else (like.estimates.width,)
     for shaped in {id(each): each for each in map(estimates.of_width, widths)}.values():
-        yields = np.where(view.draft_lengths > 0, drafter_yields(view, shaped), -1.0)
-        for group in groups:
-            usable = is_free.copy()
-            usable[list(group)] = True
-            of_usable = np.where(usable[:, None], yields, -1.0)
-            drafter = np.where(of_usable.max(axis=0) < 0, -1, of_usable.argmax(axis=0))
-            caps = length_caps(view, drafter, shaped.max_draft_tokens)
-            worth = view.weights[:, None] * shaped.survival_of(drafter)
-            worth = worth * (np.arange(shaped.max_draft_tokens) < caps[:, None])
-            lag = of_drafter(view.draft_lags, drafter) * shaped.has_passes(drafter)
-            yield Candidate(shaped, group, drafter, caps, worth, lag, total)
+        for group in groups if like is None else [like.group]:
+            yield _candidate(view, shaped, group, sorted((*free, *group)))
+
+
+def _candidate(
+    view: BatchView, estimates: Estimates, group: tuple[int, ...], usable: list[int]
+) -> Candidate:
+    drafter = no_drafter(view.num_rows)
+    if len(usable) == 1:
+        drafter = np.where(view.draft_lengths[usable[0]] > 0, usable[0], -1)
+    elif usable:
+        yields = np.where(view.draft_lengths > 0, drafter_yields(view, estimates), -1.0)[usable]
+        drafter = np.where(yields.max(axis=0) < 0, -1, np.array(usable)[yields.argmax(axis=0)])
+    caps = length_caps(view, drafter, estimates.max_draft_tokens)
+    worth = view.weights[:, None] * estimates.survival_of(drafter)
+    worth *= np.arange(estimates.max_draft_tokens) < caps[:, None]
+    if not group:
+        return Candidate(estimates, group, drafter, caps, worth, None, np.zeros_like(caps))
+    lag = of_drafter(view.draft_lags, drafter) * estimates.has_passes(drafter)
+    return Candidate(estimates, group, drafter, caps, worth, estimates.passes_of(drafter), lag)

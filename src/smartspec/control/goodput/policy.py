@@ -1,8 +1,8 @@
 """The policy `goodput`: the draft tokens that are worth their time, for every request of a step."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from smartspec.control.goodput.candidates import Candidate, candidates
 from smartspec.control.goodput.price import DraftPrefill, PrefillPrice, best_price, costs_of
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.worth import ConfidenceStop, Costs, kept_tokens, lengths_to_verify
-from smartspec.control.guard import MEMORY, Account, Guard, Queries, size_of
+from smartspec.control.guard import Guard, Queries, Trials, size_of
 from smartspec.control.planning import fair_weights, length_caps, no_drafts, within_budget
 from smartspec.control.policy import Policy
 from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_drafter, with_fields
@@ -32,7 +32,12 @@ class Choice:
     price: float  # tokens per second
     invested: float = 0.0  # seconds of draft prefills that begin
 
-    @property
+    @cached_property
+    def num(self) -> int:
+        """The number of kept tokens."""
+        return int(np.count_nonzero(self.kept))
+
+    @cached_property
     def saved_seconds(self) -> float:
         """What the drafts bring, as seconds at the price, less the seconds they take."""
         worth = float(self.candidate.worth.sum(where=self.kept))
@@ -42,9 +47,9 @@ class Choice:
         """Return the plan of the kept tokens, verified as far as they are drafted."""
         lengths, estimates = self.kept.sum(axis=1), self.candidate.estimates
         drafter, depths = np.where(lengths > 0, self.candidate.drafter, -1), None
-        if estimates.depths is not None:
+        if estimates.depths is not None and self.candidate.depths is not None:
             depths = (self.candidate.depths * self.kept).max(axis=1, initial=0)
-        return Plan(lengths, drafter, depths=depths, width=estimates.width, is_whole=True, **more)
+        return Plan(lengths, drafter, depths=depths, width=estimates.width, **more)
 
 
 class Settled(NamedTuple):
@@ -60,7 +65,7 @@ class _Held:
     itself for the same rows."""
 
     key: tuple
-    rows: bytes  # empty where drafts are found anew in each step, or a row that is late may begin
+    rows: bytes  # empty where drafts are found anew in each step, or a draft prefill begins
     best: Choice
     plan: Plan
 
@@ -71,10 +76,8 @@ class Goodput(Policy):
     def __init__(self, settings: GoodputSettings | None = None):
         self.settings = settings or GoodputSettings()
         self._guard, self._queries = Guard(), Queries(self.settings.share)
+        self._trials = Trials(self.settings.share)
         self._draft_prefill, self._prefill_price = DraftPrefill(), PrefillPrice()
-        self._trials = Account(self.settings.share)
-        self._since_trial: Counter[int] = Counter()  # steps, by size of the batch
-        self._num_trials: Counter[int] = Counter()
         self._held: _Held | None = None
         self._price, self._num_kept = 0.0, 0  # of the last plan in full
         self._latency: Latency | None = None
@@ -84,14 +87,13 @@ class Goodput(Policy):
         return not self.settings.share or (not is_paused and self._queries.can_query(num_rows))
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        size = size_of(view.num_rows)
         if estimates.num_learned != 0:  # a profile that nothing has corrected yet is not judged by
             self._latency = estimates.latency
         reason = self._guard.reason(view.num_rows)
         if reason is not None or not view.weights.any():
             return with_fields(no_drafts(view.num_rows), reason=reason)
-        is_due = self._since_trial[size] >= MEMORY
-        key, held = (estimates.num_learned, size), self._held
+        is_due = self._trials.is_due(view.num_rows)
+        key, held = (estimates.num_learned, size_of(view.num_rows)), self._held
         if is_due or view.prefill_tokens or (held is not None and held.key != key):
             held = None
         if held is not None and held.rows == view.request_ids.tobytes():
@@ -99,16 +101,19 @@ class Goodput(Policy):
             if repeated.lengths.sum() <= view.draft_token_budget:
                 return repeated
         view = fair_weights(view, estimates, self.settings.fairness)
-        best = self._best(view, estimates, held)
+        settled = None if held is None else held.best
+        like = None if held is None else held.best.candidate
+        found = candidates(view, estimates, self.settings.widths, like)
+        choices = [self._choose(view, each, settled) for each in found]
+        best = max(choices, key=lambda choice: choice.saved_seconds)
         plan = self._to_plan(view, best)
         if held is None:
-            self._price, self._num_kept = best.price, int(best.kept.sum())
+            self._price, self._num_kept = best.price, best.num
         self._held = None
         if not view.prefill_tokens and estimates.num_learned is not None:
             has_free = len(estimates.models) < len(estimates.drafters)
-            repeats = best.kept.any() and not (has_free or best.candidate.is_late.any())
-            rows = view.request_ids.tobytes() if repeats else b""
-            self._held = _Held(key, rows, best, plan)
+            repeats = best.num and not best.invested and not has_free
+            self._held = _Held(key, view.request_ids.tobytes() if repeats else b"", best, plan)
         return (self._trial(view, best) if is_due else None) or plan
 
     def cut(self, plan: Plan, drafted: Drafted, survival: Callable[[], np.ndarray]) -> np.ndarray:
@@ -125,8 +130,7 @@ class Goodput(Policy):
         self._prefill_price.observe(outcome)
         if view.num_rows and self._latency is not None and self.settings.share:
             saved = self._judge(plan, outcome, self._latency)
-            self._trials.earn(seconds.total)
-            self._since_trial[size_of(view.num_rows)] += 1
+            self._trials.settle(view.num_rows, seconds.total)
             is_busy = plan.queried or view.prefill_tokens > 0  # prompts keep the host busy, too
             self._queries.settle(view.num_rows, seconds, saved, is_busy)
 
@@ -138,7 +142,7 @@ class Goodput(Policy):
         return {
             "price": self._price,
             "seconds_for_queries": self._queries.account.seconds,
-            "seconds_for_trials": self._trials.seconds,
+            "seconds_for_trials": self._trials.account.seconds,
             "pauses": self._guard.num_trips,
             "pause": self._guard.pause,
         }
@@ -147,60 +151,52 @@ class Goodput(Policy):
     def _again(plan: Plan, view: BatchView) -> Plan:
         if rule := plan.settled.rule:
             rule.survival.begin_step()
-        caps = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.max_draft_tokens)
+        caps = np.minimum(of_drafter(view.draft_lengths, plan.drafter), view.row_caps)
         return with_fields(plan, lengths=np.minimum(caps, plan.lengths))
-
-    def _best(self, view: BatchView, estimates: Estimates, held: _Held | None) -> Choice:
-        settled = None if held is None else held.best
-        like = None if settled is None else settled.candidate
-        found = candidates(view, estimates, self.settings.widths, like)
-        choices = (self._choose(view, each, settled) for each in found)
-        return max(choices, key=lambda choice: choice.saved_seconds)
 
     def _choose(self, view: BatchView, candidate: Candidate, settled: Choice | None) -> Choice:
         """Return the tokens of a candidate that are worth their time. settled: a choice whose price
         and costs hold."""
-        latency, invested = candidate.estimates.latency, np.zeros(view.num_rows)
+        latency, total, invested = candidate.estimates.latency, float(view.weights.sum()), 0.0
         if settled is not None:
             price, costs = settled.price, settled.costs
             kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
         else:
             alone = view.without_prefill() if view.prefill_tokens else view
             costs = costs_of(alone, candidate, latency, self._num_kept)
-            price, kept = best_price(self._price, candidate, costs)
-        if candidate.is_late.any():
+            price, kept = best_price(self._price, candidate, costs, total)
+        if candidate.late is not None:
             of_time = self._prefill_price.of(price, view, latency, costs.token)
-            invested = self._draft_prefill.seconds(view, candidate, latency)
-            pays = self._draft_prefill.pays(candidate, kept, of_time, costs, invested)
-            candidate, kept = (
-                with_fields(candidate, worth=candidate.worth * pays[:, None]),
-                kept * pays[:, None],
-            )
+            prefill = self._draft_prefill.seconds(view, candidate, latency)
+            pays = self._draft_prefill.pays(candidate, kept, of_time, costs, prefill)
+            candidate = with_fields(candidate, worth=candidate.worth * pays[:, None])
+            kept = kept * pays[:, None]
             if settled is None:
-                price, kept = best_price(price, candidate, costs)
+                price, kept = best_price(price, candidate, costs, total)
         if view.prefill_tokens:
             costs = costs_of(view, candidate, latency, self._num_kept)
             price = self._prefill_price.of(price, view, latency, costs.token)
             kept = kept_tokens(price, candidate.worth, candidate.depths, costs)
         kept = within_budget(kept, candidate.worth, view.draft_token_budget)
-        begins = candidate.is_late & kept.any(axis=1)
-        found = Choice(candidate, kept, costs, price, float(invested[begins].sum()))
+        if candidate.late is not None:
+            invested = float(prefill[candidate.late & kept.any(axis=1)].sum())
+        found = Choice(candidate, kept, costs, price, invested)
         if found.saved_seconds > 0:
             return found
-        return with_fields(found, kept=np.zeros(kept.shape, dtype=bool), invested=0.0)
+        return Choice(candidate, np.zeros(kept.shape, dtype=bool), costs, price)
 
     def _to_plan(self, view: BatchView, best: Choice) -> Plan:
         """Return the plan of a choice, with drafts that end by confidence where they are chains of
         a drafter that reports it."""
-        if not best.kept.any():
+        if not best.num:
             return no_drafts(view.num_rows)
         plan, estimates = best.to_plan(settled=Settled(best.invested)), best.candidate.estimates
         acceptance = estimates.acceptance if self.settings.uses_confidence else None
         if plan.width > 1 or acceptance is None:
             return plan
         confident = [number for number in best.candidate.group if acceptance.has_confidence(number)]
-        ends = np.isin(plan.drafter, confident)
-        if not ends.any():
+        ends = np.isin(plan.drafter, confident) if confident else None
+        if ends is None or not ends.any():
             return plan
         longest = length_caps(view, plan.drafter, estimates.max_draft_tokens)
         lengths = np.where(ends, longest, plan.lengths)
@@ -210,19 +206,18 @@ class Goodput(Policy):
         token_price, pass_price = price * best.costs.token, price * best.costs.passes
         rule = ConfidenceStop(estimates, drafter, view.weights, pass_price, token_price)
         settled = Settled(best.invested, rule)
-        return with_fields(plan, lengths=lengths, stop=rule, is_whole=False, settled=settled)
+        return with_fields(plan, lengths=lengths, stop=rule, settled=settled)
 
     def _trial(self, view: BatchView, best: Choice) -> Plan | None:
         """Return a plan to learn from, if one is useful and paid: every second one is a step
         without drafts, the others have longer drafts than are believed to be worth their time."""
-        size, plan = size_of(view.num_rows), None
-        if best.kept.any() and not view.prefill_tokens and self._num_trials[size] % 2 == 0:
-            if self._trials.pay(best.saved_seconds):
+        plan = None
+        if best.num and not view.prefill_tokens and self._trials.is_plain(view.num_rows):
+            if self._trials.account.pay(best.saved_seconds):
                 plan = with_fields(no_drafts(view.num_rows), reason=NON_SPECULATIVE)
         elif best.candidate.estimates.width == 1:
             plan = self._longer(view, best)
-        self._since_trial[size] = 0 if plan else MEMORY // 2  # if nothing is tried now: soon again
-        self._num_trials[size] += plan is not None
+        self._trials.made(view.num_rows, plan is not None)
         return plan
 
     def _longer(self, view: BatchView, best: Choice) -> Plan | None:
@@ -233,9 +228,9 @@ class Goodput(Policy):
         hope = view.weights[:, None] * GOOD_ACCEPTANCE ** (positions + 1)
         hope = np.maximum(candidate.worth, hope * (positions < candidate.caps[:, None]))
         hopeful = with_fields(candidate, worth=hope)
-        _, kept = best_price(best.price, hopeful, best.costs)
+        _, kept = best_price(best.price, hopeful, best.costs, float(view.weights.sum()))
         kept = within_budget(kept, hope, view.draft_token_budget)
-        if kept.sum() <= best.kept.sum():
+        if kept.sum() <= best.num:
             return None
         lag = np.where(kept.any(axis=1), candidate.lag, np.iinfo(np.int64).max)
         place = lag.argsort(kind="stable").argsort()
@@ -243,9 +238,9 @@ class Goodput(Policy):
         while num:
             other = Choice(candidate, kept & (place < num)[:, None], best.costs, best.price)
             invested = float(prefill[other.kept.any(axis=1)].sum())
-            if self._trials.pay(best.saved_seconds - other.saved_seconds + invested):
+            if self._trials.account.pay(best.saved_seconds - other.saved_seconds + invested):
                 return other.to_plan(reason=LONGER, settled=Settled(invested))
-            num = 0 if best.kept.any() else num // 2
+            num = 0 if best.num else num // 2
         return None
 
     def _judge(self, plan: Plan, outcome: Outcome, latency: Latency) -> float:

@@ -16,13 +16,12 @@ from smartspec.control.goodput.candidates import Candidate
 from smartspec.control.goodput.worth import Costs, kept_tokens
 from smartspec.control.records import BatchView, Outcome
 
-ROUNDS = 4
-MOST_STEPS = 160.0  # that may pay a draft prefill back: loads change
-ANSWER, NUM_ANSWERS = 160.0, 4.0  # tokens expected of a request before any has ended; its weight
+# Tokens expected of a request before any has ended, and the weight of that. As many steps at most
+# may pay a draft prefill back: loads change.
+ANSWER, NUM_ANSWERS = 160.0, 4.0
 FADE = 1.0 / 128  # of ended requests
 SHARE_FADE = 1.0 / 256  # of steps
 OPEN, WANDERING_FADE = 0.2, 1.0 / 16
-NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 def costs_of(view: BatchView, candidate: Candidate, latency: Latency, near: int) -> Costs:
@@ -33,10 +32,8 @@ def costs_of(view: BatchView, candidate: Candidate, latency: Latency, near: int)
     high = min(2 * near + 2, most)
     low = min(near // 2, high - 1)
     plain, at_low, at_high = latency.target_seconds(view, np.array([0, low, high])).tolist()
-    num, passes = (
-        candidate.estimates.max_draft_tokens,
-        np.zeros(candidate.estimates.max_draft_tokens),
-    )
+    num = candidate.estimates.max_draft_tokens
+    passes = np.zeros(num)
     if candidate.group:
         up_to_date = view.with_lags_up_to(num + 1)
         width = candidate.estimates.width
@@ -45,17 +42,19 @@ def costs_of(view: BatchView, candidate: Candidate, latency: Latency, near: int)
     return Costs(plain + latency.host_seconds, (at_high - at_low) / (high - low), passes)
 
 
-def best_price(start: float, candidate: Candidate, costs: Costs) -> tuple[float, np.ndarray]:
+def best_price(
+    start: float, candidate: Candidate, costs: Costs, total: float
+) -> tuple[float, np.ndarray]:
     """Return the price of a step without prefill, and the tokens that are kept at it: bool [R, K].
-    start: a price to begin with."""
-    worth, depths, total = candidate.worth, candidate.depths, candidate.total
+    start: a price to begin with. total: tokens of a step without drafts."""
+    worth, depths = candidate.worth, candidate.depths
     off = total / costs.plain
     price = max(start, off)
-    for _ in range(ROUNDS):
+    while True:
         kept = kept_tokens(price, worth, depths, costs)
         seconds = costs.plain + costs.of_drafts(kept, depths)
         found = (total + float(worth.sum(where=kept))) / seconds
-        if abs(found - price) < 1e-3 * price:
+        if not abs(found - price) >= 1e-3 * price:  # nor where one is NaN
             break
         price = max(found, off)
     return (price, kept) if found > off else (off, np.zeros(worth.shape, dtype=bool))
@@ -112,37 +111,33 @@ class DraftPrefill:
     hazard rate, ended requests over generated tokens, both fading."""
 
     def __init__(self) -> None:
-        self._made, self._ended, self._ids = ANSWER * NUM_ANSWERS, NUM_ANSWERS, NO_ROWS
+        self._made, self._ended = ANSWER * NUM_ANSWERS, NUM_ANSWERS
+        self._ids = np.zeros(0, dtype=np.int64)  # of the last step
 
     def seconds(self, view: BatchView, candidate: Candidate, latency: Latency) -> np.ndarray:
         """Return the seconds of the draft prefill of each row that is late, by its lag: float
         [R]."""
-        lag = candidate.lag * candidate.is_late
-        if not lag.any():
+        if candidate.late is None:
             return np.zeros(view.num_rows)
+        lag = candidate.lag * candidate.late
         drafter = np.where(lag > 0, candidate.drafter, -1)
         usual = view.with_lags_up_to(candidate.estimates.max_draft_tokens + 1)
         late, up_to_date = (latency.draft_seconds(each, drafter, 1).sum() for each in (view, usual))
         return lag * ((late - up_to_date) / lag.sum())
 
     def pays(
-        self,
-        candidate: Candidate,
-        kept: np.ndarray,
-        price: float,
-        costs: Costs,
-        invested: np.ndarray,
+        self, candidate: Candidate, kept: np.ndarray, price: float, costs: Costs, late: np.ndarray
     ) -> np.ndarray:
         """Return False for late rows whose draft prefill costs more than its drafts bring, beyond
         their own price, over the steps that the request still lives: bool [R].
 
-        kept: bool [R, K], the tokens that would be kept. price: of time. invested: float [R],
-        seconds of the draft prefill."""
+        kept: bool [R, K], the tokens that would be kept. price: of time. late: float [R], seconds
+        of the draft prefill of each row that is late, else 0."""
         accepted, lengths = (candidate.worth * kept).sum(axis=1), kept.sum(axis=1)
         of_token = costs.of_drafts(kept, candidate.depths) / max(int(lengths.sum()), 1)
-        steps = np.minimum(self._made / self._ended / (1.0 + accepted), MOST_STEPS)
+        steps = np.minimum(self._made / self._ended / (1.0 + accepted), ANSWER)
         gains = (accepted - price * of_token * lengths) * steps
-        return ~candidate.is_late | (gains >= price * invested)
+        return (late == 0.0) | (gains >= price * late)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a finished step."""
@@ -151,6 +146,6 @@ class DraftPrefill:
 
     def end(self, request_id: int) -> None:
         """Learn that a request has ended; nothing where it was not decoding."""
-        if (self._ids == request_id).any():
+        if request_id in self._ids:
             self._made *= 1.0 - FADE
             self._ended = self._ended * (1.0 - FADE) + 1.0

@@ -36,25 +36,30 @@ class Costs:
     token: float
     passes: np.ndarray
 
-    def of_drafts(self, kept: np.ndarray, depths: np.ndarray) -> float:
+    def of_drafts(self, kept: np.ndarray, depths: np.ndarray | None) -> float:
         """Return the seconds that the kept tokens (bool [R, K]) add to the step. depths: int [R,
-        K], passes that each token takes."""
-        depth = int((depths * kept).max(initial=0))
-        return float(self.token * kept.sum() + self.passes[:depth].sum())
+        K], passes that each token takes, None where all drafts exist."""
+        seconds = self.token * int(np.count_nonzero(kept))
+        if depths is None:
+            return seconds
+        return seconds + float(self.passes[: int((depths * kept).max(initial=0))].sum())
 
 
-def kept_tokens(price: float, worth: np.ndarray, depths: np.ndarray, costs: Costs) -> np.ndarray:
+def kept_tokens(
+    price: float, worth: np.ndarray, depths: np.ndarray | None, costs: Costs
+) -> np.ndarray:
     """Return the tokens that are worth their time at a price: bool [R, K].
 
     price: tokens per second. worth: float [R, K], weight times survival, 0 for tokens that a draft
-    cannot have. depths: int [R, K], the passes that each takes, 0 where the draft exists."""
+    cannot have. depths: int [R, K], the passes that each takes, 0 where the draft exists; None
+    where all do."""
+    if depths is None:
+        return worth > price * costs.token
     surplus = np.maximum(worth - price * costs.token, 0.0)
-    if depths.any():
-        num_passes = len(costs.passes)
-        of_depths = np.bincount(depths.ravel(), surplus.ravel(), minlength=num_passes + 1)[1:]
-        totals = np.append(0.0, (of_depths - price * costs.passes).cumsum())
-        surplus = surplus * (depths <= totals.argmax())
-    return surplus > 0.0
+    num_passes = len(costs.passes)
+    of_depths = np.bincount(depths.ravel(), surplus.ravel(), minlength=num_passes + 1)[1:]
+    totals = np.append(0.0, (of_depths - price * costs.passes).cumsum())
+    return (surplus > 0.0) & (depths <= totals.argmax())
 
 
 def lengths_to_verify(gains: np.ndarray, lengths: np.ndarray, price: float) -> np.ndarray:

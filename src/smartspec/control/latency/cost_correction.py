@@ -36,10 +36,9 @@ NAMES = (
 )
 FIXED, ROWS, CONTEXT, ATTENDED, SCORED, PREFILL_PASS, PREFILL_TOKEN = range(len(NAMES))
 SLOPES = slice(len(NAMES), None)
-MIN_SHARE = 0.01  # of the smallest profiled pass: nothing is ever predicted to be faster
 # tokens beyond the last knot up to which its slope holds: more than any pass is fed
 BEYOND = 2.0**20
-MAX_CORRECTIONS = 4  # rounds in which negative coefficients are put right; those left are cut off
+MOST_DRIFT = 20.0  # of the present times of passes from those of the profile, up and down
 
 
 class PassSize(NamedTuple):
@@ -79,7 +78,7 @@ class CostCorrection:
         self._run = 0  # large innovations of one sign in a row, negative for negative ones
         self._lowest = np.zeros(len(self._theta))
         self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
-        self._floor = max(MIN_SHARE * float(profile.seconds(1.0)), 1e-9)
+        self._floor = max(float(profile.seconds(1.0)) / MOST_DRIFT, 1e-9)
         self._curve_knots = np.append(self._knots, self._knots[-1] + BEYOND)
         self._pieces = np.diff(self._curve_knots)
         # of the token curve at each of these knots
@@ -147,7 +146,8 @@ class CostCorrection:
             self._observe_one(of_pass, measured, is_first, prior)
         self._theta = self._closest_possible()
         profiled = max(float(features[-1].dot(self._start)), self._floor)
-        self._scale = min(max(float(features[-1].dot(self._theta)) / profiled, 0.05), 20.0)
+        drift = float(features[-1].dot(self._theta)) / profiled
+        self._scale = min(max(drift, 1 / MOST_DRIFT), MOST_DRIFT)
         self._update_curve()
 
     def _observe_one(
@@ -204,7 +204,7 @@ class CostCorrection:
         Negative ones become zero. The others become what the covariance then expects, so that the
         measurements are still explained."""
         theta, held = self._estimate, np.zeros(len(self._lowest), dtype=bool)
-        for _ in range(MAX_CORRECTIONS):
+        for _ in theta:
             negative = theta < self._lowest
             if not any(negative.tolist()):
                 return theta
@@ -234,11 +234,11 @@ def _prior_covariance(
     std = settings.single_std
     single = std * theta
     single[FIXED] = std * pass_seconds
-    single[ROWS] = max(single[ROWS], 0.1 * token)
+    single[ROWS] = max(single[ROWS], std * token)
     single[CONTEXT] = single[CONTEXT] or pass_seconds / settings.attention_tokens
     single[ATTENDED] = single[ATTENDED] or token / settings.attention_tokens
     single[PREFILL_PASS], single[PREFILL_TOKEN] = std * pass_seconds, std * token
-    single[SLOPES] = std * np.maximum(theta[SLOPES], 0.25 * token)
+    single[SLOPES] = std * np.maximum(theta[SLOPES], 0.5 * token)
     common = settings.common_std * theta
     return np.diag(single**2) + np.outer(common, common)
 

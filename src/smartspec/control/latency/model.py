@@ -129,7 +129,7 @@ class LatencyModel:
         draft prefill. The time is exact if every row drafts as deep as it may.
         """
         seconds = np.zeros((len(view.drafters), max_depth + 1))
-        plan = Plan(np.minimum(view.max_draft_tokens, max_depth), drafter, width=width)
+        plan = Plan(np.minimum(view.row_caps, max_depth), drafter, width=width)
         for number, sizes in self._draft_sizes(view, plan, every_depth=True).items():
             passes = self._drafts[number].seconds(sizes)
             passes = passes if number in self._one_pass_depths else np.cumsum(passes)

@@ -13,7 +13,7 @@ def solve_nnls(design: np.ndarray, values: np.ndarray) -> np.ndarray:
     solution = np.zeros(num_columns)
     free = np.zeros(num_columns, dtype=bool)
     tolerance = 1e-10 * np.abs(design).sum() * np.abs(values).max(initial=0.0)
-    for _ in range(3 * num_columns):
+    for _ in range(2 * num_columns):
         gradient = design.T @ (values - design @ solution)
         gradient[free] = -np.inf
         if free.all() or gradient.max() <= tolerance:

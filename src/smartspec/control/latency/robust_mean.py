@@ -23,7 +23,7 @@ class RobustMean:
         """Learn from a value, which is not negative."""
         self._num_observed += 1
         if self._num_observed == 1:
-            self.mean, self._deviation = value, 0.25 * value
+            self.mean, self._deviation = value, 0.5 * value
             return
         rate = max(self._settings.host_rate, 1.0 / self._num_observed)
         bound = self._settings.max_deviations * max(

@@ -4,10 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.log.json_fields import Fields, matrix_or_null, numbers_or_null
+from smartspec.control.log.json_fields import Fields, matrix_or_null
 from smartspec.control.records import UNLIMITED, BatchView, DrafterView
 
-_VIEW_COLUMNS = ("request_ids", "context_tokens", "max_draft_tokens")
+# the field of each column; logs had no other name for row_caps
+_VIEW_COLUMNS = {
+    "request_ids": "request_ids",
+    "context_tokens": "context_tokens",
+    "row_caps": "max_draft_tokens",
+}
 _STEP_COUNTS = ("num_prefills", "prefill_tokens", "prefill_context_tokens")
 _DRAFTER_COLUMNS = ("lengths", "match_lengths", "lag")
 _FOUND_MATRICES = ("confidence", "parents")  # of drafts that are known before the plan
@@ -15,7 +20,7 @@ _FOUND_MATRICES = ("confidence", "parents")  # of drafts that are known before t
 
 def view_dict(view: BatchView) -> dict:
     """Return the view JSON-able. Fields that have their default are left out."""
-    data = {name: getattr(view, name).tolist() for name in _VIEW_COLUMNS}
+    data = {field: getattr(view, name).tolist() for name, field in _VIEW_COLUMNS.items()}
     data |= {"drafters": columns_of(view.drafters, _DRAFTER_COLUMNS)}
     for number, drafter in enumerate(view.drafters):
         matrices = {f"{name}_{number}": getattr(drafter, name) for name in _FOUND_MATRICES}
@@ -32,9 +37,6 @@ def view_dict(view: BatchView) -> dict:
         data["class_ids"] = view.class_ids.tolist()
     if (view.weights != 1.0).any():
         data["weights"] = view.weights.tolist()
-    targets = view.extras.get("tpot_targets")
-    if targets is not None and np.isfinite(targets).any():
-        data["tpot_targets"] = numbers_or_null(targets)
     return data
 
 
@@ -45,16 +47,13 @@ def read_view(fields: Fields) -> BatchView:
     options: dict[str, Any] = (
         {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
     )
-    if fields.has("tpot_targets"):
-        targets = fields.numbers("tpot_targets", num_rows)
-        options["extras"] = {"tpot_targets": np.where(np.isnan(targets), np.inf, targets)}
     if fields.has("class_ids"):
         options["class_ids"] = fields.integers("class_ids", num_rows)
     columns = fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)
     return BatchView(
         request_ids=request_ids,
         context_tokens=fields.integers("context_tokens", num_rows),
-        max_draft_tokens=fields.integers("max_draft_tokens", num_rows),
+        row_caps=fields.integers("max_draft_tokens", num_rows),
         num_prefills=fields.integer("num_prefills"),
         prefill_tokens=fields.integer("prefill_tokens"),
         prefill_context_tokens=fields.integer("prefill_context_tokens"),

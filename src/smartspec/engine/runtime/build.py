@@ -16,6 +16,7 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.decision_log import DecisionLog
 from smartspec.core.drafter import Drafter, ProfiledDrafter
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.policy_names import parse_policy
 from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.answer_files import AnswerFiles
 from smartspec.drafters.answer_memory import AnswerMemory
@@ -95,7 +96,12 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     )
     specs = tuple(drafter.spec for drafter in models.drafters)
     controller = Controller(
-        config.policy, config.max_draft_tokens, latency, drafters=specs, strict=config.strict
+        parse_policy(config.policy, config.max_draft_tokens),
+        config.max_draft_tokens,
+        latency,
+        drafters=specs,
+        strict=config.strict,
+        name=config.policy,
     )
     if decision_log is not None:
         decision_log.begin(_log_header(controller, config))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from smartspec.control.policy_names import parse_policy
+from smartspec.core.policy_names import parse_policy
 from smartspec.drafters.drafter_names import READERS, is_model_free, reads_texts
 from smartspec.engine.drafting.shipped.datastore import NONE, datastore_folder
 from smartspec.engine.drafting.shipped.head import SHIPPED, has_shipped_head
@@ -22,7 +22,7 @@ class EngineConfig:
     # Names: of drafter_names.MODEL_FREE_DRAFTERS, module:Class, of heads or of models. None for the
     # default ones.
     drafters: tuple[str, ...] | None = None
-    # a name, see control.policy_names; "off" is plain decoding, for which no drafter is made
+    # a name, see core.policy_names; "off" is plain decoding, for which no drafter is made
     policy: str = "goodput"
     dtype: str = "auto"
     device: str = "auto"
@@ -65,11 +65,7 @@ class EngineConfig:
             )
         for name in self.drafters or ():
             is_model_free(name)  # raises where a class of one's own cannot be had
-        if needs := parse_policy(self.policy, self.max_draft_tokens).needs:
-            raise ValueError(
-                f"policy {self.policy!r} needs {', '.join(needs)}, which this engine does not "
-                "measure: use another"
-            )
+        parse_policy(self.policy, self.max_draft_tokens)  # raises where there is none
         if self.forced_acceptance is not None:
             self._check_forced(self.forced_acceptance)
         given = {

@@ -4,8 +4,8 @@ drafting/head/kinds.py."""
 
 from collections.abc import Callable
 
-from smartspec.control.own_class import is_own_class, make_own
 from smartspec.core.drafter import Drafter
+from smartspec.core.own_class import is_own_class, make_own
 from smartspec.drafters.drafter_names import (
     check_own,
     is_model_free,

@@ -31,13 +31,13 @@ import numpy as np
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.planning import length_caps
-from smartspec.control.policy_names import parse_policy
 from smartspec.control.records import BatchView, Drafted, FreeTests, Outcome, Plan
+from smartspec.core.policy_names import parse_policy
 from smartspec.sim.replay.draft_outcomes import DraftOutcomes, draft_outcomes_of
 from smartspec.sim.replay.drafts import as_columns, as_recorded, drafted_chains, tree_drafts
 from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds
-from smartspec.sim.replay.recorded_log import RecordedLog
 from smartspec.sim.replay.step_outcome import ReplayedOutcome, of_chains, of_trees
 from smartspec.sim.world.recorded_ranks import successes_of
 
@@ -81,7 +81,7 @@ class ReplayTotals:
 def replay(
     log: RecordedLog, policies: list[str], seed: int = 0
 ) -> tuple[ReplayTotals, list[ReplayTotals]]:
-    """Totals of the recorded run, and of each policy (see control.policies.names).
+    """Totals of the recorded run, and of each policy (see core.policy_names).
 
     Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
     """
@@ -129,7 +129,7 @@ class PolicyReplay:
         self._max_draft_tokens = header.max_draft_tokens
         self._drafters = header.drafters
         self._controller = Controller(
-            policy,
+            parse_policy(policy, header.max_draft_tokens),
             header.max_draft_tokens,
             LatencyModel.from_dict(header.profile),
             drafters=header.drafters,

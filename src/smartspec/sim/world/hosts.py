@@ -3,7 +3,7 @@ name."""
 
 from dataclasses import fields
 
-from smartspec.control.lab_tables import WHERE, lab_table
+from smartspec.core.lab_tables import WHERE, lab_table
 from smartspec.sim.world.hardware import Roofline
 
 PLAIN = "plain"

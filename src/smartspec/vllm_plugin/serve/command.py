@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
-from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
+from smartspec.core.policy_names import parse_policy
 from smartspec.observation.card import Card
 from smartspec.vllm_plugin.check import installed_package, missing_members, version_of
 from smartspec.vllm_plugin.compatibility import (
@@ -183,12 +183,7 @@ def check_settings(settings: Settings) -> None:
     if settings.card is not None:
         Card.read(settings.card)
     if settings.policy != OBSERVE:
-        Controller(
-            settings.policy,
-            LONGEST,
-            LatencyModel(CostCurve.linear(1, 1)),
-            drafters=(DrafterSpec("any"),),
-        )
+        parse_policy(settings.policy, LONGEST)
 
 
 def plain_command(

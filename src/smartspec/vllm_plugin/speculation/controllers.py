@@ -6,8 +6,8 @@ from pathlib import Path
 
 from smartspec.control import Controller, DrafterSpec, LatencyModel, LogHeader, SafeController
 from smartspec.core.decision_log import DecisionLog
+from smartspec.core.policy_names import parse_policy
 from smartspec.observation.card import Card
-from smartspec.vllm_plugin.costs.steps import StepCosts
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import Settings
 
@@ -26,21 +26,17 @@ def controller_maker(
 ) -> Callable[[LatencyModel], SafeController]:
     """Return a function that makes the controller of a cost model. Errors of the policy or the log
     are raised now."""
-    costs = StepCosts(drafters[0].has_passes).fit()
-    if needs := Controller(
-        settings.policy, max_draft_tokens, costs, drafters=drafters
-    ).policy.needs:
-        raise ValueError(
-            f"policy {settings.policy!r} needs {', '.join(needs)}, which vLLM does not tell a "
-            "scheduler: use another"
-        )
+    parse_policy(settings.policy, max_draft_tokens)
     path = settings.decision_log
     if path is not None and engine_index:
         path = path.with_name(f"{path.stem}-{engine_index}{path.suffix}")
     log = None if path is None else _open_log(path, files)
 
     def make_controller(latency: LatencyModel) -> SafeController:
-        controller = Controller(settings.policy, max_draft_tokens, latency, drafters=drafters)
+        policy = parse_policy(settings.policy, max_draft_tokens)
+        controller = Controller(
+            policy, max_draft_tokens, latency, drafters=drafters, name=settings.policy
+        )
         if log is not None:
             model = str(config.model_config.model)
             log.begin(

@@ -63,7 +63,7 @@ class Decider:
             # decided last.
             draft_length = int(lengths_to_draft.max(initial=0)) if rows else last_draft_length
         if self._is_adaptive:  # vLLM's workers choose which drafts are verified
-            verified = np.minimum(view.max_draft_tokens, draft_length)
+            verified = np.minimum(view.row_caps, draft_length)
         return Decision(
             columns.names,
             view,
@@ -114,7 +114,7 @@ class Decider:
         return BatchView(
             request_ids=columns.numbers,
             context_tokens=context_tokens,
-            max_draft_tokens=caps,
+            row_caps=caps,
             **self._drafts(rows, columns.names, caps),
             draft_token_budget=max(budget, 0),
             num_waiting=scheduler.get_request_counts()[1],

@@ -47,13 +47,9 @@ class Decision:
         view = _select_view(self.view, rows)
         plan = self.plan
         if plan is not None and plan.view is not None:
-            survival = None if plan.survival is None else plan.survival[rows]
-            columns = {
-                "lengths": plan.lengths[rows],
-                "drafter": plan.drafter[rows],
-                "survival": survival,
-            }
-            plan = replace(plan, view=view, **columns)
+            plan = replace(
+                plan, view=view, lengths=plan.lengths[rows], drafter=plan.drafter[rows]
+            )
         some = tuple([self.names[row] for row in rows])
         return replace(self, names=some, view=view, lengths=self.lengths[rows], plan=plan)
 
@@ -132,7 +128,7 @@ def tokens_given(outputs: Mapping) -> int:
 
 
 def _select_view(view: BatchView, rows: list[int]) -> BatchView:
-    columns = ("request_ids", "context_tokens", "max_draft_tokens", "weights", "class_ids")
+    columns = ("request_ids", "context_tokens", "row_caps", "weights", "class_ids")
     drafters = tuple([DrafterView(drafter.lengths[rows]) for drafter in view.drafters])
     return replace(view, drafters=drafters, **{name: getattr(view, name)[rows] for name in columns})
 

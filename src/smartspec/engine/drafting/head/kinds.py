@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from smartspec.control.lab_tables import WHERE, lab_table
 from smartspec.core.drafter import TreeDrafter
+from smartspec.core.lab_tables import WHERE, lab_table
 from smartspec.engine.drafting.head.checkpoint.eagle3 import read_head
 from smartspec.engine.drafting.head.checkpoint.files import has_weight, read_json
 from smartspec.engine.drafting.head.drafter import HeadDrafter

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from smartspec.control.lab_tables import lab_table
-from smartspec.control.policy_names import all_policies, parse_policy, published_policies
+from smartspec.core.lab_tables import lab_table
+from smartspec.core.policy_names import all_policies, parse_policy, published_policies
 
 ROOT = Path(__file__).parents[2]
 SIMULATE = (

@@ -24,8 +24,8 @@ from smartspec.control.policy import LEARN_STEPS, Policy
 from smartspec.control.records import BatchView, Outcome, Plan
 
 SHARE = 0.005  # of step time that trials may lose
-GAP = 16  # steps between two trials at a size
-RATE = 1 / 16  # of learning what steps of a size are like
+GAP = LEARN_STEPS  # between two trials at a size
+RATE = 1 / LEARN_STEPS  # of learning what steps of a size are like
 OTHER = "another length for all, to know what it takes and brings"
 
 
@@ -69,7 +69,7 @@ class Uniform(Policy):
         chosen = self._trial(self._sizes[size], size, fits, tokens, seconds, best)
         lengths = np.minimum(caps, fits[chosen])
         reason = None if chosen == best else OTHER
-        return Plan(lengths, np.where(lengths > 0, drafter, -1), is_whole=True, reason=reason)
+        return Plan(lengths, np.where(lengths > 0, drafter, -1), reason=reason)
 
     def learn(self, plan: Plan, outcome: Outcome) -> None:
         view = outcome.view

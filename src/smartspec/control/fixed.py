@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from smartspec.control.estimates import Estimates
 from smartspec.control.planning import no_drafts, plan_of_lengths
 from smartspec.control.policy import Policy
-from smartspec.control.records import BatchView, Plan, with_fields
+from smartspec.control.records import BatchView, Plan
 
 
 class Off(Policy):
@@ -29,4 +29,4 @@ class Fixed(Policy):
     uses_estimates = False
 
     def plan(self, view: BatchView, estimates: Estimates) -> Plan:
-        return with_fields(plan_of_lengths(view, estimates, self.length), is_whole=True)
+        return plan_of_lengths(view, estimates, self.length)

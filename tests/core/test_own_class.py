@@ -6,8 +6,8 @@ import factories
 import pytest
 
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
-from smartspec.control.own_class import is_own_class
-from smartspec.control.policy_names import parse_policy
+from smartspec.core.own_class import is_own_class
+from smartspec.core.policy_names import parse_policy
 
 MODULE = """
 from dataclasses import dataclass
@@ -68,10 +68,11 @@ def test_a_class_of_the_current_directory_is_made_with_its_numbers(folder, name,
 
 def test_the_controller_takes_the_name(folder):
     controller = Controller(
-        "owned:Same:3",
+        parse_policy("owned:Same:3"),
         4,
         LatencyModel(CostCurve.linear(0.04, 1e-6)),
         drafters=(DrafterSpec("lookup"),),
+        name="owned:Same:3",
     )
     plan = controller.plan(factories.make_view(2, found_lengths=[4, 2]))
     assert plan.lengths.tolist() == [3, 2]

@@ -4,7 +4,7 @@ it by statement."""
 import importlib
 from typing import Any
 
-from smartspec.control.own_class import search_current_folder
+from smartspec.core.own_class import search_current_folder
 
 WHERE = "the repository's lab: start in the repository's folder, or name it in PYTHONPATH"
 
