@@ -138,9 +138,9 @@ def _title(scenario: "Scenario") -> str:
     }
     load = next(f"{name}{value}" for name, value in loads.items() if value)
     name = Path(scenario.hardware).name
-    where = f"{scenario.model} on {scenario.replicas} x {scenario.tensor_parallel} {name}"
+    where = f"{scenario.model} on {scenario.tensor_parallel} x {name}"
     if scenario.is_measured:
-        where = f"{scenario.replicas} x the machine and model of {name}"
+        where = f"the machine and model of {name}"
     acceptance = (
         f"acceptance {scenario.acceptance}" if scenario.texts is None else f"texts {scenario.texts}"
     )

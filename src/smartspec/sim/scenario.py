@@ -8,7 +8,6 @@ from smartspec.control.records import DrafterSpec
 from smartspec.core.speculation import MAX_TPOT_SECONDS
 from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.sim.executor import HEAD, LOOKUP, MODEL
-from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.settings import LATER_CHILD_SHARE, ScenarioSettings
 from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
@@ -50,8 +49,6 @@ class Scenario(ScenarioSettings):
                 f"host {self.host} is for named hardware, and {self.hardware} is measured: leave "
                 "it out"
             )
-        if self.router not in ROUTERS:
-            raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
         if self.draft_model is not None and not self.has_model:
             raise ValueError(
                 f"draft_model {self.draft_model} is not used by drafter {self.drafter}: leave it "
