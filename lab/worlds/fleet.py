@@ -1,21 +1,16 @@
 """Several engines behind one router: each request goes to the engine with the fewest under way.
 
-    python -m lab.worlds.fleet --replicas 3 --rate 60
+    python -m lab.worlds --replicas 3 --rate 60
 
 The engines share nothing but the ground truth. What a step emits is known to the router when the
 step ends.
 """
 
-from argparse import ArgumentParser
-from dataclasses import replace
 from heapq import merge
 
-from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import make_engine, make_traffic
 from smartspec.sim.virtual_engine import Run, VirtualEngine
 from smartspec.sim.world.traffic import Traffic
 from smartspec.workload.records import RequestRecord
-from smartspec.workload.summary import summarize
 
 
 def serve_together(engines: list[VirtualEngine], traffic: Traffic) -> list[RequestRecord]:
@@ -40,23 +35,3 @@ def serve_together(engines: list[VirtualEngine], traffic: Traffic) -> list[Reque
 
 def _end(record: RequestRecord) -> float:
     return record.start_seconds + record.end_to_end_seconds
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Print the mean latency of each policy."""
-    parser = ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--replicas", type=int, default=2, help="Engines.")
-    parser.add_argument("--rate", type=float, default=20.0, help="Requests per second of all.")
-    parser.add_argument("--num-requests", type=int, default=200)
-    parser.add_argument("--policies", default="off,fixed:4,goodput")
-    given = parser.parse_args(arguments)
-    base = Scenario(rate=given.rate, num_requests=given.num_requests)
-    for policy in given.policies.split(","):
-        scenario = replace(base, policy=policy)
-        engines = [make_engine(scenario) for _ in range(given.replicas)]
-        summary = summarize(serve_together(engines, make_traffic(scenario)))
-        print(f"{policy:12} {summary.end_to_end_seconds.mean:8.3f} s")
-
-
-if __name__ == "__main__":
-    main()

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from lab.worlds.fleet import main, serve_together
+from lab.worlds.__main__ import app
+from lab.worlds.fleet import serve_together
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_engine, make_traffic, simulate
@@ -60,6 +62,7 @@ def test_a_closed_loop_is_refused():
         serve_together([make_engine(scenario)], make_traffic(scenario))
 
 
-def test_the_command_prints_a_line_for_each_policy(capsys):
-    main(["--replicas", "2", "--num-requests", "5", "--policies", "off,fixed:2"])
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["off", "fixed:2"]
+def test_the_command_prints_a_line_for_each_policy():
+    arguments = ["--replicas", "2", "--num-requests", "5", "--policy", "off,fixed:2"]
+    output = CliRunner().invoke(app, arguments, catch_exceptions=False).output
+    assert [line.split()[0] for line in output.splitlines()] == ["off", "fixed:2"]
