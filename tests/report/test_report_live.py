@@ -22,8 +22,6 @@ def test_policies_of_the_default_model_become_a_page(tmp_path):
         "math,text-to-sql",
         "--concurrency",
         "2",
-        "--requests",
-        "2",
         "--max-tokens",
         "12",
     ]
