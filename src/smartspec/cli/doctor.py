@@ -4,13 +4,12 @@ what to change."""
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smartspec.cli.engine_options import engine_config_of
 from smartspec.cli.options import command
-from smartspec.cli.profile import show_profile
 
 if TYPE_CHECKING:
     from smartspec.control.latency.model import LatencyModel
@@ -42,10 +41,6 @@ class DoctorOptions:
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
     max_batch: Annotated[int, typer.Option(help="Requests that run at once.", min=1)] = 32
     context: Annotated[int, typer.Option(help="Tokens of a request.", min=1)] = 256
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Instead: measure all passes anew, at most 20 s, and draw them (PNG)."),
-    ] = None
 
 
 @dataclass(frozen=True)
@@ -70,20 +65,9 @@ def doctor(options: DoctorOptions) -> None:
         _print_advice(show_server(options.url, options.api_key))
         return
     from smartspec.engine.runtime.build import load_models, profiled_latency
-    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
     from smartspec.engine.runtime.kernel_report import kernel_report
 
-    config = EngineConfig(
-        **({} if options.model is None else {"model": options.model}),
-        drafters=None if options.drafter is None else parse_drafters(options.drafter),
-        **{
-            name: getattr(options, name)
-            for name in ("quantization", "activations", "device", "max_batch")
-        },
-    )
-    if options.plot is not None:
-        show_profile(config, options.plot)
-        return
+    config = engine_config_of(options)
     models = load_models(config)
     limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
     latency = models.by_drafter(

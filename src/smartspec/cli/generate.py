@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smartspec.cli.engine_options import engine_config_of
 from smartspec.cli.options import command
 
 if TYPE_CHECKING:
+    from smartspec.core.batch import StepOutput
     from smartspec.core.sampling_params import SamplingParams
     from smartspec.engine.runtime.async_engine import AsyncEngine
 
@@ -67,25 +70,13 @@ def generate(options: Question) -> None:
     from smartspec.core.sampling_params import SamplingParams
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import build_engine
-    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
     from smartspec.engine.runtime.engine_thread import EngineThread
 
     gc.freeze()  # the end of the process need not take it apart
-    chosen = {} if options.model is None else {"model": options.model}
     params = SamplingParams(
         max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed
     )
-    config = EngineConfig(
-        chat_template=options.chat_template,
-        drafters=None if options.drafter is None else parse_drafters(options.drafter),
-        policy=options.policy,
-        dtype=options.dtype,
-        device=options.device,
-        quantization=options.quantization,
-        activations=options.activations,
-        datastore=options.datastore,
-        **chosen,
-    )
+    config = engine_config_of(options)
     thread = EngineThread()
     engine = thread.submit(
         partial(build_engine, config, report=partial(print, file=sys.stderr))
@@ -129,10 +120,13 @@ def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
 async def _stream(
     async_engine: "AsyncEngine", token_ids: list[int], params: "SamplingParams"
 ) -> None:
-    from smartspec.cli.totals import StepTotals
+    counts: Counter[str] = Counter()
 
-    totals = StepTotals()
-    async_engine.listeners.append(totals.add)
+    def count(output: "StepOutput") -> None:
+        counts["drafts"] += sum(length > 0 for length in output.verified_lengths)
+        counts["accepted"] += output.num_accepted_tokens
+
+    async_engine.listeners.append(count)
     async_engine.start()
     start = time.monotonic()
     num_tokens = 0
@@ -146,6 +140,6 @@ async def _stream(
     print()
     print(
         f"{num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.1f} tokens/s, "
-        f"mean acceptance length {totals.acceptance_length:.2f}",
+        f"mean acceptance length {1 + counts['accepted'] / max(counts['drafts'], 1):.2f}",
         file=sys.stderr,
     )

@@ -139,7 +139,7 @@ def create_app(
     app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, about.names, parser))
     if options.speculator is not None:
-        make_routes = lab_table("reasoning", "ROUTES")["reasoning"]
+        make_routes = lab_table("reasoning", "REASONING")["routes"]
         routes = make_routes(engine, options.speculator, about.names, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
     app.include_router(_information_routes(engine, about), prefix="/v1")

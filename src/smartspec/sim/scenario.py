@@ -21,7 +21,8 @@ _READERS = "prompt-lookup, recycling or module:Class"
 class Scenario(ScenarioSettings):
     """A simulated run: its settings, the policy that decides, and the seed of all that is random.
 
-    policy: as in policy_names, TOLD ones too. goodput: values of the policy of that name.
+    policy: as in policy_names, TOLD ones too. goodput: values of the policy of that name. tagged:
+    requests name their class to the engine.
     tpot_targets, ttft_target: in seconds. trace, and hardware or acceptance that end in .json or
     .jsonl: paths. num_requests: a trace starts over as often as that takes. host_seconds, throttle,
     controller_seconds (measured by controller_time): see GroundTruthTime. profile: see
@@ -29,6 +30,7 @@ class Scenario(ScenarioSettings):
     """
 
     max_model_len: int = 131072
+    tagged: bool = False
     controller_seconds: ControllerSeconds = ()
     seed: int = 0
     goodput: GoodputSettings = field(default_factory=GoodputSettings)

@@ -153,7 +153,6 @@ class ScenarioSettings:
     found_share: Annotated[
         float, Setting("Share of output positions at which lookup finds a draft.", 0, 1)
     ] = 1.0
-    tagged: Annotated[bool, Setting("Requests name their class to the engine.")] = False
     tpot_targets: Annotated[
         tuple[float, ...],
         Setting(
