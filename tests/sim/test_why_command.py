@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from recorded_run import K, ToyRun
 
-from smartspec.cli.why import Decision, decisions_of, why
+from smartspec.cli.why import why
+from smartspec.sim.replay.decisions import Decision, decisions_of
 from smartspec.sim.replay.recorded_log import RecordedLog
 
 FIRST = 10  # number of the first request of a toy run, whose drafts are the worst

@@ -32,9 +32,6 @@ class Question:
     model: Annotated[
         str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")
     ] = None
-    chat_template: Annotated[
-        str | None, typer.Option(help="Name of one of the model's, or a file; see serve.")
-    ] = None
     drafter: Annotated[
         str | None,
         typer.Option(
@@ -42,29 +39,17 @@ class Question:
             "folder, or module:Class (a,b); or none."
         ),
     ] = None
-    datastore: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder of `smartspec datastore build`, or none (default: the model's own)."
-        ),
-    ] = None
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K or module:Class.")] = "goodput"
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
-    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"
-    activations: Annotated[str, typer.Option(help="auto, int8 or fp32; see serve.")] = "auto"
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
     seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")
-    ] = False
 
 
 @command(Question)
 def generate(options: Question) -> None:
-    """Answer one prompt on the terminal; the last line, on standard error, says how fast it
-    went."""
+    """Answer one prompt on the terminal; the last line, on standard error, says how fast it went.
+
+    A model without a chat template continues the text."""
     text = _read_prompt(options.prompt, options.file)
     print("loading libraries", file=sys.stderr, flush=True)
     from smartspec.core.sampling_params import SamplingParams
@@ -81,7 +66,7 @@ def generate(options: Question) -> None:
     engine = thread.submit(
         partial(build_engine, config, report=partial(print, file=sys.stderr))
     ).result()
-    token_ids = _tokenize(engine.tokenizer, text, options.raw)
+    token_ids = _tokenize(engine.tokenizer, text)
     try:
         asyncio.run(_stream(AsyncEngine.of(engine, thread), token_ids, params))
     except KeyboardInterrupt:
@@ -103,13 +88,11 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     )
 
 
-def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
+def _tokenize(tokenizer, text: str) -> list[int]:
     if not text:
         raise ValueError("the prompt is empty")
-    if raw:
-        return tokenizer(text)["input_ids"]
     if tokenizer.chat_template is None:
-        raise ValueError("this model has no chat template: use --raw")
+        return tokenizer(text)["input_ids"]
     messages = [{"role": "user", "content": text}]
     conversation = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=False
