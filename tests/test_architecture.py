@@ -165,13 +165,13 @@ ORDER = {
 # Tokens of Python without comments and docstrings, see code_tokens. They only go down; who raises
 # one says why in CHANGELOG.md.
 MAX_TOKENS = {
-    "src": 306_700,
+    "src": 299_200,
     "src/smartspec/control": 36_000,
     "src/smartspec/control/goodput": 6_000,
     "src/smartspec/vllm_plugin": 37_000,
-    "src/smartspec/cli": 19_300,
-    "src/smartspec/server": 44_100,
-    "tests": 424_300,
+    "src/smartspec/cli": 14_000,
+    "src/smartspec/server": 42_300,
+    "tests": 422_200,
 }
 MAX_FUNCTION_TOKENS, MAX_ARGUMENTS = 610, 8
 MAX_WHEEL_BYTES = 2_500_000  # unpacked
