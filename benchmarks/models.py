@@ -1,5 +1,5 @@
 """Which models and files are served rightly? The first two commands write their part of
-docs/models.md.
+docs/results/models.json, and docs/models.md of it.
 
     python benchmarks/models.py architectures --only llama,phi3 --output models.md
     python benchmarks/models.py gguf
@@ -45,7 +45,7 @@ def gguf(output: Output = Path("docs/models.md")) -> None:
     """Every key of GGUF files that is applied, against llama.cpp.
 
     Writes tiny files with unusual values. This engine and llama.cpp both load them and compute the
-    logits of a text. The table of both goes under its heading of the page. Takes a minute.
+    logits of a text. Takes a minute.
     """
     from lib.gguf_files import check
 

@@ -38,7 +38,7 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.cache_folder import cache_folder
 from smartspec.sim.executor import LOOKUP, SimExecutor
-from smartspec.sim.fleet import Fleet, Replica, Run
+from smartspec.sim.virtual_engine import Run, VirtualEngine
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, read_recordings
 from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.traffic import Traffic
@@ -117,7 +117,7 @@ def simulated_seconds(
         max_draft_tokens=MAX_DRAFT_TOKENS,
     )
     run = Run()
-    Fleet([Replica(EngineCore(scheduler, executor, controller), executor)]).serve(traffic, run)
+    VirtualEngine(EngineCore(scheduler, executor, controller), executor).serve(traffic, run)
     return fmean(record.end_to_end_seconds for record in run.records)
 
 

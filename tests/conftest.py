@@ -24,7 +24,6 @@ TIERS = {  # folders and files; everything else is a unit test, without a mark
         "engine/runtime/test_real_exactness.py",
         "engine/runtime/test_real_model.py",
         "report/test_report_command.py",
-        "report/test_report_live.py",
         "test_llm.py",
         "test_readme.py",
     ),

@@ -151,7 +151,7 @@ ORDER = {
         "perfect_outcomes",
         "replay",
         "executor",
-        "fleet",
+        "virtual_engine",
         "static_load",
         "scenario",
         "simulation",

@@ -40,7 +40,7 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "lab" / "results").glob("*.md")),
 ]
-GENERATED = [DOCS / "models.md", DOCS / "results/ablation.md", ROOT / "lab/results/traces.md"]
+GENERATED = [DOCS / "results/ablation.md", ROOT / "lab/results/traces.md"]
 WRITTEN = [page for page in [*PAGES, ROOT / "CHANGELOG.md"] if page not in GENERATED]
 TUTORIAL = DOCS / "extend.md"  # mostly code
 RESULTS = [page for page in WRITTEN if page.parent.name == "results"]
@@ -221,6 +221,12 @@ def test_a_guide_is_short(page):
 @pytest.mark.parametrize("page", WRITTEN, ids=page_id)
 def test_a_page_is_wrapped(page):
     assert not long_lines(page.read_text())
+
+
+def test_the_page_of_models_is_made_of_its_file():
+    module = importlib.import_module("lib.models_page")
+    data = json.loads((DOCS / module.FILE).read_text())
+    assert (DOCS / "models.md").read_text() == module.page_of(data)
 
 
 @pytest.mark.parametrize("page", RESULTS, ids=page_id)

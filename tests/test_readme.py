@@ -144,12 +144,29 @@ def test_generate():
     assert "tokens/s" in result.stderr
 
 
-def test_profile(tmp_path):
-    plot = tmp_path / "profile.png"
-    result = run(*SMARTSPEC, "doctor", "--max-batch", "4", "--plot", str(plot))
+def test_doctor():
+    result = run(*SMARTSPEC, "doctor", "--max-batch", "4")
     assert result.returncode == 0, result.stderr
-    assert "median error" in result.stdout
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "ms per draft token" in result.stdout and "to change" in result.stdout
+
+
+def test_a_report_on_a_running_server_and_one_that_is_started(server, tmp_path):
+    out = tmp_path / "out"
+    what = ("--base-url", f"smartspec={server}", "--policies", "off", "--output", str(out))
+    load = ("--workloads", "math,text-to-sql", "--concurrency", "2", "--rates", "4")
+    short = ("--repetitions", "1", "--seconds", "1", "--max-tokens", "12")
+    result = run(*SMARTSPEC, "report", *what, *load, *short, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert len(summary["cells"]) == 6 and len(summary["speed_ups"]) == 3
+    verdicts = {each["verdict"] for each in summary["speed_ups"]}
+    assert verdicts <= {"inside the noise", "too few repetitions"}
+    # drafts change no answer
+    assert all(each["equal_answers"] == 1.0 for each in summary["speed_ups"])
+    assert all(each["tokens_per_second"] > 0 for each in summary["cells"])
+    page = (out / "index.html").read_text()
+    assert "smartspec against off, 3 cells" in page and "mixed, Poisson arrivals" in page
+    assert summary["environment"]["cpu"] in page
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from lib.models_page import write_table
+from lib.models_page import write
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models import load
 from smartspec.engine.models.checkpoint import UnsupportedModelError
@@ -144,14 +144,12 @@ def check(names: list[str], output: Path) -> None:
     _prepare()
     names, rows = names or list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), {}
     for number, name in enumerate(names, 1):
-        row = rows[name] = {"": run_apart(Case(name))}
-        if row[""][0] in ("fused", "right"):
+        row = rows[name] = {"plain": run_apart(Case(name))}
+        if row["plain"][0] in ("fused", "right"):
             row |= {variant: run_apart(Case(name, variant)) for variant in VARIANTS}
-        cells = "; ".join(
-            f"{variant or 'plain'} {' '.join(cell)}".strip() for variant, cell in row.items()
-        )
+        cells = "; ".join(f"{variant} {' '.join(cell)}".strip() for variant, cell in row.items())
         print(f"[{number}/{len(names)}] {name}: {cells}", flush=True)
-    write_table(output, rows, tuple(VARIANTS), transformers.__version__)
+    write(output, transformers=transformers.__version__, architectures=dict(sorted(rows.items())))
 
 
 def _prepare() -> None:

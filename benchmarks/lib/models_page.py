@@ -1,87 +1,111 @@
-"""The page docs/models.md, from what `models.py` found."""
+"""What `models.py` found, as docs/results/models.json, and the page docs/models.md that groups it.
 
-from collections import Counter
+The file has every architecture and variant with its reason, and every GGUF file that was compared.
+"""
+
+import json
+import re
+from collections import defaultdict
 from pathlib import Path
+from textwrap import fill
 
 UNTRIED = "not tried"
-# What follows it on the page is of `models.py gguf`.
-GGUF_HEADING = "## GGUF files"
+FILE = "results/models.json"  # beside the page
 PAGE = """# Models
 
-Made by `python benchmarks/models.py architectures` with transformers {version}: a tiny model with random weights of
-every causal language model there is in it, loaded as a server would and computing two texts in chunks, beside each
-other and with wrong drafts rolled back, against transformers' own pass under eager attention.
+Every causal language model in transformers {transformers}, as a tiny model with random weights: it
+is loaded as in a server and computes two texts in chunks, beside each other and with wrong drafts
+rolled back, against transformers' own pass. [The file](results/models.json) has each
+with its variants and reasons.
 
-{summary}
+    python benchmarks/models.py architectures    # 5 minutes
 
-* **fused**: right, with modules of ours in place of some of its own; **right**: right, with its own modules
-* [Engine](engine.md#speed-on-a-cpu) says which of these run all their layers in one call
-* **refused**: loading says why, as in the last column; nothing is served
-* **not tried**: the command's settings make no tiny model that transformers itself runs, for the reason in the last
-  column. So nothing is known of it here; a real one is checked in the same way when it is loaded
-* **WRONG**, **LOADCRASH**, **RUNCRASH**: other logits than transformers', or an exception that is no refusal
+| result | models | which |
+| --- | --- | --- |
+{architectures}
 
-*bfloat16*: compared by the median token, as rounding alone sends single tokens to other experts; *window*: layers with
-and without a sliding window; *LongRoPE*: rotary factors that depend on the longest text of a pass, so the model is
-served up to where they would switch; *partial*: half of each head rotated. A dash: no such variant could be made.
+* **fused**: right, with modules of ours in place of some of its own; **right**: right, with its own
+  modules. [Engine](engine.md#speed-on-a-cpu) says which of these run all their layers in one call.
+  {variants}
+* **refused**: loading says why; nothing is served.
+* **not tried**: no tiny model of it runs in transformers itself. A real one is checked in the same
+  way when it is loaded.
 
-| architecture | plain | {variants} | why |
-| --- | --- |{rule}
-{rows}
-"""  # noqa: E501
+## GGUF files
+
+Tiny files with unusual values of every key, against the logits of llama.cpp (xllamacpp
+{xllamacpp}) on a text of {length} tokens. A key or tensor that is unknown or not computed is
+refused by name, and so is any other architecture. `make test-files` checks the same, and every key
+that the gguf package knows with {values} values each.
+
+    python benchmarks/models.py gguf    # a minute
+
+| architecture | files | largest difference |
+| --- | --- | --- |
+{files}
+
+Differences are in units of the spread of the logits. gemma3, gpt2 and starcoder2 differ by the
+table of half floats in which llama.cpp looks GELU up. Two keys are applied otherwise than in
+llama.cpp. It leaves `phi3.attention.sliding_window` out. It takes LongRoPE's factors by the length
+that its cache has room for, not by the length of the text.
+"""
+VARIANTS = (
+    "Of their variants (bfloat16, sliding windows, LongRoPE, half of each head rotated), where one "
+    "could be made, {right} of {number} are, too."
+)
 
 
-def write_table(
-    output: Path,
-    rows: dict[str, dict[str, tuple[str, str]]],
-    variants: tuple[str, ...],
-    version: str,
-) -> None:
-    """rows: of every architecture and variant ("" is the plain one) the result and its detail."""
-    counts = Counter(row[""][0] for row in rows.values())
-    of_variants = Counter(
-        row[v][0] for row in rows.values() for v in variants if v in row and row[v][0] != UNTRIED
+def write(page: Path, **found) -> None:
+    """Add these parts to the file beside the page, and make the page of all that it has."""
+    file = page.parent / FILE
+    data = (json.loads(file.read_text()) if file.is_file() else {}) | found
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(data, indent=1) + "\n")
+    page.write_text(page_of(data))
+
+
+def page_of(data: dict) -> str:
+    """data: of the file."""
+    results = [
+        result
+        for row in data["architectures"].values()
+        for variant, (result, _) in row.items()
+        if variant != "plain" and result != UNTRIED
+    ]
+    right = sum(result in ("fused", "right") for result in results)
+    said = VARIANTS.format(right=right, number=len(results))
+    gguf = data["gguf"]
+    files = [
+        f"| {name} | {len(row['equal'])} | {row['difference']:.0e} |"
+        for name, row in gguf["architectures"].items()
+    ]
+    return PAGE.format(
+        transformers=data["transformers"],
+        architectures="\n".join(_groups(data["architectures"])),
+        variants=fill(said, 98, subsequent_indent="  "),
+        files="\n".join(files),
+        **{name: gguf[name] for name in ("xllamacpp", "length", "values")},
     )
-    summary = (
-        f"{len(rows)} architectures: {_listed(counts)}. Their variants: {_listed(of_variants)}."
-    )
-    page = PAGE.format(
-        version=version,
-        summary=_wrapped(summary),
-        variants=" | ".join(variants),
-        rule=" --- |" * (len(variants) + 1),
-        rows="\n".join(_row(name, row, variants) for name, row in sorted(rows.items())),
-    )
-    before = output.read_text() if output.is_file() else ""
-    output.write_text(page + "".join(before.partition(f"\n{GGUF_HEADING}")[1:]))
 
 
-def _listed(counts: Counter) -> str:
-    return ", ".join(f"{number} {result}" for result, number in counts.most_common())
+def _groups(architectures: dict[str, dict[str, list[str]]]) -> list[str]:
+    """A line for each result, and for each reason of a refusal; the largest first."""
+    groups = defaultdict(list)
+    for name, row in architectures.items():
+        result, why = row["plain"]
+        groups[f"{result}: {_general(why)}" if result == "refused" else result].append(name)
+    ordered = sorted(groups.items(), key=lambda item: (_order(item[0]), -len(item[1])))
+    return [f"| {result} | {len(names)} | {', '.join(names)} |" for result, names in ordered]
 
 
-def _row(name: str, row: dict[str, tuple[str, str]], variants: tuple[str, ...]) -> str:
-    cells = [name, row[""][0]]
-    cells += ["-" if row.get(v, (UNTRIED,))[0] == UNTRIED else row[v][0] for v in variants]
-    details = {
-        v: row[v][1]
-        for v in ("", *variants)
-        if v in row and row[v][1] and (not v or row[v][0] != UNTRIED)
-    }
-    why = "; ".join(f"{v}: {text}" if v else text for v, text in details.items())
-    return "| " + " | ".join([*cells, _short(why)]) + " |"
+def _order(result: str) -> int:
+    """What is served, what is wrong, what is refused, what is not known."""
+    places = ("fused", "right", "refused", UNTRIED)
+    kind = result.partition(":")[0]
+    return 2 * places.index(kind) if kind in places else 3
 
 
-def _short(text: str) -> str:
-    flat = " ".join(text.split()).replace("|", "/")
-    return flat if len(flat) <= 160 else flat[:157] + "..."
-
-
-def _wrapped(text: str) -> str:
-    lines, line = [], ""
-    for word in text.split():
-        if len(line) + len(word) >= 120:
-            lines.append(line)
-            line = ""
-        line = f"{line} {word}".strip()
-    return "\n".join([*lines, line])
+def _general(why: str) -> str:
+    """The reason without what is of one model alone."""
+    why = re.sub(r"^it \([^)]*\)", "it", why.partition(": use ")[0])
+    return re.sub(r"its \d+ layers call (.*) \d+ times", r"not each layer calls \1 once", why)

@@ -82,7 +82,7 @@ def _measure_missing(
 
 def _measure_matrix(path: Path, matrix: "Matrix", repetitions: int) -> None:
     """Latency against rate on the embedded engine. KeyboardInterrupt on Ctrl-C."""
-    from smartspec.cli.report_progress import progress
+    from smartspec.cli.progress import progress
     from smartspec.report.environment import environment
     from smartspec.report.folder import Folder
     from smartspec.report.live import ServerOptions, live_runs
@@ -93,10 +93,10 @@ def _measure_matrix(path: Path, matrix: "Matrix", repetitions: int) -> None:
     if not any(folder.missing(runs) for runs in matrix.rounds(repetitions)):
         return
     with (
-        progress() as display,
-        live_runs(matrix, shipped_workloads(), ServerOptions(), path, display.starting) as measure,
+        progress() as bar,
+        live_runs(matrix, shipped_workloads(), ServerOptions(), path, bar.show) as measure,
     ):
-        outcome = run_matrix(matrix, folder, repetitions, measure, display)
+        outcome = run_matrix(matrix, folder, repetitions, measure, bar.show)
     if outcome.is_interrupted:
         raise KeyboardInterrupt
 

@@ -16,8 +16,8 @@ from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.ratios import SPREAD, ratio_of_seeds
 from lab.paper.virtual_run import latencies_of, run_virtually
 from smartspec.report.sections import Line, Plot, Section, Table
-from smartspec.sim.fleet import Run
 from smartspec.sim.scenario import Scenario
+from smartspec.sim.virtual_engine import Run
 from smartspec.sim.world.traffic import Traffic, random_lengths
 
 NAME = "rate_step"

@@ -4,9 +4,9 @@ record."""
 from collections.abc import Callable
 
 from smartspec.control.log.decision import DecisionRecord
-from smartspec.sim.fleet import Run
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import make_fleet, make_traffic
+from smartspec.sim.simulation import make_engine, make_traffic
+from smartspec.sim.virtual_engine import Run
 from smartspec.sim.world.traffic import Traffic
 
 
@@ -19,10 +19,9 @@ def run_virtually(
     """The whole run. on_finished: called with it, as it is then, each time that requests have
     ended. KeyboardInterrupt goes through: half a run is no point of a figure. Records make a run
     several times slower."""
-    fleet, run = make_fleet(scenario), Run()
-    for replica in fleet.replicas:
-        replica.core.controller.on_record = on_record
-    fleet.serve(
+    engine, run = make_engine(scenario), Run()
+    engine.core.controller.on_record = on_record
+    engine.serve(
         make_traffic(scenario) if traffic is None else traffic, run, lambda _: on_finished(run)
     )
     return run

@@ -1,5 +1,6 @@
 """Speculation on reasoning steps (docs/reasoning.md), with `smartspec serve --speculator MODEL`."""
 
 from lab.reasoning.routes import reasoning_routes
+from lab.reasoning.speculator import load_speculator
 
-ROUTES = {"reasoning": reasoning_routes}
+REASONING = {"load": load_speculator, "routes": reasoning_routes}

@@ -59,11 +59,9 @@ def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
 
 
 def test_without_a_prompt_file_the_shipped_prompts_are_sent(fake):
-    result = invoke(
-        "--base-url", fake.url, "--task", "qa", "--num-prompts", "3", "--max-tokens", "2"
-    )
+    result = invoke("--base-url", fake.url, "--num-prompts", "3", "--max-tokens", "2")
     assert result.exit_code == 0, result.output
-    questions = {prompt.text for prompt in shipped_prompts("qa")}
+    questions = {prompt.text for prompt in shipped_prompts()}
     assert (
         len(fake.bodies) == 3
         and {body["messages"][-1]["content"] for body in fake.bodies} <= questions

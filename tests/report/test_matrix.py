@@ -17,17 +17,14 @@ def test_a_round_is_one_cell_with_all_variants_and_its_order_turns():
     assert orders == [forward, forward[::-1], forward[::-1], forward]
 
 
-def test_names_of_loads_say_what_comes_when(tmp_path):
-    (tmp_path / "a.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,2,3\n")
+def test_names_of_loads_say_what_comes_when():
     names = [
         Load(concurrency=4).name,
         Load(rate=0.5).name,
-        Load(rate=2, cv=3).name,
-        Load(trace=str(tmp_path / "a.csv"), time_scale=2).name,
         Load(steps=(Step("chat", 1, 20), Step("code", 4, 20))).name,
     ]
     steps = "chat at 1/s for 20 s, then code at 4/s for 20 s"
-    assert names == ["4 at once", "0.5/s", "2/s in bursts (CV 3)", "a.csv x 2", steps]
+    assert names == ["4 at once", "0.5/s", steps]
 
 
 def test_what_differs_is_named():

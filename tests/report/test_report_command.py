@@ -22,7 +22,7 @@ from smartspec.report import live
 app = typer.Typer()
 app.command()(report)
 SERVER = str(Path(__file__).with_name("scripted_server.py"))
-FAST = ("--workloads", "chat", "--concurrency", "2", "--requests", "4", "--repetitions", "2")
+FAST = ("--workloads", "chat", "--concurrency", "2", "--repetitions", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -220,39 +220,6 @@ def test_ctrl_c_while_the_page_is_written_loses_nothing(tmp_path, monkeypatch):
     assert len(lines(tmp_path / "out")) == 4 and (tmp_path / "out" / "index.html").exists()
 
 
-def test_a_simulation_needs_no_server(tmp_path):
-    args = (
-        "--simulate",
-        "--acceptances",
-        "0.3,0.9",
-        "--concurrency",
-        "1,64",
-        "--requests",
-        "8",
-        "--repetitions",
-        "3",
-    )
-    args += (
-        "--output-tokens",
-        "20",
-        "--controller-time",
-        "none",
-        "--policies",
-        "off,fixed:3,goodput",
-    )
-    result = invoke(tmp_path, *args, "--rates", "4", "--seconds", "2")
-    assert result.exit_code == 0, result.output
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    of_off = {
-        (each["workload"], each["load"]): each
-        for each in summary["speed_ups"]
-        if each["other"] == "off"
-    }
-    assert of_off["acceptance 0.9", "1 at once"]["verdict"] == "faster"
-    assert len(of_off) == 6
-    assert "Simulated: times and acceptance are computed" in (tmp_path / "index.html").read_text()
-
-
 BAD = {
     ("--workloads", "poetry"): "there is no workload poetry; there are chat,",
     ("--policies", "best"): "unknown policy 'best'",
@@ -263,30 +230,15 @@ BAD = {
     ("--concurrency", ""): "--concurrency must be numbers above 0",
     ("--concurrency", "none"): "there is nothing to measure: give --concurrency",
     ("--rates", "-1"): "--rates must be numbers above 0",
-    ("--cv", "3"): "--cv 3 is for --rates",
-    ("--rates", "1", "--cv", "1000"): "coefficient of variation",
-    (
-        "--rates",
-        "1",
-        "--rate-workloads",
-        "poetry",
-    ): "poetry is not measured here; there are mixed, each, chat",
     ("--steps", "poetry:1:2"): "there is no workload 'poetry'",
     (
         "--steps",
         "chat:1",
     ): "--steps must be WORKLOAD:RATE:SECONDS separated by commas, got 'chat:1'",
     ("--steps", "chat:1:0"): "--steps must be numbers above 0",
-    ("--time-scale", "2"): "--time-scale 2 is for a --trace",
-    ("--trace", "/nowhere.csv"): "cannot read the trace file /nowhere.csv",
     ("--base-url", "http://127.0.0.1:1"): "--base-url must look like NAME=http://127.0.0.1:8000",
     ("--base-url", "a=ftp://x"): "must look like http://127.0.0.1:8000, got 'ftp://x'",
     ("--base-url", "a=http://x", "--drafters", "head"): "--drafters head is for started servers",
-    ("--hardware", "h200"): "--hardware h200 is for simulations: give --simulate",
-    ("--simulate", "--workloads", "chat"): "--simulate has no servers and no prompts",
-    ("--simulate", "--steps", "acceptance 0.5/8:1:2"): "the simulator has no load",
-    ("--simulate", "--acceptances", "much"): "much",
-    ("--subject", "other"): "--subject 'other' is not measured: use one of off, fixed:3, goodput",
 }
 
 

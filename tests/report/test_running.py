@@ -7,14 +7,6 @@ from smartspec.report.folder import Folder
 from smartspec.report.running import MAX_FAILURES, run_matrix
 
 
-class Quiet:
-    def __init__(self):
-        self.shown = []
-
-    def show(self, run, num_done, num_runs, seconds_left):
-        self.shown.append((num_done, num_runs, seconds_left))
-
-
 class World:
     """Each run takes ten seconds of a clock of its own. at: what happens in the run of that number,
     from 0."""
@@ -40,22 +32,24 @@ def folder(tmp_path):
 
 
 def play(folder, world, repetitions=2, **options):
-    display = Quiet()
+    shown = []
     outcome = run_matrix(
-        matrix(), folder, repetitions, world, display, clock=world.clock, **options
+        matrix(),
+        folder,
+        repetitions,
+        world,
+        lambda text, *numbers: shown.append(numbers),
+        clock=world.clock,
+        **options,
     )
-    return outcome, display
+    return outcome, shown
 
 
 def test_all_runs_are_measured_once_and_the_time_that_is_left_is_known(folder):
     world = World()
-    outcome, display = play(folder, world)
+    outcome, shown = play(folder, world)
     assert len(folder.valid()) == len(world.runs) == 12
-    assert (
-        display.shown[0] == (0, 12, None)
-        and display.shown[1] == (1, 12, 110.0)
-        and display.shown[-1][2] == 10.0
-    )
+    assert shown[0] == (0, 12, None) and shown[1] == (1, 12, 110.0) and shown[-1][2] == 10.0
     assert not outcome.is_interrupted
     again = World()
     play(folder, again)

@@ -9,7 +9,7 @@ from smartspec.report.matrix import CHANGING, Cell, Load, Step, Variant
 from smartspec.report.page import render_page
 from smartspec.report.story import Results, our_variant, sections_of, summary_of
 
-OPEN = [Cell("mixed", Load(rate=rate, cv=cv)) for cv in (1, 3) for rate in (1, 2)]
+OPEN = [Cell("mixed", Load(rate=rate)) for rate in (1, 2)]
 FIVE = Variant("fixed:5", "fixed:5")
 SECONDS = {"off": 2.0, "fixed:3": 1.2, "fixed:5": 1.5, "goodput": 1.0}
 
@@ -102,10 +102,9 @@ def test_nothing_measured_is_still_a_page():
     assert json.dumps(summary_of(of), allow_nan=False)
 
 
-def test_rates_are_curves_by_kind_of_arrivals():
+def test_rates_are_curves():
     sections = {section.title: section for section in sections_of(results([CHAT, *OPEN]))}
-    poisson, bursts = sections["Latency by arrival rate"].plots
-    assert "Poisson arrivals" in poisson.title and "coefficient of variation 3" in bursts.title
+    (poisson,) = sections["Latency by arrival rate"].plots
     assert [line.label for line in poisson.lines] == ["off", "fixed:3", "goodput", "fixed:5"]
     assert poisson.lines[0].x == (1, 2) and poisson.lines[0].y == pytest.approx((2.0, 2.0))
     (throughput,) = sections["Tokens per second by requests at once"].plots
@@ -146,12 +145,8 @@ def test_steps_are_curves_over_time_with_their_bounds():
     assert "Latency over time" in render_page("SmartSpec report", [sections["Latency over time"]])
 
 
-def test_ours_is_the_one_named_or_the_likely_one():
-    assert our_variant(matrix(), None) == "goodput" and our_variant(matrix(), "off") == "off"
+def test_ours_is_the_likely_one():
+    assert our_variant(matrix()) == "goodput"
     plain = [Variant(name, base_url="http://x") for name in ("with-SmartSpec", "plain")]
-    assert our_variant(matrix(variants=plain), None) == "with-SmartSpec"
-    assert our_variant(matrix(variants=plain[1:]), None) == "plain"
-    with pytest.raises(
-        ValueError, match="--subject 'x' is not measured: use one of off, fixed:3, goodput"
-    ):
-        our_variant(matrix(), "x")
+    assert our_variant(matrix(variants=plain)) == "with-SmartSpec"
+    assert our_variant(matrix(variants=plain[1:])) == "plain"

@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from fake_core import make_core
-from rich.console import Console
 
 from smartspec import __version__
 from smartspec.cli import main
 from smartspec.cli.generate import _read_prompt, generate
-from smartspec.cli.live import WINDOW_SECONDS, Window, state_table
-from smartspec.cli.profile import show_profile
 from smartspec.cli.serve import bind, ready_text
-from smartspec.cli.totals import StepTotals
-from smartspec.core.batch import StepOutput
-from smartspec.engine.runtime.config import EngineConfig
 
 
 def test_a_port_in_use_is_named_with_the_remedy():
@@ -72,12 +65,6 @@ def test_version(monkeypatch, capsys):
     assert caught.value.code == 0 and capsys.readouterr().out == f"smartspec {__version__}\n"
 
 
-def test_a_plot_that_cannot_be_written_is_named_before_a_model_is_loaded(monkeypatch):
-    monkeypatch.setattr("smartspec.engine.runtime.build.load_models", None)
-    with pytest.raises(ValueError, match="no folder /nowhere"):
-        show_profile(EngineConfig(), Path("/nowhere/a.png"))
-
-
 def test_there_are_at_most_ten_commands():
     assert len(typer.main.get_command(main._build_app()).commands) <= 10
 
@@ -101,30 +88,3 @@ def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path, monkeypatch):
     assert _read_prompt(None, tmp_path / "prompt") == "Hi\nthere"
     monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffHi"))
     assert _read_prompt(None, Path("-")) == "Hi"
-
-
-def test_totals_and_their_window():
-    totals = StepTotals()
-    window = Window(totals)
-    totals.add(StepOutput(num_verified_tokens=4, num_accepted_tokens=3, verified_lengths=(4, 0)))
-    assert (totals.acceptance_rate, totals.acceptance_length, totals.mean_length) == (
-        0.75,
-        4.0,
-        2.0,
-    )
-    assert window.slide(0.0) == (StepTotals(), 0.0)
-    totals.add(StepOutput(num_verified_tokens=2, num_accepted_tokens=0, verified_lengths=(2,)))
-    recent, seconds = window.slide(1.0)
-    assert (recent.num_verified_tokens, recent.num_decode_rows, seconds) == (2, 1, 1.0)
-    assert window.slide(WINDOW_SECONDS + 0.5)[0] == StepTotals()
-
-
-def test_the_live_row():
-    recent = StepTotals(
-        num_generated_tokens=30, num_verified_tokens=8, num_accepted_tokens=6, num_decode_rows=4
-    )
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(state_table(make_core(2), "goodput", recent, 2.0))
-    for cell in ("goodput", "15.0", "75%", "2.00", "0%"):
-        assert cell in capture.get()

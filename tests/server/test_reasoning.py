@@ -8,11 +8,11 @@ import pytest
 from fake_server import MODEL
 from real_server import running_model
 
+from lab.reasoning import speculator
 from lab.reasoning.methods import LARGE, SMALL, TAKEOVERS, Pair, spec_reason, speculative_thinking
+from lab.reasoning.speculator import load_speculator
 from lab.reasoning.writer import Written
-from smartspec.cli.serve import load_speculator
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.runtime import build
 from smartspec.engine.runtime.config import EngineConfig
 
 DIGITS = tuple(range(100, 110))
@@ -174,7 +174,7 @@ def test_a_speculator_that_cannot_go_on_with_the_text_is_refused(monkeypatch, vo
         )
 
     monkeypatch.setattr(
-        build, "build_engine", lambda config, report: engine(config.model, vocabulary, 5)
+        speculator, "build_engine", lambda config, report: engine(config.model, vocabulary, 5)
     )
     with pytest.raises(ValueError, match=problem):
         load_speculator("small", engine("large", {"a": 0, "b": 1}, 9))

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from recorded_run import K, ToyRun
 
-from smartspec.cli.why import Decision, decisions_of, why
+from smartspec.cli.why import why
 from smartspec.control.log.recorded_log import RecordedLog
+from smartspec.sim.replay.decisions import Decision, decisions_of
 
 FIRST = 10  # number of the first request of a toy run, whose drafts are the worst
 PLANNED = Decision(4, 2, 3, 5, 8, "lookup", 2.1, 3, 2, 300.0, 200.0, None)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from smartspec.workload.arrivals import gamma_arrivals, poisson_arrivals, read_trace, step_arrivals
+from smartspec.workload.arrivals import poisson_arrivals, read_trace, step_arrivals
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 
@@ -20,21 +20,6 @@ def test_poisson_arrivals_follow_from_the_seed_alone():
     )
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
-
-
-@pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
-def test_gamma_gaps_have_the_mean_and_spread_that_are_wanted(cv):
-    gaps = np.diff(gamma_arrivals(4.0, 100_000, cv, np.random.default_rng(0)))
-    # standard error of the mean: 0.25 cv / sqrt(100000) = 0.0008 cv; that of the spread is larger
-    # for long tails
-    assert abs(gaps.mean() - 0.25) < 0.004 * cv
-    assert abs(gaps.std() / gaps.mean() / cv - 1.0) < 0.05
-
-
-@pytest.mark.parametrize("cv", [0.0, -1.0, float("nan"), 1e6])
-def test_an_impossible_spread_is_refused(cv):
-    with pytest.raises(ValueError, match="coefficient of variation must be above 0"):
-        gamma_arrivals(1.0, 3, cv, np.random.default_rng(0))
 
 
 def test_a_rate_that_changes_has_its_requests_in_each_step():

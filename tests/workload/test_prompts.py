@@ -34,14 +34,6 @@ def test_byte_order_marks_and_line_ends_of_windows_are_no_part_of_a_prompt(tmp_p
     assert len(read_prompts(tmp_path)) == 4
 
 
-def test_task_filters_by_prefix(tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(GOOD, encoding="utf-8")
-    assert [prompt.prompt_id for prompt in read_prompts(path, "mt_bench")] == ["a"]
-    with pytest.raises(ValueError, match=r"no task that starts with 'rag'.*mt_bench/writing"):
-        read_prompts(path, "rag")
-
-
 @pytest.mark.parametrize(
     "row",
     [
@@ -91,11 +83,6 @@ def test_the_package_ships_sixteen_prompts_of_each_task_none_twice():
         == len(prompts)
     )
     assert all(30 <= len(prompt.text) <= 3500 for prompt in prompts)
-    assert [prompt.prompt_id for prompt in shipped_prompts("rag")] == [
-        f"rag-{i:02d}" for i in range(1, 17)
-    ]
-    with pytest.raises(ValueError, match="no task that starts with 'poetry'"):
-        shipped_prompts("poetry")
 
 
 def test_drawn_prompts_repeat_only_after_all_have_come():

@@ -1,11 +1,8 @@
-"""Several runs of the same load under different policies: as a table, the worst first, and as a
-plot."""
+"""Several runs of the same load under different policies: as a table, the worst first."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 
-import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table
 
@@ -77,30 +74,3 @@ def _mean_latency(runs: Sequence[Summary]) -> float:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
-
-
-def draw_latencies(latencies: Mapping[str, np.ndarray], path: str | Path, title: str) -> None:
-    """Share of requests that ended within a time, a line for each policy. latencies: end to end,
-    seconds, float [N]."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    for policy, seconds in sorted(latencies.items(), key=lambda item: -item[1].mean()):
-        shares = np.arange(1, len(seconds) + 1) / len(seconds)
-        axes.plot(
-            np.sort(seconds), shares, linewidth=1.2, label=f"{policy}, mean {seconds.mean():.3g} s"
-        )
-    axes.set(
-        xscale="log",
-        xlabel="end-to-end latency, s",
-        ylabel="share of requests",
-        ylim=(0, 1),
-        title=title,
-    )
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

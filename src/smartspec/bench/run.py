@@ -31,7 +31,6 @@ class LoadSettings:
 
     # a file or a folder of files; None takes the prompts that the package ships
     prompts: str | None = None
-    task: str | None = None
     concurrency: int | None = None
     rate: float | None = None  # requests per second
     trace: str | None = None
@@ -68,8 +67,8 @@ def plan_load(settings: LoadSettings) -> LoadPlan:
             f"--time-scale {settings.time_scale:g} is for a --trace, and there is none: leave it "
             "out"
         )
-    path, task = settings.prompts, settings.task
-    prompts = shipped_prompts(task) if path is None else read_prompts(path, task)
+    path = settings.prompts
+    prompts = shipped_prompts() if path is None else read_prompts(path)
     prompts_rng, arrivals_rng = (
         np.random.default_rng([settings.seed, stream]) for stream in range(2)
     )

@@ -61,9 +61,6 @@ class Measurement:
     model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = (
         None
     )
-    task: Annotated[
-        str | None, typer.Option(help="Only prompts whose `task` starts with this.")
-    ] = None
     chat: Annotated[
         bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")
     ] = True
@@ -103,7 +100,7 @@ def bench(options: Measurement) -> None:
     Prompts come in an order drawn from --seed. Ctrl-C reports and saves what has finished by then.
     Exit code 1: no request completed.
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict, fields, replace
     from datetime import UTC, datetime
 
     from smartspec.bench.client import Target
@@ -111,16 +108,9 @@ def bench(options: Measurement) -> None:
     from smartspec.bench.report import progress_bar, run_json, write_json
     from smartspec.bench.run import LoadSettings, measure, plan_load
 
+    given = {field.name: getattr(options, field.name) for field in fields(LoadSettings)}
     load = LoadSettings(
-        prompts=None if options.prompts is None else str(options.prompts),
-        task=options.task,
-        concurrency=options.concurrency,
-        rate=options.rate,
-        trace=None if options.trace is None else str(options.trace),
-        time_scale=options.time_scale,
-        num_prompts=options.num_prompts,
-        max_tokens=options.max_tokens,
-        seed=options.seed,
+        **{n: str(value) if isinstance(value, Path) else value for n, value in given.items()}
     )
     plan = plan_load(load)
     if options.output is not None:
@@ -138,12 +128,8 @@ def bench(options: Measurement) -> None:
     policy = read_policy(url, options.api_key)
     target = replace(
         target,
-        tpot_target_seconds=None
-        if options.tpot_target_ms is None
-        else options.tpot_target_ms / 1000,
-        ttft_target_seconds=None
-        if options.ttft_target_ms is None
-        else options.ttft_target_ms / 1000,
+        tpot_target_seconds=options.tpot_target_ms and options.tpot_target_ms / 1000,
+        ttft_target_seconds=options.ttft_target_ms and options.ttft_target_ms / 1000,
         sends_targets=policy is not None,
     )
 

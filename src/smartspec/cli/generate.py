@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from smartspec.cli.engine_options import engine_config_of
 from smartspec.cli.options import command
 
 if TYPE_CHECKING:
+    from smartspec.core.batch import StepOutput
     from smartspec.core.sampling_params import SamplingParams
     from smartspec.engine.runtime.async_engine import AsyncEngine
 
@@ -29,9 +32,6 @@ class Question:
     model: Annotated[
         str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")
     ] = None
-    chat_template: Annotated[
-        str | None, typer.Option(help="Name of one of the model's, or a file; see serve.")
-    ] = None
     drafter: Annotated[
         str | None,
         typer.Option(
@@ -39,58 +39,34 @@ class Question:
             "folder, or module:Class (a,b); or none."
         ),
     ] = None
-    datastore: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder of `smartspec datastore build`, or none (default: the model's own)."
-        ),
-    ] = None
     policy: Annotated[str, typer.Option(help="goodput, off, fixed:K or module:Class.")] = "goodput"
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
-    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"
-    activations: Annotated[str, typer.Option(help="auto, int8 or fp32; see serve.")] = "auto"
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
     seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")
-    ] = False
 
 
 @command(Question)
 def generate(options: Question) -> None:
-    """Answer one prompt on the terminal; the last line, on standard error, says how fast it
-    went."""
+    """Answer one prompt on the terminal; the last line, on standard error, says how fast it went.
+
+    A model without a chat template continues the text."""
     text = _read_prompt(options.prompt, options.file)
     print("loading libraries", file=sys.stderr, flush=True)
     from smartspec.core.sampling_params import SamplingParams
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import build_engine
-    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
     from smartspec.engine.runtime.engine_thread import EngineThread
 
     gc.freeze()  # the end of the process need not take it apart
-    chosen = {} if options.model is None else {"model": options.model}
     params = SamplingParams(
         max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed
     )
-    config = EngineConfig(
-        chat_template=options.chat_template,
-        drafters=None if options.drafter is None else parse_drafters(options.drafter),
-        policy=options.policy,
-        dtype=options.dtype,
-        device=options.device,
-        quantization=options.quantization,
-        activations=options.activations,
-        datastore=options.datastore,
-        **chosen,
-    )
+    config = engine_config_of(options)
     thread = EngineThread()
     engine = thread.submit(
         partial(build_engine, config, report=partial(print, file=sys.stderr))
     ).result()
-    token_ids = _tokenize(engine.tokenizer, text, options.raw)
+    token_ids = _tokenize(engine.tokenizer, text)
     try:
         asyncio.run(_stream(AsyncEngine.of(engine, thread), token_ids, params))
     except KeyboardInterrupt:
@@ -112,13 +88,11 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     )
 
 
-def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
+def _tokenize(tokenizer, text: str) -> list[int]:
     if not text:
         raise ValueError("the prompt is empty")
-    if raw:
-        return tokenizer(text)["input_ids"]
     if tokenizer.chat_template is None:
-        raise ValueError("this model has no chat template: use --raw")
+        return tokenizer(text)["input_ids"]
     messages = [{"role": "user", "content": text}]
     conversation = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=False
@@ -129,10 +103,13 @@ def _tokenize(tokenizer, text: str, raw: bool) -> list[int]:
 async def _stream(
     async_engine: "AsyncEngine", token_ids: list[int], params: "SamplingParams"
 ) -> None:
-    from smartspec.cli.totals import StepTotals
+    counts: Counter[str] = Counter()
 
-    totals = StepTotals()
-    async_engine.listeners.append(totals.add)
+    def count(output: "StepOutput") -> None:
+        counts["drafts"] += sum(length > 0 for length in output.verified_lengths)
+        counts["accepted"] += output.num_accepted_tokens
+
+    async_engine.listeners.append(count)
     async_engine.start()
     start = time.monotonic()
     num_tokens = 0
@@ -146,6 +123,6 @@ async def _stream(
     print()
     print(
         f"{num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.1f} tokens/s, "
-        f"mean acceptance length {totals.acceptance_length:.2f}",
+        f"mean acceptance length {1 + counts['accepted'] / max(counts['drafts'], 1):.2f}",
         file=sys.stderr,
     )

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-PICTURE_SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
-
 
 def check_output(option: str, path: Path) -> None:
     """ValueError naming the option if no file can be written there."""
@@ -20,12 +18,3 @@ def check_output(option: str, path: Path) -> None:
         raise ValueError(
             f"{option} {path} cannot be written ({error.strerror}): name another file"
         ) from error
-
-
-def check_plot(option: str, path: Path) -> None:
-    """check_output for a picture, which has to say by its suffix what kind it is."""
-    if path.suffix.lower() not in PICTURE_SUFFIXES and not os.path.isdir(path):
-        raise ValueError(
-            f"{option} {path}: let the name end in one of {', '.join(PICTURE_SUFFIXES)}"
-        )
-    check_output(option, path)

@@ -1,25 +1,137 @@
-"""`smartspec report`: a matrix of policies, workloads and loads, measured or simulated, as one
-page."""
+"""`smartspec report`: policies or servers under workloads and loads, measured, as one page."""
 
 import shlex
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from smartspec.cli.options import command
-from smartspec.cli.report_matrix import matrix_of, scenario_settings, server_options
-from smartspec.cli.report_options import Chosen, simulated_parameters
+from smartspec.cli.policy_list import policy_list
 
 if TYPE_CHECKING:
-    from smartspec.report.matrix import Matrix
+    from smartspec.report.folder import Folder
+    from smartspec.report.loads import Prompts
+    from smartspec.report.matrix import Matrix, Variant
     from smartspec.report.running import Outcome
 
+POLICIES = "off,fixed:3,goodput"
 
-@command(Chosen, simulated_parameters())
-def report(chosen: Chosen, **given) -> None:
+
+@dataclass(frozen=True)
+class Effort:
+    """What is measured where no option says it."""
+
+    workloads: str
+    concurrency: str
+    repetitions: int
+    minutes: float | None
+    max_tokens: int
+    requests: int | None  # of a run in a closed loop, see Matrix
+
+
+WHOLE = Effort(
+    "chat,summarization,rag,code,editing,math,text-to-sql,long-context", "1,4,16", 5, None, 64, None
+)
+QUICK = Effort("chat,summarization,code,editing", "1,4", 3, 4.5, 32, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The variants, workloads and loads to compare, the time for it, and the place of the
+    results."""
+
+    output: Annotated[
+        Path, typer.Option(help="Folder of the page, of raw figures, and of what is not done yet.")
+    ] = Path("report")
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first answer in under five minutes.")
+    ] = False
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, help="Begin nothing that ends later (default: none; 4.5 with --quick)."
+        ),
+    ] = None
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1000, help="Of each cell (default 5; 3 with --quick). More may be added."
+        ),
+    ] = None
+    policies: Annotated[
+        str | None, typer.Option(help="Of started servers (a,b).", show_default=POLICIES)
+    ] = None
+    drafters: Annotated[
+        str | None,
+        typer.Option(
+            help="Drafters to compare (a,b), several of one server by +: "
+            "prompt-lookup+recycling,head. Default: those that a server starts with. Policy off "
+            "has none."
+        ),
+    ] = None
+    model: Annotated[str | None, typer.Option(help="As for serve (default: built in).")] = None
+    serve_options: Annotated[
+        str, typer.Option(help="More options of started servers, in one text.")
+    ] = ""
+    base_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=URL of an OpenAI-compatible server that runs already; may be given several "
+            "times. Then servers are started for --policies alone."
+        ),
+    ] = None
+    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None
+    workloads: Annotated[
+        str | None,
+        typer.Option(help="Tasks of the prompts (a,b), or all.", show_default=WHOLE.workloads),
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help='Prompts of your own: a JSONL file of {"prompt", "task"} a line, or a folder of '
+            "such files."
+        ),
+    ] = None
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            help="Requests at once, of each workload; none for no closed loop.",
+            show_default=WHOLE.concurrency,
+        ),
+    ] = None
+    rates: Annotated[
+        str | None,
+        typer.Option(help="Poisson arrivals per second (a,b), of all workloads by turns."),
+    ] = None
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            help="A rate and a workload that change: WORKLOAD:RATE:SECONDS, separated by commas."
+        ),
+    ] = None
+    seconds: Annotated[
+        float, typer.Option(min=1, max=1e6, help="During which requests arrive.")
+    ] = 20.0
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="New tokens per request (default 64; 32 with --quick)."),
+    ] = None
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request failed.")
+    ] = 120.0
+
+    @property
+    def effort(self) -> Effort:
+        return QUICK if self.quick else WHOLE
+
+
+@command(Chosen)
+def report(chosen: Chosen) -> None:
     """Measure policies or servers under workloads and loads; write one page that says who is
     faster, and where not.
 
@@ -32,69 +144,113 @@ def report(chosen: Chosen, **given) -> None:
     """
     from smartspec.report.environment import environment
     from smartspec.report.folder import Folder
-    from smartspec.report.story import our_variant
 
     began = time.monotonic()
     for name in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: started servers end with this process
         signal.signal(name, signal.default_int_handler)
-    settings = scenario_settings(chosen, given)
-    matrix, prompts = matrix_of(chosen, settings)
-    ours = our_variant(matrix, chosen.subject)
+    matrix, prompts = _matrix(chosen)
     folder = Folder.open(chosen.output, matrix, environment(), _command_line())
-    outcome = _measure(chosen, matrix, prompts, folder, settings, began)
+    outcome = _measure(chosen, matrix, prompts, folder, began)
     try:
-        write_report(matrix, folder, ours)
+        write_report(matrix, folder)
     except KeyboardInterrupt:  # the page takes seconds
         print(
             "interrupted: what was measured is kept, and the same command writes the page",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
-    _tell(chosen, folder, outcome)
+    _tell(folder, outcome)
+
+
+def _matrix(chosen: Chosen) -> tuple["Matrix", "Prompts"]:
+    """What is measured, and the prompts of each workload. ValueError naming the option that is
+    wrong."""
+    from hashlib import sha256
+
+    from smartspec.report.matrix import Matrix
+    from smartspec.report.texts import cells_of, chosen_prompts
+
+    default = chosen.effort.workloads if chosen.prompts is None else "all"
+    prompts = chosen_prompts(chosen.prompts, chosen.workloads or default)
+    texts = "\0".join(prompt.text for some in prompts.values() for prompt in some)
+    settings = {
+        "model": chosen.model,
+        "serve_options": chosen.serve_options,
+        "timeout": chosen.timeout,
+        "prompts": "shipped" if chosen.prompts is None else chosen.prompts.name,
+        "digest of the prompts": sha256(texts.encode()).hexdigest()[:12],
+    }
+    levels = chosen.effort.concurrency if chosen.concurrency is None else chosen.concurrency
+    matrix = Matrix(
+        tuple(_variants(chosen)),
+        tuple(cells_of(list(prompts), levels, chosen.rates, chosen.steps)),
+        chosen.max_tokens or chosen.effort.max_tokens,
+        chosen.effort.requests,
+        chosen.seconds,
+        settings,
+    )
+    return matrix, prompts
+
+
+def _variants(chosen: Chosen) -> list["Variant"]:
+    from smartspec.report.texts import running_server, started_variants
+
+    running = [running_server(text) for text in chosen.base_url or ()]
+    if not running or chosen.policies is not None:
+        policies = policy_list(chosen.policies or POLICIES)
+        return [*running, *started_variants(policies, chosen.drafters)]
+    if chosen.drafters is not None:
+        raise ValueError(
+            f"--drafters {chosen.drafters} is for started servers: give --policies too"
+        )
+    return running
 
 
 def _measure(
-    chosen: Chosen, matrix: "Matrix", prompts, folder, settings: dict, began: float
+    chosen: Chosen, matrix: "Matrix", prompts: "Prompts", folder: "Folder", began: float
 ) -> "Outcome":
     """Nothing is started if nothing is missing."""
-    from smartspec.cli.report_progress import progress
-    from smartspec.report.live import live_runs
+    from smartspec.cli.progress import progress
+    from smartspec.report.live import ServerOptions, live_runs
     from smartspec.report.running import Outcome, run_matrix
-    from smartspec.report.simulated import simulated_runs
 
-    repetitions, deadline = chosen.repetitions_or_default, None
-    if (minutes := chosen.minutes_or_default) is not None:
-        deadline = began + 60 * minutes
+    repetitions = chosen.repetitions or chosen.effort.repetitions
+    minutes = chosen.minutes or chosen.effort.minutes
+    deadline = None if minutes is None else began + 60 * minutes
     if not any(folder.missing(runs) for runs in matrix.rounds(repetitions)):
         return Outcome()
+    more = tuple(shlex.split(chosen.serve_options))
+    options = ServerOptions(chosen.model, more, chosen.api_key, chosen.timeout)
     try:
-        with progress() as display:
-            if chosen.simulate:
-                measure = simulated_runs(matrix, settings, chosen.controller_time == "measured")
-                return run_matrix(matrix, folder, repetitions, measure, display, deadline=deadline)
-            with live_runs(
-                matrix, prompts, server_options(chosen), folder.path, display.starting
-            ) as measure:
-                return run_matrix(matrix, folder, repetitions, measure, display, deadline=deadline)
+        with (
+            progress() as bar,
+            live_runs(matrix, prompts, options, folder.path, bar.show) as measure,
+        ):
+            return run_matrix(matrix, folder, repetitions, measure, bar.show, deadline=deadline)
     except KeyboardInterrupt:  # while servers start or stop
         return Outcome(is_interrupted=True)
 
 
-def write_report(matrix: "Matrix", folder, ours: str) -> None:
+def write_report(matrix: "Matrix", folder: "Folder") -> None:
     """The page and the summary of what the folder holds."""
     from smartspec.bench.report import write_json
     from smartspec.report.folder import PAGE, SUMMARY
     from smartspec.report.page import write_page
-    from smartspec.report.story import Results, sections_of, summary_of
+    from smartspec.report.story import Results, our_variant, sections_of, summary_of
 
     results = Results(
-        matrix, folder.valid(), folder.failed(), folder.environment, folder.command, ours
+        matrix,
+        folder.valid(),
+        folder.failed(),
+        folder.environment,
+        folder.command,
+        our_variant(matrix),
     )
     write_page(folder.path / PAGE, "SmartSpec report", sections_of(results))
     write_json(folder.path / SUMMARY, summary_of(results))
 
 
-def _tell(chosen: Chosen, folder, outcome: "Outcome") -> None:
+def _tell(folder: "Folder", outcome: "Outcome") -> None:
     from smartspec.report.folder import PAGE
 
     num_valid, num_failed = len(folder.valid()), len(folder.failed())

@@ -2,11 +2,12 @@
 are never lost."""
 
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from multiprocessing import active_children
 from typing import TYPE_CHECKING
+
+from smartspec.cli.progress import progress
 
 if TYPE_CHECKING:
     from smartspec.sim.scenario import Scenario
@@ -38,8 +39,9 @@ def one_by_one(scenarios: list["Scenario"]) -> Iterator[tuple[int, "SimulationRe
 
     for number, scenario in enumerate(scenarios):
         text = f"{number + 1}/{len(scenarios)} {scenario.policy}"
-        with _progress(text, scenario.num_requests) as on_finished:
-            outcome = simulate(scenario, on_finished)
+        with progress() as bar:
+            bar.show(text)
+            outcome = simulate(scenario)
         yield number, outcome
         if outcome.is_interrupted:
             raise KeyboardInterrupt
@@ -58,10 +60,11 @@ def in_processes(
             numbers = {
                 pool.submit(simulate, scenario): number for number, scenario in enumerate(scenarios)
             }
-            with _progress("runs", len(scenarios)) as on_finished:
-                for future in _as_they_end(numbers):
+            with progress() as bar:
+                bar.show("runs", 0, len(scenarios))
+                for num_ended, future in enumerate(_as_they_end(numbers), start=1):
                     yield numbers[future], future.result()
-                    on_finished(1)
+                    bar.show("runs", num_ended, len(scenarios))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in active_children():
@@ -76,22 +79,3 @@ def _as_they_end(futures: Iterable[Future]) -> Iterator[Future]:
     while waiting:
         done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
         yield from sorted(done, key=lambda future: future.exception() is not None)
-
-
-@contextmanager
-def _progress(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while the block runs; yields the function that moves it on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns, console=Console(stderr=True), refresh_per_second=2, transient=True
-    ) as progress:
-        task_id = progress.add_task(text, total=total)
-        yield lambda num_finished: progress.advance(task_id, num_finished)

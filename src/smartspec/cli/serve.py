@@ -7,23 +7,22 @@ import resource
 import signal
 import socket
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from smartspec.cli.access import allowed_hosts, api_keys, check_exposure, cors_origins
 from smartspec.cli.config_file import read_classes, use_config_file
+from smartspec.cli.engine_options import engine_config_of
 from smartspec.cli.logs import LogFormat, configure_logs
 from smartspec.cli.options import command
 
 if TYPE_CHECKING:
-    from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.engine.runtime.build import Engine
-    from smartspec.engine.runtime.config import EngineConfig
     from smartspec.engine.runtime.engine_thread import EngineThread
     from smartspec.server.app import AppOptions
 
@@ -189,16 +188,15 @@ class ServerOptions:
 def serve(options: ServerOptions) -> None:
     """Serve a model over HTTP, compatible with OpenAI's API. Ctrl-C stops it at once, SIGTERM after
     its requests."""
-    engine_config = engine_config_of(options)
+    config = engine_config_of(options)
     if options.forced_acceptance is not None and options.speculator is not None:
         raise ValueError(
             f"--forced-acceptance makes invalid text, which --speculator {options.speculator} "
             "would score"
         )
-    if options.speculator is not None:
-        check_speculator(options.speculator)
+    reasoning = None if options.speculator is None else reasoning_of_lab(options.speculator)
     classes = read_classes(options.config)
-    names = served_names(options.served_model_name, engine_config.model)
+    names = served_names(options.served_model_name, config.model)
     keys = api_keys(options.api_key, options.api_key_file, options.admin_key, options.shared_cache)
     origins = cors_origins(options.cors_origin)
     listener = bind(options.host, options.port)
@@ -216,9 +214,7 @@ def serve(options: ServerOptions) -> None:
         gc.freeze()
         configure_logs(options.log_format)
         thread = EngineThread()
-        building = thread.submit(
-            partial(build_engine, engine_config, report=partial(print, flush=True))
-        )
+        building = thread.submit(partial(build_engine, config, report=partial(print, flush=True)))
         from smartspec.server.app import AppOptions  # beside what loading computes
 
         engine = building.result()
@@ -230,9 +226,7 @@ def serve(options: ServerOptions) -> None:
             access_log=options.access_log,
             cors_origins=origins,
             allowed_hosts=hosts,
-            speculator=None
-            if options.speculator is None
-            else load_speculator(options.speculator, engine),
+            speculator=reasoning and reasoning["load"](options.speculator, engine),
         )
         run(engine, names, thread, listener, options.drain_seconds, app_options)
     except KeyboardInterrupt:
@@ -257,69 +251,13 @@ def served_names(option: str | None, model: str) -> tuple[str, ...]:
     return names
 
 
-def check_speculator(name: str) -> None:
-    """ValueError where what uses it is not found."""
+def reasoning_of_lab(name: str) -> "dict[str, Any]":
+    """What loads and uses the smaller model. ValueError where it is not found."""
     from smartspec.core.lab_tables import WHERE, lab_table
 
-    if not lab_table("reasoning", "ROUTES"):
-        raise ValueError(f"--speculator {name}: speculation on reasoning steps is in {WHERE}")
-
-
-def load_speculator(name: str, engine: "Engine") -> "tuple[AsyncEngine, str]":
-    """An engine of a smaller model beside that of the served one, whose vocabulary and context it
-    must have. Raises ValueError as build_engine."""
-    from smartspec.engine.runtime.async_engine import AsyncEngine
-    from smartspec.engine.runtime.build import build_engine
-    from smartspec.engine.runtime.drafter_kinds import check_same_tokens
-    from smartspec.engine.runtime.engine_thread import EngineThread
-
-    thread = EngineThread()
-    config = replace(
-        engine.config, model=name, chat_template=None, drafters=None, max_model_len=None,
-        datastore=None, datastore_memory=None, decision_log=None,
-    )  # fmt: skip
-    small = thread.submit(partial(build_engine, config, report=partial(print, flush=True))).result()
-    remedy = "use a --speculator of the same family"
-    large = engine.loaded
-    if large.vocab_size != small.loaded.vocab_size:
-        raise ValueError(
-            f"{name!r} has a vocabulary of {small.loaded.vocab_size} tokens, {large.name!r} of "
-            f"{large.vocab_size}: {remedy}"
-        )
-    check_same_tokens(large, small.loaded, remedy)
-    if small.max_model_len < engine.max_model_len:
-        raise ValueError(
-            f"--speculator {name} has {small.max_model_len} positions, the model serves "
-            f"{engine.max_model_len}: start with --max-model-len {small.max_model_len}"
-        )
-    return AsyncEngine.of(small, thread), name
-
-
-def engine_config_of(options: ServerOptions) -> "EngineConfig":
-    """Raises ValueError for what is no configuration of an engine."""
-    from smartspec.engine.runtime.config import EngineConfig, parse_drafters
-
-    given = {"model": options.model, "max_draft_tokens": options.max_draft_tokens}
-    return EngineConfig(
-        generation_config=options.generation_config,
-        chat_template=options.chat_template,
-        drafters=None if options.drafter is None else parse_drafters(options.drafter),
-        policy=options.policy,
-        dtype=options.dtype,
-        device=options.device,
-        quantization=options.quantization,
-        activations=options.activations,
-        max_batch=options.max_batch,
-        max_model_len=options.max_model_len,
-        kv_tokens=options.kv_tokens,
-        max_queue=options.max_queue,
-        max_queue_per_client=options.max_queue_per_client,
-        datastore=options.datastore,
-        datastore_memory=options.datastore_memory,
-        decision_log=options.decision_log,
-        forced_acceptance=options.forced_acceptance,
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    if found := lab_table("reasoning", "REASONING"):
+        return found
+    raise ValueError(f"--speculator {name}: speculation on reasoning steps is in {WHERE}")
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -363,7 +301,7 @@ def run(
     drain_seconds: float,
     options: "AppOptions",
 ) -> None:
-    """Serve until interrupted; the present state is shown as long as there is a terminal."""
+    """Serve until interrupted."""
     from smartspec.engine.models.load import give_back_memory
     from smartspec.engine.runtime.async_engine import AsyncEngine
     from smartspec.server.app import About, create_app
@@ -393,14 +331,10 @@ def run(
     give_back_memory()
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    with ExitStack() as stack:
-        stack.callback(compiler.close)
-
-        def on_ready() -> None:
-            print(ready_text(url, names[0], bool(options.keys), options.has_page), flush=True)
-            stack.enter_context(_live_state(async_engine, config.policy))
-
-        server = HttpServer(app, async_engine, drain_seconds=drain_seconds, on_ready=on_ready)
+    said = ready_text(url, names[0], bool(options.keys), options.has_page)
+    with closing(compiler):
+        say = partial(print, said, flush=True)
+        server = HttpServer(app, async_engine, drain_seconds=drain_seconds, on_ready=say)
         server.run(sockets=[listener])
 
 
@@ -413,11 +347,3 @@ def ready_text(url: str, model: str, needs_key: bool, has_page: bool = True) -> 
         f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n"
         f"{f'{url}/ shows what it does. ' if has_page else ''}Ctrl-C stops."
     )
-
-
-def _live_state(async_engine: "AsyncEngine", policy: str) -> AbstractContextManager:
-    if not sys.stdout.isatty():
-        return nullcontext()
-    from smartspec.cli.live import live_state
-
-    return live_state(async_engine, policy)

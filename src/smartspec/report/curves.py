@@ -87,18 +87,15 @@ def throughput_plot(figures: Sequence[CellFigures]) -> Plot:
 
 
 def latency_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
-    """Mean latency over the rate, one plot for each workload and kind of arrivals."""
+    """Mean latency over the rate, one plot for each workload."""
     open_cells = [cell for cell in matrix.cells if cell.load.rate is not None]
     plots = []
-    for workload, cv in dict.fromkeys((cell.workload, cell.load.cv) for cell in open_cells):
-        cells = {
-            c.load.rate: c.name for c in open_cells if (c.workload, c.load.cv) == (workload, cv)
-        }
+    for workload in dict.fromkeys(cell.workload for cell in open_cells):
+        cells = {c.load.rate: c.name for c in open_cells if c.workload == workload}
         lines = [_latency_line(variant.name, cells, runs) for variant in matrix.variants]
         lines = [line for line in lines if line.x]
-        arrivals = "Poisson arrivals" if cv == 1 else f"bursts (coefficient of variation {cv:g})"
         if lines:
-            title = f"Mean end-to-end latency: {workload}, {arrivals}"
+            title = f"Mean end-to-end latency: {workload}, Poisson arrivals"
             caption = "Shaded: from the fastest to the slowest repetition."
             plots.append(Plot(title, "requests per second", "seconds", tuple(lines), caption))
     return tuple(plots)

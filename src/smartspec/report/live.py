@@ -84,7 +84,7 @@ class LiveRuns:
 
 @contextmanager
 def live_runs(
-    matrix: Matrix, prompts: Prompts, options: ServerOptions, logs: Path, on_start=lambda name: None
+    matrix: Matrix, prompts: Prompts, options: ServerOptions, logs: Path, on_start=lambda text: None
 ) -> Iterator[LiveRuns]:
     """Servers are up while the block runs. Raises ValueError, before anything is measured, if one
     does not answer as it should."""
@@ -102,7 +102,7 @@ def live_runs(
         targets = {}
         for variant in matrix.variants:
             url = servers[variant.name].base_url if variant.name in servers else variant.base_url
-            targets[variant.name] = ready_target(variant, url, matrix, options)
+            targets[variant.name] = ready_target(variant, url, options)
         if servers:
             time.sleep(SETTLE_SECONDS)
         yield LiveRuns(matrix, prompts, servers, targets)
@@ -121,7 +121,7 @@ def isolated(requests: Sequence[LoadRequest], salt: str) -> list[LoadRequest]:
     return salted
 
 
-def ready_target(variant: Variant, base_url: str, matrix: Matrix, options: ServerOptions) -> Target:
+def ready_target(variant: Variant, base_url: str, options: ServerOptions) -> Target:
     """The server after a short request. Raises ValueError naming the variant if that fails.
 
     It gets a cache_salt if it takes one: then no run finds prefixes or drafts of an earlier one,
@@ -137,7 +137,6 @@ def ready_target(variant: Variant, base_url: str, matrix: Matrix, options: Serve
         base_url,
         model,
         options.api_key,
-        temperature=matrix.temperature,
         ignore_eos=options.ignore_eos,
         timeout_seconds=options.timeout_seconds,
         cache_salt="warm-up",

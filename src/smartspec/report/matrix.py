@@ -3,9 +3,8 @@ times each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
-from smartspec.workload.arrivals import check_cv, check_rate, read_trace
+from smartspec.workload.arrivals import check_rate
 
 MIXED = "mixed"  # the workload in which prompts of all the others come by turns
 CHANGING = "changing"  # the workload of a load whose steps name theirs
@@ -33,24 +32,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Load:
-    """The arrival of requests: concurrency (a closed loop), rate (requests per second with gaps of
-    this coefficient of variation), trace (a file, replayed time_scale times faster) or steps."""
+    """The arrival of requests: concurrency (a closed loop), rate (Poisson arrivals per second) or
+    steps."""
 
     concurrency: int | None = None
     rate: float | None = None
-    cv: float = 1.0
-    trace: str | None = None
-    time_scale: float = 1.0
     steps: tuple[Step, ...] = ()
 
     def __post_init__(self):
         """ValueError for what cannot be played: found out before a server starts."""
-        check_cv(self.cv)
         for rate in [self.rate, *(step.rate for step in self.steps)]:
             if rate is not None:
                 check_rate(rate)
-        if self.trace is not None:
-            read_trace(self.trace, time_scale=self.time_scale)
         if self.concurrency is not None and self.concurrency < 1:
             raise ValueError(f"--concurrency must be at least 1, got {self.concurrency}")
 
@@ -59,11 +52,7 @@ class Load:
         if self.concurrency is not None:
             return f"{self.concurrency} at once"
         if self.rate is not None:
-            return f"{self.rate:g}/s" + ("" if self.cv == 1 else f" in bursts (CV {self.cv:g})")
-        if self.trace is not None:
-            return Path(self.trace).name + (
-                "" if self.time_scale == 1 else f" x {self.time_scale:g}"
-            )
+            return f"{self.rate:g}/s"
         return ", then ".join(
             f"{step.workload} at {step.rate:g}/s for {step.seconds:g} s" for step in self.steps
         )
@@ -104,9 +93,7 @@ class Matrix:
     # of a run in a closed loop, None for twice the concurrency and at least 4
     requests: int | None = None
     seconds: float = 20.0  # during which requests of an open loop arrive
-    temperature: float = 0.0
-    seed: int = 0
-    # of the servers or the simulator, for the page
+    # of the servers, for the page
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -119,9 +106,7 @@ class Matrix:
                     f"two {what} are named {', '.join(sorted(twice))}: give each a name of its own"
                 )
         if not self.cells:
-            raise ValueError(
-                "there is nothing to measure: give --concurrency, --rates, --trace or --steps"
-            )
+            raise ValueError("there is nothing to measure: give --concurrency, --rates or --steps")
 
     def num_requests(self, concurrency: int) -> int:
         return self.requests or max(4, 2 * concurrency)

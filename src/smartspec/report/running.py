@@ -6,19 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Protocol
 
 from smartspec.report.folder import Folder, Measured
 from smartspec.report.matrix import Matrix, Run
 
 MAX_FAILURES = 3  # in a row, after which a variant is not tried any more
 Clock = Callable[[], float]
-
-
-class Display(Protocol):
-    """The display that a person sees meanwhile."""
-
-    def show(self, run: Run, num_done: int, num_runs: int, seconds_left: float | None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,13 +53,15 @@ def run_matrix(
     folder: Folder,
     repetitions: int,
     measure: Callable[[Run], Measured],
-    display: Display,
+    show: Callable[[str, int, int, float | None], None],
     *,
     deadline: float | None = None,
     clock: Clock = time.monotonic,
 ) -> Outcome:
-    """Measure what is missing. deadline, on the clock: no round begins that would end later. Ctrl-C
-    ends it, too."""
+    """Measure what is missing.
+
+    show: called with each run, how many are done and to be done, and the seconds that are left.
+    deadline, on the clock: no round begins that would end later. Ctrl-C ends it, too."""
     rounds = [missing for runs in matrix.rounds(repetitions) if (missing := folder.missing(runs))]
     num_runs, num_done = sum(map(len, rounds)), 0
     durations, in_a_row = Durations(), Counter()
@@ -76,7 +71,8 @@ def run_matrix(
                 return Outcome(is_out_of_time=True, given_up=_given_up(in_a_row))
             later = [run for some in rounds[number + 1 :] for run in some]
             for place, run in enumerate(runs):
-                display.show(run, num_done, num_runs, durations.expected([*runs[place:], *later]))
+                text = f"{run.cell.name}, {run.variant}, repetition {run.repetition + 1}"
+                show(text, num_done, num_runs, durations.expected([*runs[place:], *later]))
                 began = clock()
                 measured = (
                     _given_up_run(run) if in_a_row[run.variant] >= MAX_FAILURES else measure(run)

@@ -99,10 +99,10 @@ class StartedServer:
                 continue
 
 
-def start_all(servers: Mapping[str, StartedServer], on_start=lambda name: None) -> None:
-    """One after the other: each measures its own costs at the start, alone."""
+def start_all(servers: Mapping[str, StartedServer], on_start=lambda text: None) -> None:
+    """One after the other, telling on_start which: each measures its own costs, alone."""
     for name, server in servers.items():
-        on_start(name)
+        on_start(f"starting the server {name}")
         server.start()
 
 

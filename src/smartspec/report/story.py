@@ -45,19 +45,10 @@ class Results:
     def speed_ups(self) -> list[SpeedUp]:
         return speed_ups(self.matrix, self.runs, self.ours)
 
-    @property
-    def is_simulated(self) -> bool:
-        return "simulated" in self.matrix.settings
 
-
-def our_variant(matrix: Matrix, named: str | None) -> str:
-    """The one that is named, else the first of policy goodput or with goodput or smartspec in its
-    name, else the last. ValueError if there is none of that name."""
+def our_variant(matrix: Matrix) -> str:
+    """The first of policy goodput or with goodput or smartspec in its name, else the last."""
     names = [variant.name for variant in matrix.variants]
-    if named is not None:
-        if named not in names:
-            raise ValueError(f"--subject {named!r} is not measured: use one of {', '.join(names)}")
-        return named
     likely = [name for name in names if "goodput" in name.lower() or "smartspec" in name.lower()]
     return [*likely, names[-1]][0]
 
@@ -175,8 +166,6 @@ def _row(name: str, each: SpeedUp) -> tuple[str, ...]:
 
 def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
     text = []
-    if results.is_simulated:
-        text.append("Simulated: times and acceptance are computed, not measured.")
     if ratios and min(each.repetitions for each in ratios) < MIN_REPETITIONS:
         text.append(
             f"Some cells have fewer than {MIN_REPETITIONS} repetitions. Their intervals know "
@@ -184,7 +173,7 @@ def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
             "on."
         )
     equal = [each for each in ratios if each.equal_answers is not None]
-    if equal and results.matrix.temperature == 0:
+    if equal:
         num_pairs = sum(each.num_pairs for each in equal)
         num_equal = sum(each.equal_answers * each.num_pairs for each in equal)
         text.append(
@@ -268,8 +257,7 @@ def _failures(failed: Mapping[tuple[str, str, int], Measured]) -> Section:
 
 
 def _method(results: Results) -> Section:
-    simulated = "Every variant plays the same requests and random numbers; a repetition is a seed."
-    live = (
+    rounds = (
         "A repetition of a cell sends the same requests to every variant, one variant after the "
         "other. The order turns from round to round. Servers that are started are all up, and only "
         "one gets requests at a time. A server that takes a cache_salt gets a new one for each "
@@ -292,7 +280,7 @@ def _method(results: Results) -> Section:
     )
     return Section(
         "How it was measured",
-        (simulated if results.is_simulated else live, interval, raw),
+        (rounds, interval, raw),
         (),
         tables,
     )

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.middleware.cors import CORSMiddleware
 
 from smartspec.core.lab_tables import lab_table
@@ -28,13 +29,16 @@ from smartspec.server.openai.calls import CLIPPED_HEADER, CallReader, check_mode
 from smartspec.server.openai.prompts import PromptReader
 from smartspec.server.openai.responses import answer_response
 from smartspec.server.openai.responses_body import ResponsesBody
-from smartspec.server.openai.streaming import EventStream, answer
+from smartspec.server.openai.streaming import STREAMED, EventStream, answer
 from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
 from smartspec.server.openai.workload_classes import WorkloadClasses
-from smartspec.server.openapi import docs_page, openapi_document
+from smartspec.server.openapi import add_document
 from smartspec.server.structured.grammars import GrammarCompiler
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# How clients may send a key, for the document: http.keys checks it.
+KEY_HEADERS = (HTTPBearer(auto_error=False), APIKeyHeader(name="x-api-key", auto_error=False))
+REFUSED = {"default": {"description": "Refused, with the reason as `error`"}}
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,16 @@ def create_app(
         for each in engines:
             await each.stop()
 
-    app = FastAPI(title="SmartSpec", lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="SmartSpec",
+        version=importlib.metadata.version("smartspec"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(header) for header in KEY_HEADERS] if options.keys else [],
+        responses=REFUSED,
+    )
     app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
     # Keys are checked before the body is read. The page's files hold no user data: that comes from
     # paths with a key.
@@ -115,7 +128,7 @@ def create_app(
     app.add_middleware(RequestIds)
     install_error_handlers(app)
     app.include_router(_service_routes(engine, metrics))
-    app.include_router(_document_routes(bool(options.keys)))
+    add_document(app)
     prompts = PromptReader(tokenizer, engine)
     is_text_invalid = about.forced_acceptance is not None
     parser = BodyParser(options.strict_fields, metrics.ignored_fields.count)
@@ -126,7 +139,7 @@ def create_app(
     app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
     app.include_router(_tokenizer_routes(prompts, engine, about.names, parser))
     if options.speculator is not None:
-        make_routes = lab_table("reasoning", "ROUTES")["reasoning"]
+        make_routes = lab_table("reasoning", "REASONING")["routes"]
         routes = make_routes(engine, options.speculator, about.names, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
     app.include_router(_information_routes(engine, about), prefix="/v1")
@@ -145,21 +158,21 @@ def _generation_routes(
 
     # Whatever takes longer the larger a body is runs in threads, so that it does not hold up the
     # answers to others.
-    @router.post("/completions")
+    @router.post("/completions", responses=STREAMED)
     async def completions(request: Request) -> Response:
         call, form = await asyncio.to_thread(
             reader.completion, await request.body(), request.state.origin
         )
         return await answer(await reader.with_grammar(call), form, engine, metrics)
 
-    @router.post("/chat/completions")
+    @router.post("/chat/completions", responses=STREAMED)
     async def chat_completions(request: Request) -> Response:
         call, form = await asyncio.to_thread(
             reader.chat, await request.body(), request.state.origin
         )
         return await answer(await reader.with_grammar(call), form, engine, metrics)
 
-    @router.post("/responses")
+    @router.post("/responses", responses=STREAMED)
     async def responses(request: Request) -> Response:
         call, body = await asyncio.to_thread(
             reader.converted, ResponsesBody, await request.body(), request.state.origin
@@ -233,25 +246,9 @@ def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
 def _feed_routes(feed: LiveFeed) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/speculation/events")
+    @router.get("/speculation/events", status_code=200, response_class=EventStream)
     async def events() -> Response:
         return EventStream(feed.events())
-
-    return router
-
-
-def _document_routes(needs_key: bool) -> APIRouter:
-    router = APIRouter()
-    document = openapi_document(importlib.metadata.version("smartspec"), needs_key)
-    page = docs_page(document)
-
-    @router.get("/openapi.json")
-    async def openapi() -> JSONResponse:
-        return JSONResponse(document)
-
-    @router.get("/docs")
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(page)
 
     return router
 
@@ -280,7 +277,7 @@ def _service_routes(engine: AsyncEngine, metrics: ServerMetrics) -> APIRouter:
             raise APIError(503, "the server is stopping", code="engine_stopped")
         return await live()
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> Response:
         return Response(metrics.to_text(), media_type=METRICS_MEDIA_TYPE)
 

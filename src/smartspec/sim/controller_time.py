@@ -6,11 +6,9 @@ state, as a median per number of decoding requests; runs charge what that table 
 same table they are the same.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -60,23 +58,6 @@ def measured_controller_seconds(
     groups = seconds[:, :, NUM_WARM_UP_STEPS:].reshape(NUM_ROUNDS, len(sizes), -1, LEARN_STEPS)
     medians = np.median(groups.mean(axis=3), axis=(0, 2))  # learning comes once in so many steps
     return tuple(zip(sizes, medians.tolist(), strict=True))
-
-
-def read_controller_seconds(path: Path) -> dict[str, ControllerSeconds]:
-    """Controller time that the runs in a file of `smartspec simulate --output` were charged, by
-    policy. ValueError if it is another file."""
-    try:
-        settings = [run["settings"] for run in json.loads(path.read_text(encoding="utf-8"))["runs"]]
-        return {
-            s["policy"]: tuple((int(n), float(seconds)) for n, seconds in s["controller_seconds"])
-            for s in settings
-        }
-    except OSError as error:
-        raise ValueError(
-            f"cannot read the controller's times in {path}: {error.strerror}"
-        ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is no file that simulate --output wrote ({error!r})") from error
 
 
 class TimedController:

@@ -8,7 +8,6 @@ from smartspec.core.own_class import is_own_class
 from smartspec.core.speculation import MAX_TPOT_SECONDS
 from smartspec.drafters.drafter_names import is_model_free, model_free_drafter
 from smartspec.sim.executor import HEAD, LOOKUP, MODEL
-from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.settings import LATER_CHILD_SHARE, ScenarioSettings
 from smartspec.sim.world.step_time import ControllerSeconds
 from smartspec.workload.arrivals import check_rate
@@ -22,7 +21,8 @@ _READERS = "prompt-lookup, recycling or module:Class"
 class Scenario(ScenarioSettings):
     """A simulated run: its settings, the policy that decides, and the seed of all that is random.
 
-    policy: as in policy_names, TOLD ones too. goodput: values of the policy of that name.
+    policy: as in policy_names, TOLD ones too. goodput: values of the policy of that name. tagged:
+    requests name their class to the engine.
     tpot_targets, ttft_target: in seconds. trace, and hardware or acceptance that end in .json or
     .jsonl: paths. num_requests: a trace starts over as often as that takes. host_seconds, throttle,
     controller_seconds (measured by controller_time): see GroundTruthTime. profile: see
@@ -30,6 +30,7 @@ class Scenario(ScenarioSettings):
     """
 
     max_model_len: int = 131072
+    tagged: bool = False
     controller_seconds: ControllerSeconds = ()
     seed: int = 0
     goodput: GoodputSettings = field(default_factory=GoodputSettings)
@@ -50,8 +51,6 @@ class Scenario(ScenarioSettings):
                 f"host {self.host} is for named hardware, and {self.hardware} is measured: leave "
                 "it out"
             )
-        if self.router not in ROUTERS:
-            raise ValueError(f"unknown router {self.router!r}: use one of {', '.join(ROUTERS)}")
         if self.draft_model is not None and not self.has_model:
             raise ValueError(
                 f"draft_model {self.draft_model} is not used by drafter {self.drafter}: leave it "

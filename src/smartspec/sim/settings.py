@@ -103,7 +103,7 @@ class ScenarioSettings:
             "loongserve; block-chain or blockllm."
         ),
     ] = "plain"
-    tensor_parallel: Annotated[int, Setting("Devices per replica.", 1, 1024)] = 1
+    tensor_parallel: Annotated[int, Setting("Devices of the engine.", 1, 1024)] = 1
     drafter: Annotated[
         str,
         Setting(
@@ -153,7 +153,6 @@ class ScenarioSettings:
     found_share: Annotated[
         float, Setting("Share of output positions at which lookup finds a draft.", 0, 1)
     ] = 1.0
-    tagged: Annotated[bool, Setting("Requests name their class to the engine.")] = False
     tpot_targets: Annotated[
         tuple[float, ...],
         Setting(
@@ -171,7 +170,7 @@ class ScenarioSettings:
         ),
     ] = None
     max_draft_tokens: Annotated[int, Setting("Longest draft of a request.", 1, 1000)] = 8
-    max_batch: Annotated[int, Setting("Requests that run at once on a replica.", 1, 100_000)] = 256
+    max_batch: Annotated[int, Setting("Requests that run at once.", 1, 100_000)] = 256
     max_batched_tokens: Annotated[int, Setting("Ordinary tokens per step.", 1, 10**9)] = 2048
     kv_tokens: Annotated[
         # at least one block
@@ -199,8 +198,6 @@ class ScenarioSettings:
             read=_read_throttle,
         ),
     ] = ()
-    replicas: Annotated[int, Setting("Engines that share the requests of one router.", 1, 1000)] = 1
-    router: Annotated[str, Setting("least-loaded or round-robin.")] = "least-loaded"
 
     def check_limits(self) -> None:
         """ValueError naming the setting that is too small, too large, or no number at all; None is

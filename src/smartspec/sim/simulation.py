@@ -29,11 +29,11 @@ from smartspec.drafters.drafter_names import model_free_drafter
 from smartspec.observation.card import KIND as CARD
 from smartspec.observation.card import Card
 from smartspec.sim.executor import SimExecutor
-from smartspec.sim.fleet import ROUTERS, Fleet, Replica, Run
 from smartspec.sim.perfect_estimates import PerfectEstimates
 from smartspec.sim.perfect_outcomes import PerfectOutcomes
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
+from smartspec.sim.virtual_engine import Run, VirtualEngine
 from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
 from smartspec.sim.world.card_acceptance import acceptance_class_of
 from smartspec.sim.world.class_spec import parse_classes
@@ -83,10 +83,10 @@ def simulate(
 ) -> SimulationResult:
     """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are
     missing."""
-    traffic, fleet, run = make_traffic(scenario), make_fleet(scenario), Run()
+    traffic, engine, run = make_traffic(scenario), make_engine(scenario), Run()
     began = perf_counter()
     with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
-        fleet.serve(traffic, run, on_finished)
+        engine.serve(traffic, run, on_finished)
     wall_seconds = perf_counter() - began
     speculation = summarize_speculation(SpeculationCounters(0, 0, 0, 0), run.totals.counters)
     num_unfinished = len(traffic) - len(run.records)
@@ -156,17 +156,6 @@ def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
         index
     ]
     return {"num_prompt_tokens": lengths[:, 0], "num_output_tokens": lengths[:, 1]}
-
-
-def make_fleet(scenario: Scenario) -> Fleet:
-    """Replicas that share the ground truth, and nothing else."""
-    time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
-    num_blocks = kv_tokens(scenario) // BLOCK_SIZE
-    replicas = [
-        _make_replica(scenario, time, acceptance, num_blocks, index)
-        for index in range(scenario.replicas)
-    ]
-    return Fleet(replicas, ROUTERS[scenario.router])
 
 
 def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
@@ -245,13 +234,9 @@ def _policy(scenario: Scenario) -> Policy:
     return parse_policy(scenario.policy, scenario.max_draft_tokens)
 
 
-def _make_replica(
-    scenario: Scenario,
-    time: GroundTruthTime,
-    acceptance: GroundTruthAcceptance,
-    num_blocks: int,
-    index: int,
-) -> Replica:
+def make_engine(scenario: Scenario) -> VirtualEngine:
+    """The engine of a scenario."""
+    time = ground_truth_time(scenario)
     drafts_in_parallel = scenario.is_parallel and scenario.served_drafter is not None
     make_executor: Callable[..., SimExecutor] = SimExecutor
     if drafts_in_parallel:
@@ -264,20 +249,20 @@ def _make_replica(
         make_executor = functools.partial(_of_lab(scenario), longest=longest)
     executor = make_executor(
         time,
-        acceptance,
+        ground_truth_acceptance(scenario),
         drafter=scenario.served_drafter,
         num_slots=scenario.max_batch,
-        seed=scenario.seed + index,
+        seed=scenario.seed,
         later_child_share=scenario.later_child_share,
     )
     scheduler = Scheduler(
-        BlockManager(num_blocks, BLOCK_SIZE, scenario.max_batch),
+        BlockManager(kv_tokens(scenario) // BLOCK_SIZE, BLOCK_SIZE, scenario.max_batch),
         max_batched_tokens=scenario.max_batched_tokens,
         max_model_len=scenario.max_model_len,
         max_draft_tokens=scenario.max_draft_tokens,
     )
     controller = make_controller(scenario, time, executor.true_estimates, scenario.served_drafter)
-    return Replica(EngineCore(scheduler, executor, controller), executor)
+    return VirtualEngine(EngineCore(scheduler, executor, controller), executor)
 
 
 def _of_lab(scenario: Scenario) -> Any:
@@ -290,7 +275,7 @@ def _of_lab(scenario: Scenario) -> Any:
 
 
 def kv_tokens(scenario: Scenario) -> int:
-    """Tokens of KV that a replica holds: beside the weights, and beside those of a draft model,
+    """Tokens of KV that the engine holds: beside the weights, and beside those of a draft model,
     whatever the policy."""
     if scenario.kv_tokens is not None:
         return scenario.kv_tokens

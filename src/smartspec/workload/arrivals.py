@@ -1,5 +1,5 @@
-"""The times at which requests arrive: a Poisson process, bursts, a rate that changes, or a recorded
-trace. (A closed loop has no arrival times of its own.)"""
+"""The times at which requests arrive: a Poisson process, a rate that changes, or a recorded trace.
+(A closed loop has no arrival times of its own.)"""
 
 import csv
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ TRACE_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 # Beyond any use, and short of what overflows or fills the memory.
 MIN_RATE, MAX_RATE = 1e-6, 1e9
 MAX_ARRIVAL_SECONDS = 1e12
-MAX_CV = 100.0
 MAX_TOKENS = 10_000_000
 
 
@@ -38,30 +37,11 @@ def check_rate(rate: float) -> None:
         )
 
 
-def check_cv(cv: float) -> None:
-    """ValueError if gaps cannot have that coefficient of variation."""
-    if not 0 < cv <= MAX_CV:
-        raise ValueError(
-            f"the coefficient of variation must be above 0 and at most {MAX_CV:g}, got {cv}"
-        )
-
-
 def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
     """Arrival times in seconds, float64 [count], of a Poisson process with `rate` requests per
     second."""
     check_rate(rate)
     return rng.exponential(1.0 / rate, size=count).cumsum()
-
-
-def gamma_arrivals(rate: float, count: int, cv: float, rng: np.random.Generator) -> np.ndarray:
-    """Arrival times in seconds, float64 [count], with gaps of a gamma distribution.
-
-    cv: coefficient of variation of the gaps. Above 1 requests come in bursts; 1 is a Poisson
-    process.
-    """
-    check_rate(rate)
-    check_cv(cv)
-    return rng.gamma(cv**-2, cv**2 / rate, size=count).cumsum()
 
 
 def step_arrivals(

@@ -20,19 +20,16 @@ class Prompt:
     text: str
 
 
-def shipped_prompts(task: str | None = None) -> list[Prompt]:
-    """The package's own prompts, of eight tasks; with task, only those whose task starts with it.
-
-    They are for reporting: no constant is chosen on them. Raises ValueError if no task starts with
-    task.
-    """
+def shipped_prompts() -> list[Prompt]:
+    """The package's own prompts, of eight tasks. They are for reporting: no constant is chosen on
+    them."""
     with as_file(files("smartspec.workload") / "data" / "prompts.jsonl") as path:
-        return read_prompts(path, task)
+        return read_prompts(path)
 
 
-def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
+def read_prompts(path: str | Path) -> list[Prompt]:
     """The prompts of a file in file order, or of a folder's *.jsonl files in the order of their
-    names; with task, only those whose task starts with it.
+    names.
 
     Raises ValueError naming the file and the line of a row that is not a JSON object with a
     non-empty string `prompt`. Raises it naming the file or folder that cannot be read, or has no
@@ -45,13 +42,7 @@ def read_prompts(path: str | Path, task: str | None = None) -> list[Prompt]:
             f'{path} holds no prompts: it needs one {{"prompt": "..."}} object a line, in .jsonl '
             "files"
         )
-    if task is None:
-        return prompts
-    chosen = [prompt for prompt in prompts if prompt.task.startswith(task)]
-    if not chosen:
-        known = ", ".join(sorted({prompt.task or "(none)" for prompt in prompts}))
-        raise ValueError(f"{path} has no task that starts with {task!r}; its tasks are {known}")
-    return chosen
+    return prompts
 
 
 def _read_file(path: Path) -> list[Prompt]:

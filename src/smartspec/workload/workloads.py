@@ -15,13 +15,8 @@ _ORDINALS = ("first", "second", "third", "fourth")
 def shipped_workloads() -> dict[str, list[Prompt]]:
     """Sixteen prompts for each name."""
     with as_file(files("smartspec.workload") / "data" / "text_to_sql.jsonl") as path:
-        return by_task(
-            [
-                *shipped_prompts(),
-                *read_prompts(path),
-                *long_contexts(shipped_prompts("summarization")),
-            ]
-        )
+        of_task = by_task([*shipped_prompts(), *read_prompts(path)])
+    return of_task | {LONG_CONTEXT: long_contexts(of_task["summarization"])}
 
 
 def read_workloads(path: str | Path) -> dict[str, list[Prompt]]:

@@ -5,18 +5,12 @@ import re
 import pytest
 from default_model import load_once
 
-from smartspec.cli.doctor import (
-    MODEL_FREE,
-    DoctorOptions,
-    advice_on,
-    advice_on_threads,
-    doctor,
-    load_of,
-)
+from smartspec.cli.doctor import DoctorOptions, doctor
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import DrafterSpec
 from smartspec.engine.runtime import build
+from smartspec.engine.runtime.advice import MODEL_FREE, advice_on, advice_on_threads, load_of
 
 LOOKUP, MODEL = DrafterSpec("lookup"), DrafterSpec("a-model", has_passes=True)
 OURS = {"attention": "compiled with gcc", "linear": "compiled with gcc"}

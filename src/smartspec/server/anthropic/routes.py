@@ -11,12 +11,13 @@ from smartspec.server.anthropic.body import MessagesBody, PromptBody
 from smartspec.server.http.errors import request_id_of
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.calls import CallReader
+from smartspec.server.openai.streaming import STREAMED
 
 
 def message_routes(reader: CallReader, engine: AsyncEngine, metrics: ServerMetrics) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/messages")
+    @router.post("/messages", responses=STREAMED)
     async def messages(request: Request) -> Response:
         data = await request.body()
         call, _ = await asyncio.to_thread(

@@ -11,11 +11,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     GetPydanticSchema,
     JsonValue,
     ValidationInfo,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
 MAX_FIELDS = 128  # of one object: more than twice what any has
@@ -56,6 +58,19 @@ class Body(BaseModel):
         if unknown := given.keys() - _names(cls):
             ignore(info, unknown)
         return given
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Says of every field that may be left out that it may be null."""
+        described = handler(schema)
+        fields = handler.resolve_ref_schema(described)
+        for name, kind in fields["properties"].items():
+            is_needed = name in fields.get("required", ())
+            if not is_needed and {"type": "null"} not in kind.get("anyOf", ()):
+                fields["properties"][name] = {"anyOf": [kind, {"type": "null"}]}
+        return described
 
 
 @cache

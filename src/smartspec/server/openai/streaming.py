@@ -62,6 +62,10 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+# Of a route, for the document: its answer may be streamed.
+STREAMED = {200: {"content": {"text/event-stream": {}}}}
+
+
 class EventStream(Response):
     """Server-sent events. When the response ends, for any reason, the source of the events is
     closed. Proxies are told to pass each on as it comes: nginx would gather them."""

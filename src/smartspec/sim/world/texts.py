@@ -70,7 +70,7 @@ def _text(place: str, line: str) -> Text:
 
 class TextAcceptance(GroundTruthAcceptance):
     """The drafts that one drafter finds in texts, and whether they are right. drafter: proposes and
-    learns as in the engine; all replicas share it. ValueError where it drafts a tree."""
+    learns as in the engine. ValueError where it drafts a tree."""
 
     def __init__(self, texts: Sequence[Text], drafter: ModelFreeDrafter, *, seed: int = 0):
         super().__init__((AcceptanceClass(Constant(0.0)),), drafter.max_draft_tokens, seed=seed)

@@ -1,34 +1,24 @@
-"""The progress that `smartspec report` shows while it measures."""
+"""A bar on standard error: what is under way, how much is done, and what is left."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from smartspec.report.matrix import Run
 
 
 class Bar:
-    """A bar on standard error: the run under way, how many are done, and what is left. A line for
-    each run where that is no terminal."""
+    """Moves the bar. A line each time where that is no terminal."""
 
     def __init__(self, bar, task_id):
         self._bar, self._task_id = bar, task_id
 
-    def starting(self, name: str) -> None:
-        self._update(f"starting the server {name}", "")
-
-    def show(self, run: "Run", num_done: int, num_runs: int, seconds_left: float | None) -> None:
-        text = f"{run.cell.name}, {run.variant}, repetition {run.repetition + 1}"
+    def show(
+        self, text: str, done: int = 0, total: int | None = None, seconds_left: float | None = None
+    ) -> None:
         left = "" if seconds_left is None else f"about {_spoken(seconds_left)} left"
-        self._update(text, left, completed=num_done, total=num_runs)
-
-    def _update(self, text: str, left: str, **counts: int) -> None:
-        self._bar.update(self._task_id, description=text, left=left, **counts)
+        self._bar.update(self._task_id, description=text, left=left, completed=done, total=total)
         if not self._bar.console.is_terminal:
-            done = "{completed}/{total} ".format(**counts) if counts else ""
-            print(f"{done}{text}" + (f", {left}" if left else ""), file=sys.stderr, flush=True)
+            counts = f"{done}/{total} " if total else ""
+            print(f"{counts}{text}" + (f", {left}" if left else ""), file=sys.stderr, flush=True)
 
 
 def _spoken(seconds: float) -> str:

@@ -1,5 +1,5 @@
-"""Whole simulations: nothing is lost, times add up, seeds repeat, policies share random numbers,
-replicas the load."""
+"""Whole simulations: nothing is lost, times add up, seeds repeat, policies share random
+numbers."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.sim.fleet import ROUTERS
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import make_fleet, make_traffic, simulate
+from smartspec.sim.simulation import make_engine, make_traffic, simulate
+from smartspec.sim.virtual_engine import Run
 from smartspec.sim.world.traffic import Traffic, trace_traffic
 from smartspec.workload.arrivals import Trace
 
@@ -53,23 +53,19 @@ def test_a_request_that_can_never_run_is_recorded_as_refused():
     assert len(outcome.run.records) == 40
 
 
-def linear_fleet(policy: str, num_requests: int, **changes):
-    """A fleet whose target pass takes 10 ms and 1 ms a token, its host 2 ms, without noise."""
+def linear_engine(policy: str, num_requests: int, **changes):
+    """An engine whose target pass takes 10 ms and 1 ms a token, its host 2 ms, without noise."""
     scenario = replace(QUIET, policy=policy, drafter="lookup", num_requests=num_requests, **changes)
-    fleet = make_fleet(scenario)
-    for replica in fleet.replicas:
-        time = replica.executor.time
-        replica.executor.time = replace(
-            time, target=CostCurve.linear(0.010, 0.001), host_seconds=0.002
-        )
-    return fleet, scenario
+    engine = make_engine(scenario)
+    engine.executor.time = replace(
+        engine.executor.time, target=CostCurve.linear(0.010, 0.001), host_seconds=0.002
+    )
+    return engine
 
 
-def serve(fleet, traffic):
-    from smartspec.sim.fleet import Run
-
+def serve(engine, traffic):
     run = Run()
-    fleet.serve(traffic, run)
+    engine.serve(traffic, run)
     return {int(record.prompt_id): record for record in run.records}, run.totals
 
 
@@ -80,8 +76,8 @@ def traffic_of(prompts, outputs, arrivals):
 
 
 def test_plain_decoding_takes_the_times_computed_by_hand():
-    fleet, _ = linear_fleet("off", 2)
-    records, totals = serve(fleet, traffic_of([20, 5], [3, 2], [1.0, 1.005]))
+    engine = linear_engine("off", 2)
+    records, totals = serve(engine, traffic_of([20, 5], [3, 2], [1.0, 1.005]))
     prefill = 0.010 + 0.020 + 0.002
     # The second request arrives during the first one's prefill and starts at its end, beside one
     # decoding row.
@@ -96,16 +92,16 @@ def test_plain_decoding_takes_the_times_computed_by_hand():
     assert totals.busy_seconds == pytest.approx(prefill + mixed + both)
 
 
-def test_an_idle_replica_starts_when_the_next_request_comes():
-    fleet, _ = linear_fleet("off", 2)
-    records, totals = serve(fleet, traffic_of([20, 20], [1, 1], [0.0, 5.0]))
+def test_an_idle_engine_starts_when_the_next_request_comes():
+    engine = linear_engine("off", 2)
+    records, totals = serve(engine, traffic_of([20, 20], [1, 1], [0.0, 5.0]))
     assert [records[i].end_to_end_seconds for i in range(2)] == pytest.approx([0.032, 0.032])
     assert totals.num_steps == 2
 
 
 def test_perfect_drafts_take_one_step_for_k_plus_one_tokens():
-    fleet, _ = linear_fleet("fixed:4", 1, acceptance="1.0")
-    records, totals = serve(fleet, traffic_of([10], [11], [0.0]))
+    engine = linear_engine("fixed:4", 1, acceptance="1.0")
+    records, totals = serve(engine, traffic_of([10], [11], [0.0]))
     # One token from the prefill, then 5 + 5 of 4 draft tokens each.
     assert totals.num_row_steps == 2
     assert records[0].end_to_end_seconds == pytest.approx(0.022 + 2 * (0.010 + 0.005 + 0.002))
@@ -113,11 +109,11 @@ def test_perfect_drafts_take_one_step_for_k_plus_one_tokens():
 
 def test_a_draft_model_that_was_off_pays_for_the_prefill_of_its_kv():
     scenario = replace(QUIET, policy="fixed:2", num_requests=1, acceptance="0.0")
-    fleet = make_fleet(scenario)
-    executor = fleet.replicas[0].executor
+    engine = make_engine(scenario)
+    executor = engine.executor
     curves = {"target": CostCurve.linear(0.01, 0.0), "drafts": (CostCurve.linear(0.0, 0.001),)}
     executor.time = replace(executor.time, **curves, host_seconds=0.0)
-    records, _ = serve(fleet, traffic_of([50], [4], [0.0]))
+    records, _ = serve(engine, traffic_of([50], [4], [0.0]))
     # 51, 1 and 1 tokens in the first passes of three steps (the newest included), 1 in each second.
     first, second = 0.051 + 2 * 0.001, 3 * 0.001
     assert records[0].end_to_end_seconds == pytest.approx(4 * 0.01 + first + second)
@@ -143,10 +139,10 @@ class SeesViews:
 @pytest.mark.parametrize(("drafter", "last"), [("model", 3), ("lookup", 6)])
 def test_no_view_tells_where_an_answer_ends_and_a_draft_model_draws_eos(drafter, last):
     scenario = replace(QUIET, policy="fixed:6", drafter=drafter, num_requests=1, acceptance="1.0")
-    fleet = make_fleet(scenario)
-    core = fleet.replicas[0].core
+    engine = make_engine(scenario)
+    core = engine.core
     core.controller = SeesViews(core.controller)
-    records, totals = serve(fleet, traffic_of([10], [11], [0.0]))
+    records, totals = serve(engine, traffic_of([10], [11], [0.0]))
     # One token from the prefill, seven, then three of which the last is EOS; a lookup draft runs on
     # after it.
     assert core.controller.allowed == [8, 8]
@@ -195,28 +191,6 @@ def test_emitted_tokens_follow_the_closed_form(drafter):
     # cut a few drafts.
     assert totals.num_row_steps > 5000
     assert emitted_per_row == pytest.approx(expected, abs=0.07)
-
-
-def test_replicas_share_the_load():
-    scenario = replace(BUSY, policy="off", batch=None, rate=400.0, num_requests=60)
-    one, three = simulate(scenario), simulate(replace(scenario, replicas=3))
-    assert one.summary.num_completed == three.summary.num_completed == 60
-    assert three.summary.end_to_end_seconds.mean < one.summary.end_to_end_seconds.mean
-    assert three.run.totals.num_row_steps == one.run.totals.num_row_steps
-
-
-def test_routers():
-    assert [ROUTERS["round-robin"](i, [9, 0, 0]) for i in range(4)] == [0, 1, 2, 0]
-    assert ROUTERS["least-loaded"](7, [2, 1, 1]) == 1
-
-
-def test_a_step_is_known_to_the_router_only_when_it_ends():
-    """The last request comes just before replica 1 ends its step, so both look equally loaded, and
-    it waits at 0."""
-    fleet, _ = linear_fleet("off", 4, replicas=2, router="least-loaded")
-    records, _ = serve(fleet, traffic_of([20] * 4, [1, 1, 1, 1], [0.0, 0.001, 0.010, 0.0325]))
-    assert records[2].end_to_end_seconds == pytest.approx(0.064 - 0.010)
-    assert records[3].end_to_end_seconds == pytest.approx(0.096 - 0.0325)
 
 
 def test_an_interrupt_keeps_what_has_finished():
@@ -275,10 +249,10 @@ def test_requests_carry_their_class_where_tagged():
 
     for tagged in (False, True):
         scenario = replace(BUSY, policy="off", tagged=tagged)
-        fleet = make_fleet(scenario)
-        core = fleet.replicas[0].core
+        engine = make_engine(scenario)
+        core = engine.core
         core.controller = Spy(core.controller)
-        serve(fleet, make_traffic(scenario))
+        serve(engine, make_traffic(scenario))
         assert set(np.concatenate(seen).tolist()) == ({1, 2} if tagged else {0})
         seen.clear()
 
@@ -289,7 +263,6 @@ def test_requests_carry_their_class_where_tagged():
         ({"rate": 1.0}, "exactly one of rate, trace and batch"),
         ({"batch": None}, "got none"),
         ({"drafter": "magic"}, "unknown drafter 'magic'"),
-        ({"router": "random"}, "unknown router 'random'"),
         ({"seconds": 3.0}, "give num_requests"),
         ({"found_share": 0.3}, "found_share 0.3 is for drafter lookup"),
         ({"found_share": 1.3, "drafter": "lookup"}, "found_share must be at least 0 and at most 1"),
@@ -297,7 +270,6 @@ def test_requests_carry_their_class_where_tagged():
             {"draft_tensor_parallel": 1, "drafter": "lookup"},
             "draft_tensor_parallel 1 is for a draft model",
         ),
-        ({"replicas": 0}, "replicas must be at least 1"),
         ({"host_seconds": float("nan")}, "host_seconds must be at least 0 .* got nan"),
         ({"host_seconds": float("inf")}, "host_seconds must be at least 0 .* got inf"),
         ({"prompt_tokens": 2**63 - 1}, "prompt_tokens must be at least 1 and at most 1000000"),
