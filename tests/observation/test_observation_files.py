@@ -15,7 +15,6 @@ from smartspec.observation.card import Card
 from smartspec.observation.files import observation_path, read_observation, write_json
 from smartspec.observation.records import MAX_CLASSES, DraftOutcome, Observation
 from smartspec.vllm_plugin.observed.__main__ import main
-from smartspec.vllm_plugin.observed.samples import observations_of, samples_of
 
 CELLS = [(1, 3), (16, 3), (16, 1)]
 
@@ -38,27 +37,6 @@ def same(a: Observation, b: Observation) -> bool:
 
 def test_a_file_holds_all_of_it(observation, file):
     assert same(read_observation(file), observation)
-
-
-def test_metrics_hold_all_of_it(observation):
-    labels = {"setup": 'a "quoted" name\\n'}
-    odd = Observation(
-        observation.setup | labels, observation.cells, observation.outcomes, observation.arrivals
-    )
-
-    def line(name, labels, value):
-        escaped = {
-            k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            for k, v in labels.items()
-        }
-        pairs = ",".join([f'{k}="{v}"' for k, v in escaped.items()])
-        return f"{name}{{{pairs}}} {value!r}"
-
-    page = "\n".join(
-        ["# HELP x y", "vllm:num_requests 3", *(line(*each) for each in samples_of("0", odd))]
-    )
-    (found,) = observations_of(page)
-    assert same(found, odd)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
 
 from smartspec import vllm_plugin
 from smartspec.observation.card import Card
+from smartspec.observation.files import newest_observation
 from smartspec.vllm_plugin.serve.__main__ import main
 from smartspec.vllm_plugin.serve.routes import LOOKUP
 
@@ -29,7 +30,9 @@ def card(tmp_path) -> Path:
         engine.add(number, prompt_tokens=20, max_tokens=100 * (number + 1))
     engine.run()
     engine.scheduler.shutdown()
-    return tmp_path / "first/cache/vllm/cards/toy-0.json"
+    path = tmp_path / "card.json"
+    Card.of(newest_observation(tmp_path / "first/cache")).write(path)
+    return path
 
 
 def started(tmp_path, card, **changes):

@@ -1,6 +1,7 @@
 """The report of an observation to the operator: now, what each length would make, the crossover,
 what the present setting loses. As JSON-able values, and as text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -325,11 +326,16 @@ def _table(found: dict) -> str:
         share = f"{100 * load['share']:.0f} %"
         measured = [shown_speed(load["now"]), f"{load['ms_per_token']:.1f}"]
         rows.append([f"{load['requests']:g}", share, *measured, *cells, best])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-    return "\n".join(
+    return "\n".join(aligned(rows))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table for a terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in rows
-    )
+    ]
 
 
 def _cell(value: dict) -> str:

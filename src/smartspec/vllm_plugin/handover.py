@@ -12,11 +12,11 @@ from pathlib import Path
 logger = logging.getLogger("vllm.smartspec")
 
 DAY = 24 * 3600.0
-# Patterns below the folder `vllm`, with the age from which on files are removed. Of observations
-# and cards, the newest stays.
+# Patterns below the folder `vllm`, with the age from which on files are removed. Of observations,
+# the newest stays.
 METRICS = {"*.prom": 7 * DAY, "*.onoff": 7 * DAY}
 CUT_OFF = {name: DAY for name in (".storing-*", "*/.storing-*", "*.prom.*", "*.onoff.*")}
-KEPT = {"observed/*.json": 30 * DAY, "cards/*.json": 30 * DAY}
+KEPT = {"observed/*.json": 30 * DAY}
 
 
 class Handover:

@@ -1,4 +1,4 @@
-"""`smartspec vllm observed [FILE or URL]`, an observation for the operator, or, where the command
+"""`smartspec vllm observed [FILE]`, an observation for the operator, or, where the command
 line's libraries are missing, `python -m smartspec.vllm_plugin.observed`. It needs numpy alone. See
 docs/observe.md."""
 
@@ -17,9 +17,7 @@ from smartspec.observation.length_tables import (
     tensorrt_llm_config,
     vllm_config,
 )
-from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, most_requests, summary, text
-from smartspec.vllm_plugin.observed.samples import read_url
 from smartspec.vllm_plugin.settings import Settings
 
 LONGEST, MOST_REQUESTS = 64, 65_536  # a draft, a batch
@@ -57,16 +55,6 @@ def best_lengths(
     return lengths
 
 
-def read(source: str | None, cache: Path) -> Observation:
-    """Return the observation of a file, of a server's /metrics, or the newest of the cache folder.
-    ValueError says what is wrong."""
-    if source is None:
-        return newest_observation(cache)[1]
-    if source.startswith(("http://", "https://")):
-        return read_url(source)
-    return read_observation(Path(source))
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smartspec vllm observed",
@@ -76,9 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "source",
-        nargs="?",
-        help="file, or URL of a server (default: the newest of the cache folder)",
+        "file", nargs="?", type=Path, help="of an observation (default: the newest of the cache)"
     )
     parser.add_argument("--cache", type=Path, help="folder of the setting `cache`")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -115,7 +101,10 @@ def main(arguments: list[str] | None = None) -> int:
 def report(options: argparse.Namespace) -> None:
     """Print a report, and write the files that the options name. ValueError and OSError say what is
     wrong."""
-    observation = read(options.source, options.cache or Settings.read(None, os.environ).cache)
+    if options.file is not None:
+        observation = read_observation(options.file)
+    else:
+        observation = newest_observation(options.cache or Settings.read(None, os.environ).cache)
     longest = longest_of(observation) if options.longest is None else options.longest
     head = observation.setup.get("most_drafts") or LONGEST
     if not 1 <= longest <= head:

@@ -10,53 +10,51 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import repeat
 
-from smartspec.observation.files import observation_path
-from smartspec.observation.records import DraftOutcome, Observation, StepSize
+from smartspec.observation.files import observation_path, write_json
+from smartspec.observation.records import Arrivals, DraftOutcome, Observation, StepSize
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.file_thread import FileThread
-from smartspec.vllm_plugin.observed.file import ObservationFile, log_conclusions
+from smartspec.vllm_plugin.handover import Handover
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.setup import describe_setup
-from smartspec.vllm_plugin.step.adaptive import verified_by_request
 from smartspec.vllm_plugin.step.batch import NO_PREFILL, Prefill
 from smartspec.vllm_plugin.step.callers import class_of
 from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
 from smartspec.vllm_plugin.step.metrics import Metrics, metrics_path
+from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 SUM_STEPS = 64  # steps that are summed at once
 CONTEXT_STEPS = 8  # steps between two sums of contexts, which grow slowly
 WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
-MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
 FinishedStep = tuple[Step, EmittedTokens]
 
 
 class Observer:
     """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model.
-    is_adaptive: vLLM's workers choose the drafts that they verify. on_steps: called with finished
-    steps. on_end: called once the last state is about to be written."""
+    is_adaptive: vLLM's workers choose the drafts that they verify. write: called with an
+    observation, and the seconds after which it is to be in its file."""
 
     def __init__(
         self,
         scheduler,
         observation: Observation,
-        file: ObservationFile,
+        write: Callable[[Observation, float], None],
+        metrics: Metrics,
         *,
         has_passes: bool,
         is_adaptive: bool = False,
-        on_steps: Callable[[list[FinishedStep], None], None] = lambda steps, controller: None,
-        on_end: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self._scheduler, self.observation, self.file = scheduler, observation, file
-        self._has_passes, self._is_adaptive, self._clock = has_passes, is_adaptive, clock
-        self._on_steps, self._on_end = on_steps, on_end
+        self._scheduler, self.observation, self._write_soon = scheduler, observation, write
+        self._metrics, self._has_passes, self._clock = metrics, has_passes, clock
         self._classes: dict[str, str] = {}  # of requests under way
-        self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
-        self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._steps = StepsUnderWay(scheduler, is_adaptive, lambda: self._clock())
         self._last_length = scheduler.num_spec_tokens
         self._sum_queue: list[FinishedStep] = []
         # those whose drafts' outcomes are not counted yet
@@ -98,9 +96,7 @@ class Observer:
             draft_length=0 if self._is_off else self._last_length,
         )
         self._last_length = output.num_spec_tokens_to_schedule
-        self._steps[id(output)] = step
-        if len(self._steps) > MAX_UNDER_WAY:
-            self._steps.pop(next(iter(self._steps)))
+        self._steps.add(step)
 
     def while_running(self) -> None:
         """Do work that can wait: a step has been handed to the workers, so no step waits for it."""
@@ -116,21 +112,13 @@ class Observer:
 
     def before_update(self, output, model_output) -> FinishedStep | None:
         """Return a finished step and its tokens, None for a step that fed nothing."""
-        step = self._steps.pop(id(output), None)
-        if step is None:
-            return None
-        now = self._clock()
-        step.seconds = now - (
-            step.start if self._last_completion is None else self._last_completion
-        )
-        self._last_completion = now
-        if self._start is None:  # again after a time in which nothing was observed
-            self._start = step.start - self.observation.arrivals.seconds
-        self.observation.arrivals.seconds = max(now - self._start, 0.0)
-        if self._is_adaptive and step.verified:
-            step.verified = verified_by_request(model_output, step.verified)
-            step.num_verified = sum(step.verified.values())
-        return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
+        finished = self._steps.finish(output, model_output)
+        if finished is not None:
+            arrivals, now = self.observation.arrivals, self._clock()
+            if self._start is None:  # again after a time in which nothing was observed
+                self._start = finished[0].start - arrivals.seconds
+            arrivals.seconds = max(now - self._start, 0.0)
+        return finished
 
     def after_update(self, finished: FinishedStep | None, outputs: Mapping) -> None:
         """Keep a finished step, which is summed later."""
@@ -139,7 +127,7 @@ class Observer:
             self._sum_queue.append((step, tokens.with_given(outputs)))
             self._count_queue.append(finished)
         if not self._scheduler.has_unfinished_requests():
-            self._last_completion = None
+            self._steps.pause()
             self.while_running()
             self._sum()
             self._write(IDLE_WRITE_SECONDS, later=True)
@@ -150,23 +138,17 @@ class Observer:
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are
         dropped. Requests under way lose their class, as they may end unseen."""
-        for queue in (
-            self._steps,
-            self._sum_queue,
-            self._count_queue,
-            self._classes,
-            self._ended_requests,
-        ):
+        self._steps.drop_all()
+        for queue in (self._sum_queue, self._count_queue, self._classes, self._ended_requests):
             queue.clear()
-        self._last_completion = self._start = None
+        self._start = None
 
     def finish(self) -> None:
         """Write the observation: vLLM ends."""
         self.while_running()
         self._sum()
         if self.observation.num_steps:
-            self.file.write_soon(self.observation)
-            self._on_end()
+            self._write_soon(self.observation, 0.0)
 
     def _write(self, spacing: float, later: bool = False) -> None:
         """Write if the last write was so many seconds ago. later: else write then, as no step may
@@ -178,7 +160,7 @@ class Observer:
             self._write_time = now
             self._sum()
         if rest <= 0 or later:
-            self.file.write_soon(self.observation, max(rest, 0.0))
+            self._write_soon(self.observation, max(rest, 0.0))
 
     def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
         """Return the prefill of a step in which some requests are fed more than a token beside
@@ -245,7 +227,7 @@ class Observer:
         self.observation.add_outcomes(
             (DraftOutcome(*key), count) for key, count in outcomes.items()
         )
-        self._on_steps([(step, tokens) for step, tokens in finished if step.seconds > 0], None)
+        self._metrics.observe([each for each in finished if each[0].seconds > 0], None)
 
     def _passes(self, step: Step, later: bool) -> int:
         """The passes of a draft model in the measured time. Where drafts end after the step's
@@ -287,12 +269,26 @@ def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
         settings.metrics_seconds,
         files,
     )
+    file = Handover(path, "what is observed")
+
+    def write(data: Observation) -> None:
+        file.write(lambda where: write_json(where, data.to_dict()))
+
     return Observer(
         scheduler,
         Observation(setup),
-        ObservationFile(path, files),
+        lambda observation, seconds: files.post(file, partial(write, _copy(observation)), seconds),
+        metrics,
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),
-        on_steps=metrics.observe,
-        on_end=lambda: files.post("the end", lambda: log_conclusions([path])),
+    )
+
+
+def _copy(observation: Observation) -> Observation:
+    """Return a copy for a thread: while steps are summed, sums are replaced, and never changed."""
+    return replace(
+        observation,
+        cells=dict(observation.cells),
+        outcomes=Counter(observation.outcomes),
+        arrivals=Arrivals(**vars(observation.arrivals)),
     )

@@ -14,7 +14,7 @@ from smartspec.vllm_plugin.settings import Settings
 HELP = {
     "policy": "who decides: goodput (default), off, fixed:K, uniform:K,..., observe, or module:Class",  # noqa: E501
     "decision_log": "new file for a line of JSON per decision",
-    "cache": "folder of step times, metrics, results and the file `off` (default: ~/.cache/smartspec)",  # noqa: E501
+    "cache": "folder of step times, metrics and the file `off` (default: ~/.cache/smartspec)",
     "metrics_seconds": "seconds between two hand-overs of metrics to the API server (default: 1)",
     "verification": "whose step times vLLM's adaptive verification goes by: smartspec (default) or vllm",  # noqa: E501
     "drafter": (
@@ -41,7 +41,7 @@ HELP = {
 EXPLANATION = """\
 It becomes `vllm serve` with --scheduler-cls, --speculative-config and --additional-config, and prints that command.
 Without --spec-method and --spec-model, drafts are n-grams. All other options, --config FILE too, are vLLM's.
-Later: `smartspec vllm off` and `on` (drafts, at once), `ab URL`, `observed [URL]`; each has a --help.
+Later: `smartspec vllm off` and `on` (drafts, at once), `ab URL`, `observed`; each has a --help.
 vLLM warns that the interface of schedulers is not public. That is so: versions are tested one by one, and
 `smartspec vllm check` reads the installed one. On a CPU, vLLM takes 0.92 of the memory: VLLM_CPU_KVCACHE_SPACE=4 (GiB
 for KV) takes less."""  # noqa: E501

@@ -20,11 +20,9 @@ from smartspec.vllm_plugin.step.adaptive import (
     COSTS,
     COSTS_SPACING,
     cost_curves,
-    verified_by_request,
 )
 from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
-
-MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
+from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 
 
 class Speculation:
@@ -51,16 +49,16 @@ class Speculation:
         self.decider = Decider(
             scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock()
         )
-        self._is_adaptive, self._cost_sizes = is_adaptive, cost_sizes
-        self._steps_to_costs = 0
+        self._cost_sizes, self._steps_to_costs = cost_sizes, 0
         # requests that have ended since the last step was scheduled
         self._ended_requests: list[str] = []
         self._old_requests: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # true until a step carries it out
         self._last_draft_length = 0  # draft tokens made in the last scheduled step
-        self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
-        self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._steps = StepsUnderWay(
+            scheduler, is_adaptive, lambda: self._clock(), self._forget_ends
+        )
         self._learn_queue: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
@@ -94,21 +92,21 @@ class Speculation:
         has_drafts = not self._is_ahead or self._last_draft_length >= self._decision.draft_length
         is_carried_out = self._is_open and has_drafts
         self._is_open = self._is_open and not has_drafts
-        self._steps[id(output)] = Step(
-            output=output,
-            start=self._clock(),
-            prefill=prefill,
-            verified=verified,
-            num_verified=sum(verified.values()),
-            num_decoding=num_decoding,
-            context_tokens=context_tokens,
-            draft_length=self._decision.draft_length,
-            decision=self._decision if is_carried_out else None,
-            ended_requests=tuple(self._ended_requests),
+        self._steps.add(
+            Step(
+                output=output,
+                start=self._clock(),
+                prefill=prefill,
+                verified=verified,
+                num_verified=sum(verified.values()),
+                num_decoding=num_decoding,
+                context_tokens=context_tokens,
+                draft_length=self._decision.draft_length,
+                decision=self._decision if is_carried_out else None,
+                ended_requests=tuple(self._ended_requests),
+            )
         )
         self._ended_requests.clear()
-        if len(self._steps) > MAX_UNDER_WAY:
-            self._drop_oldest()
         self._last_draft_length = self._decision.draft_length
         if self._cost_sizes is not None:
             self._send_costs(output)
@@ -117,7 +115,7 @@ class Speculation:
         """Learn from earlier steps, and decide about the next one where a model makes its drafts. A
         step has been handed to the workers, so no step waits for this."""
         self._learn()
-        newest = next(reversed(self._steps.values()), None)
+        newest = self._steps.newest
         is_held = (
             newest is not None
             and newest.decision is not None
@@ -128,22 +126,10 @@ class Speculation:
 
     def before_update(self, output, model_output) -> tuple[Step, EmittedTokens] | None:
         """Return a finished step and its tokens, None for a step that fed nothing."""
-        if id(output) not in self._steps:
-            return None
-        while next(iter(self._steps)) != id(output):  # vLLM finishes steps in order
-            self._drop_oldest()
-        step = self._steps.pop(id(output))
-        now = self._clock()
-        start = step.start if self._last_completion is None else self._last_completion
-        step.seconds = max(now - start, 1e-9)
-        # else the decision was made before these seconds
-        if step.decision is not None and start < step.start:
-            step.host_seconds = min(step.decision.host_seconds, step.seconds)
-        self._last_completion = now
-        if self._is_adaptive and step.verified:
-            step.verified = verified_by_request(model_output, step.verified)
-            step.num_verified = sum(step.verified.values())
-        return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
+        finished = self._steps.finish(output, model_output)
+        if finished is not None:
+            finished[0].seconds = max(finished[0].seconds, 1e-9)
+        return finished
 
     def after_update(self, finished: tuple[Step, EmittedTokens] | None, outputs: Mapping) -> None:
         """Note a finished step, once vLLM has applied its output. Work that can wait is left for
@@ -157,7 +143,7 @@ class Speculation:
         if is_idle or self.learner.controller is None:
             self._learn()
         if is_idle:
-            self._last_completion = None
+            self._steps.pause()
             self.learner.report()
 
     def pause(self) -> None:
@@ -166,14 +152,8 @@ class Speculation:
         is on again."""
         self._learn()
         self.learner.report()
-        while self._steps:
-            self._drop_oldest()
-        self._decision, self._is_open, self._last_draft_length, self._last_completion = (
-            None,
-            False,
-            0,
-            None,
-        )
+        self._steps.drop_all()
+        self._decision, self._is_open, self._last_draft_length = None, False, 0
 
     def finish(self) -> None:
         """Count finished steps: vLLM ends."""
@@ -193,14 +173,10 @@ class Speculation:
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are
         dropped. Knowledge of time and acceptance is kept. Requests count as new."""
-        for queue in (self._steps, self._learn_queue, self._ended_requests, self._old_requests):
+        self._steps.drop_all()
+        for queue in (self._learn_queue, self._ended_requests, self._old_requests):
             queue.clear()
-        self._decision, self._is_open, self._last_draft_length, self._last_completion = (
-            None,
-            False,
-            0,
-            None,
-        )
+        self._decision, self._is_open, self._last_draft_length = None, False, 0
         self.learner.start_over()
         self.decider.start_over()
 
@@ -278,6 +254,6 @@ class Speculation:
             self.decider.end(name)
         self._old_requests.clear()
 
-    def _drop_oldest(self) -> None:
-        """Drop the oldest step and the decision that it carries out."""
-        self._old_requests += self._steps.pop(next(iter(self._steps))).ended_requests
+    def _forget_ends(self, step: Step) -> None:
+        """Forget a step whose outcome never comes, but not which requests ended before it."""
+        self._old_requests += step.ended_requests
