@@ -4,8 +4,6 @@ lengths with graphs."""
 import os
 import platform
 import re
-from dataclasses import fields
-from importlib import metadata
 from pathlib import Path
 
 import vllm
@@ -13,7 +11,6 @@ from vllm.platforms import current_platform
 
 from smartspec.observation.card import base_name
 from smartspec.vllm_plugin.compatibility import is_adaptive
-from smartspec.vllm_plugin.settings import Settings
 
 # Methods whose drafts always have the configured length: a decision can save only their
 # verification.
@@ -22,23 +19,6 @@ RAGGED = ("ngram", "suffix", "custom_class")  # a draft is as long as what is fo
 # but not with the V2 runner, which drafts the same number of tokens for all requests
 ON_THE_GPU = ("ngram",)
 AUTOMATIC = "goodput"  # the policy that gives way to tiers
-WITHOUT_EFFECT = {"act", "cache", "decision_log", "metrics_seconds"}  # settings that change no step
-# Options of vLLM on which the worth of drafts depends, by the part of its configuration. One that
-# it lacks is None.
-VARIED = {
-    "cache_config": ("block_size", "cache_dtype", "enable_prefix_caching"),
-    "lora_config": ("max_loras",),
-    "model_config": ("max_model_len",),
-    "scheduler_config": (
-        "async_scheduling", "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs",
-        "policy",
-    ),
-    "speculative_config": (
-        "draft_sample_method", "enable_adaptive_verification",
-        "num_speculative_tokens_per_batch_size", "prompt_lookup_max", "prompt_lookup_min",
-        "rejection_sample_method",
-    ),
-}  # fmt: skip
 
 
 def describe_setup(scheduler) -> dict:
@@ -144,27 +124,6 @@ def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...
         "device": device,
         "vllm": vllm_version,
     }
-
-
-def comparison_key(vllm_config, settings: Settings) -> dict:
-    """Return all that an operator varies, by name: the results of `--act` are of one of these
-    set-ups alone."""
-    key = setup_key(vllm_config, vllm.__version__, device_name(), captured_lengths(vllm_config))
-    names = {each.name for each in fields(settings)} - WITHOUT_EFFECT
-    options = {
-        f"{part}.{name}": repr(getattr(getattr(vllm_config, part, None), name, None))
-        for part, names in VARIED.items()
-        for name in names
-    }
-    settings_key = {name: str(getattr(settings, name)) for name in names}
-    return key | settings_key | options | {"smartspec": _own_version()}
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("smartspec")
-    except metadata.PackageNotFoundError:  # a clone in PYTHONPATH
-        return ""
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:

@@ -7,29 +7,24 @@ all where ranks run in lockstep) are dropped.
 """
 
 import logging
-import math
-import os
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from random import Random
 
 from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
-from smartspec.vllm_plugin.ab.results import ALL, Results, ResultsFile, level_name
+from smartspec.vllm_plugin.ab.results import ALL, Results, level_name
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
 from smartspec.vllm_plugin.compatibility import has_fixed_drafts
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
-from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, comparison_key
+from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE
 from smartspec.vllm_plugin.step.decision import tokens_given
 from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
 
 logger = logging.getLogger("vllm.smartspec")
 
-PARENT_SECONDS = 1.0  # between two looks
 DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two steps are under way
 
 
@@ -54,12 +49,8 @@ class Toggle:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.reason: str | None = None
-        self._scheduler, self._switch, self._metrics, self._make_windows = (
-            scheduler,
-            switch,
-            metrics,
-            make_windows,
-        )
+        self._scheduler, self._switch, self._metrics = scheduler, switch, metrics
+        self._make_windows = make_windows
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
         self._is_ready, self._leave, self._clock = is_ready, leave, clock
@@ -126,43 +117,27 @@ class Toggle:
         self._metrics.set_reason(reason)
 
 
-class Comparison:
-    """Windows of `--act`, their results so far, and a line a minute in the log.
+def compare_for_metrics(metrics: ToggleMetrics, guard: Guard | None) -> Windows:
+    """Return the windows of `--act`. Their results go to metrics, and as a line a minute to the
+    log."""
+    results, random = Results(), Random()
 
-    results: of earlier servers. keep: called with the results after each pair."""
-
-    def __init__(
-        self,
-        results: Results,
-        keep: Callable[[Results], None],
-        metrics: ToggleMetrics,
-        guard: Guard | None,
-        random: Random | None = None,
-    ):
-        self.results, self._keep = results, keep
-        self._metrics, self._guard, self._random = metrics, guard, random or Random()
-        metrics.set_results(results)
-
-    def windows(self) -> Windows:
-        return compare(self._add, self._guard, lambda: self._random.random() < 0.5)
-
-    def _add(self, pair: Pair) -> None:
-        self.results.add(pair)
-        self._keep(self.results)
-        self._metrics.set_results(self.results)
-        level = self.results.levels[ALL]
-        low, high = level.interval or (math.nan, math.nan)
-        interval = (
-            "too few for an interval"
-            if level.interval is None
-            else f"95 %: {low:.3f} to {high:.3f}"
-        )
+    def add(pair: Pair) -> None:
+        results.add(pair)
+        levels = results.levels
+        metrics.set_results(levels, results.since)
+        level = levels[ALL]
+        interval = "too few for an interval"
+        if level.interval is not None:
+            interval = "95 %: {:.3f} to {:.3f}".format(*level.interval)
         logger.info(
             "A/B: SmartSpec has %.3f times the speed of no speculation (%d pairs of windows, %s). "
             "The last pair: %.1f against %.1f tokens per second and request, %s or more at a time.",
             level.ratio, level.pairs, interval, pair.on.speed, pair.off.speed,
             level_name(pair.off.requests),
         )  # fmt: skip
+
+    return compare(add, guard, lambda: random.random() < 0.5)
 
 
 def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
@@ -195,8 +170,7 @@ def make_toggle(
     guard = make_guard(least_ratio, metrics) if least_ratio else None
     make_windows = guard.watch if guard else None
     if settings.act:
-        kept = _kept_results(settings.cache, comparison_key(config, settings), files)
-        make_windows = Comparison(*kept, metrics, guard).windows
+        make_windows = partial(compare_for_metrics, metrics, guard)
     switch = Switch(switch_path(settings.cache), files, metrics.set_switch)
     metrics.set_switch(switch.is_off)
     logger.info(
@@ -210,40 +184,15 @@ def make_toggle(
             and scheduler.speculation.learner.controller is not None
         )
 
-    length = _plain_length(config)
     return Toggle(
         scheduler,
         switch,
         metrics,
         make_windows,
         is_ready=has_controller,
-        plain_length=length,
+        plain_length=_plain_length(config),
         leave=leave,
     )
-
-
-def _kept_results(
-    cache: Path, key: dict, files: FileThread
-) -> tuple[Results, Callable[[Results], None]]:
-    """Return the results of earlier servers, and what keeps new ones."""
-    try:
-        file = files.call(lambda: ResultsFile(cache, key))
-        files.post("parent", partial(_leave_with_parent, file, files, os.getppid()))
-        return files.call(file.load), lambda results: files.post(
-            file, partial(file.store, deepcopy(results))
-        )
-    except TimeoutError as error:
-        logger.warning("results of --act are not kept for the next start (%s: %s)", cache, error)
-        return Results(), lambda results: None
-
-
-def _leave_with_parent(file: ResultsFile, files: FileThread, parent: int) -> None:
-    """Leave the file to the next server once the process that answers HTTP was killed: vLLM's
-    engine lives on then."""
-    if os.getppid() != parent:
-        file.close()
-    else:
-        files.post("parent", partial(_leave_with_parent, file, files, parent), PARENT_SECONDS)
 
 
 def _plain_length(vllm_config) -> int:
