@@ -107,8 +107,16 @@ ORDER = {
         "toggle",
         "__main__",
     ),
-    "vllm_plugin/observed": ("__init__", "samples", "file", "collector", "observer", "__main__"),
-    "vllm_plugin/step": ("__init__", "batch", "callers", "decision", "adaptive", "metrics"),
+    "vllm_plugin/observed": ("__init__", "collector", "observer", "__main__"),
+    "vllm_plugin/step": (
+        "__init__",
+        "batch",
+        "callers",
+        "decision",
+        "adaptive",
+        "under_way",
+        "metrics",
+    ),
     "vllm_plugin/costs": ("__init__", "steps", "sources"),
     "vllm_plugin/speculation": (
         "__init__",
@@ -120,7 +128,7 @@ ORDER = {
         "controllers",
         "builder",
     ),
-    "vllm_plugin/serve": ("__init__", "words", "config_file", "routes", "command", "__main__"),
+    "vllm_plugin/serve": ("__init__", "routes", "command", "__main__"),
     "observation": (
         "records",
         "files",

@@ -164,13 +164,6 @@ def test_observe_refuses_what_contradicts(words, says):
         made("MODEL", "--observe", *words)
 
 
-def test_a_table_with_longer_drafts_than_there_are_is_refused():
-    config = {"method": "eagle3", "model": "H", "num_speculative_tokens": 3}
-    table = {"num_speculative_tokens_per_batch_size": [[1, 8, 7], [9, 64, 1]]}
-    with pytest.raises(ValueError, match="has length 7, and num_speculative_tokens is 3"):
-        made("MODEL", "--observe", "--speculative-config", json.dumps(config | table))
-
-
 def test_the_help_names_both(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -40,7 +40,7 @@ HELP = {
 }
 EXPLANATION = """\
 It becomes `vllm serve` with --scheduler-cls, --speculative-config and --additional-config, and prints that command.
-Without --spec-method and --spec-model, drafts are n-grams. All other options, --config FILE too, are vLLM's.
+Without --spec-method and --spec-model, drafts are n-grams. All other options are vLLM's.
 Later: `smartspec vllm off` and `on` (drafts, at once), `ab URL`, `observed`; each has a --help.
 vLLM warns that the interface of schedulers is not public. That is so: versions are tested one by one, and
 `smartspec vllm check` reads the installed one. On a CPU, vLLM takes 0.92 of the memory: VLLM_CPU_KVCACHE_SPACE=4 (GiB
@@ -98,9 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(
-        *(f"# {note}" for note in (command.reason, *command.notes)), command, sep="\n", flush=True
-    )
+    print(f"# {command.reason}", command, sep="\n", flush=True)
     if not options.print:
         os.execve(command.words[0], command.words, {**os.environ, **command.variables})
     return 0

