@@ -80,6 +80,7 @@ ORDER = {
     "vllm_plugin": (
         "settings",
         "tested_versions",
+        "needs",
         "compatibility",
         "check",
         "serve",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smartspec.vllm_plugin import check
-from smartspec.vllm_plugin.check import ADAPTIVE_NEEDS, NEEDS
+from smartspec.vllm_plugin.needs import ADAPTIVE_NEEDS, NEEDS
 
 SCHEDULER = "v1/core/sched/scheduler.py"
 

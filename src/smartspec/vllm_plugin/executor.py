@@ -13,7 +13,6 @@ v1/worker/gpu/model_runner.py). They read _batch_draft_capacity, in which the ma
 device, the draft tokens that it admits of each request.
 """
 
-import inspect
 import logging
 from concurrent.futures import Future
 
@@ -23,15 +22,19 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from smartspec.vllm_plugin.compatibility import (
-    CAPACITY,
-    MANAGER,
-    RUNNER,
+    attribute_problem,
     has_scheduler_drafts,
     is_adaptive,
+    signature_problem,
 )
-from smartspec.vllm_plugin.speculation.drafts import RUNNER_PARAMETERS, leave_out_speculation
+from smartspec.vllm_plugin.needs import need_of
+from smartspec.vllm_plugin.speculation.drafts import leave_out_speculation
 from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS, CostCurves
 
+MANAGER = need_of("v1/worker/gpu/spec_decode/adaptive_verification.py")
+V1_RUNNER, RUNNER = (
+    need_of(f"v1/worker/{file}") for file in ("gpu_model_runner.py", "gpu/model_runner.py")
+)
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 
@@ -57,13 +60,11 @@ class Executor(VllmExecutor):
         self._no_result: Future[None] = Future()
         self._no_result.set_result(None)
         self._pass = self._no_result  # of the workers, the last one
-        if not self._has_scheduler_drafts:
-            return
-        if problem := self._change_workers(leave_out_speculation, RUNNER_PARAMETERS):
-            logger.warning(
-                "Steps without drafts are computed as those with drafts, as vLLM does it: %s.",
-                problem,
-            )
+        if self._has_scheduler_drafts and (
+            problem := self._change_workers(leave_out_speculation, V1_RUNNER)
+        ):
+            text = "Steps without drafts are computed as those with drafts, as vLLM does it: %s."
+            logger.warning(text, problem)
 
     def _change_workers(self, change, *arguments) -> str | None:
         """Change the workers, and return the problem, None without one. An error ends no server
@@ -128,20 +129,22 @@ def tell_admitted(worker) -> str | None:
     manager = getattr(runner, "adaptive_verification", None)
     if manager is None:
         return f"{type(runner).__name__} has no adaptive verification"
-    if problem := _signature_problem(manager, MANAGER) or _signature_problem(runner, RUNNER):
+    if (
+        problem := signature_problem(type(manager), MANAGER)
+        or signature_problem(type(runner), RUNNER)
+        or attribute_problem(manager, MANAGER)
+    ):
         return problem
-    if not hasattr(manager, CAPACITY):
-        return f"{type(manager).__name__}.{CAPACITY} does not exist in this version of vLLM"
     reallocate_drafts, sample_tokens = manager.reallocate_drafts, runner.sample_tokens
     notes: list = []  # the counts of the step that is not sampled yet
 
-    def reallocate_and_note(req_ids, idx_mapping):
-        result = reallocate_drafts(req_ids, idx_mapping)
-        notes[:] = [_copy_to_host(getattr(manager, CAPACITY)[: len(req_ids)])]
+    def reallocate_and_note(req_ids, *arguments, **options):
+        result = reallocate_drafts(req_ids, *arguments, **options)
+        notes[:] = [_copy_to_host(manager._batch_draft_capacity[: len(req_ids)])]
         return result
 
-    def sample_and_tell(grammar_output):
-        output = sample_tokens(grammar_output)
+    def sample_and_tell(*arguments, **options):
+        output = sample_tokens(*arguments, **options)
         counts = notes.pop() if notes else None
         if output is not None and counts is not None:
             _tell(output, counts)
@@ -180,15 +183,3 @@ def _tell(output, counts) -> None:
         return complete
 
     output.get_output = get_and_tell
-
-
-def _signature_problem(owner: object, methods: dict[str, tuple[str, ...]]) -> str | None:
-    for name, expected in methods.items():
-        method = getattr(owner, name, None)
-        parameters = None if method is None else tuple(inspect.signature(method).parameters)
-        if parameters != expected:
-            return (
-                f"{type(owner).__name__}.{name} takes {parameters} in this version of vLLM, "
-                f"expected {expected}"
-            )
-    return None
