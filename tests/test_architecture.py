@@ -126,7 +126,6 @@ ORDER = {
         "learner",
         "decider",
         "speculation",
-        "controllers",
         "builder",
     ),
     "vllm_plugin/serve": ("__init__", "routes", "command", "__main__"),

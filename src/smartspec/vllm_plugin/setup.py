@@ -3,7 +3,6 @@ lengths with graphs."""
 
 import os
 import platform
-import re
 from pathlib import Path
 
 import vllm
@@ -21,72 +20,44 @@ ON_THE_GPU = ("ngram",)
 AUTOMATIC = "goodput"  # the policy that gives way to tiers
 
 
-def describe_setup(scheduler) -> dict:
-    """Return the set-up of an observation or a card, JSON-able: names without folders."""
-    config = scheduler.vllm_config
-    model, parallel, speculation = (
-        config.model_config,
-        config.parallel_config,
-        config.speculative_config,
-    )
+def setup_key(vllm_config, tiers: tuple[int, ...] | None) -> dict:
+    """Return all that step times depend on, by name. tiers: see captured_lengths."""
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    speculation = vllm_config.speculative_config
     draft_model = speculation.model
-    has_own_head = draft_model is None or str(draft_model) == str(model.model)
-    table = speculation.num_speculative_tokens_per_batch_size
     return {
-        "engine": "vllm",
-        "version": vllm.__version__,
-        "model": base_name(str(model.model)),
+        "model": str(model.model),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
         "method": str(speculation.method),
-        "draft_model": None if has_own_head else base_name(str(draft_model)),
-        "device": device_name(),
-        "platform": "cpu" if current_platform.is_cpu() else "gpu",
+        "draft_model": None if draft_model is None else str(draft_model),
+        "longest": speculation.num_speculative_tokens,
         "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
+        "eager": bool(model.enforce_eager),
+        "tiers": None if tiers is None else list(tiers),
+        "device": device_name(),
+        "vllm": vllm.__version__,
+    }
+
+
+def describe_setup(scheduler) -> dict:
+    """Return the set-up of an observation or a card, JSON-able: names without folders."""
+    config = scheduler.vllm_config
+    key, speculation = setup_key(config, None), config.speculative_config
+    draft_model = None if key["draft_model"] == key["model"] else key["draft_model"]
+    table = speculation.num_speculative_tokens_per_batch_size
+    names = ("dtype", "quantization", "method", "longest", "parallel", "device")
+    return {name: key[name] for name in names} | {
+        "engine": "vllm",
+        "version": vllm.__version__,
+        "model": base_name(key["model"]),
+        "draft_model": None if draft_model is None else base_name(draft_model),
+        "platform": "cpu" if current_platform.is_cpu() else "gpu",
         "has_passes": speculation.method not in MODEL_FREE,
-        "longest": scheduler.num_spec_tokens,
-        "most_drafts": _most_drafts(speculation),
         "table": table if table is None else [list(row) for row in table],
         "max_requests": scheduler.max_num_running_reqs,
         "max_batched_tokens": scheduler.max_num_scheduled_tokens,
-        "kv": _kv_memory(scheduler.kv_cache_config, model),
     }
-
-
-def _kv_memory(kv_config, model) -> dict | None:
-    """Return the tokens whose KV fits into memory, and the drafter's share of that memory; None if
-    unknown. A drafter's layers are named draft_model, or numbered on after the target's (0.32:
-    model_executor/models)."""
-    if kv_config is None:
-        return None
-    target = model.get_total_num_hidden_layers()
-    sizes: dict[bool, float] = {True: 0.0, False: 0.0}
-    for group in kv_config.kv_cache_groups:
-        specs = getattr(group.kv_cache_spec, "kv_cache_specs", {})  # of layers that differ
-        for name in group.layer_names:
-            spec = specs.get(name, group.kv_cache_spec)
-            number = re.search(r"layers\.(\d+)", name)
-            is_drafter = name.startswith("draft_model.") or (
-                number is not None and int(number[1]) >= target
-            )
-            sizes[is_drafter] += spec.page_size_bytes / spec.block_size
-    groups = kv_config.kv_cache_groups
-    tokens = (
-        kv_config.num_blocks
-        // max(len(groups), 1)
-        * min((g.kv_cache_spec.block_size for g in groups), default=0)
-    )
-    return {
-        "tokens": tokens,
-        "drafter_share": round(sizes[True] / max(sum(sizes.values()), 1.0), 4),
-    }
-
-
-def _most_drafts(speculation) -> int | None:
-    """The most draft tokens of heads that make one each; None where a pass can follow another."""
-    draft = speculation.draft_model_config
-    num_heads = None if draft is None else getattr(draft.hf_config, "num_lookahead_tokens", None)
-    return num_heads if isinstance(num_heads, int) else None
 
 
 def device_name() -> str:
@@ -101,29 +72,6 @@ def device_name() -> str:
         if line.startswith("model name")
     ]
     return f"{models[0] if models else platform.processor()} x{len(os.sched_getaffinity(0))}"
-
-
-def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:
-    """Return all that step times depend on, by name. tiers: see captured_lengths."""
-    model, parallel, speculation = (
-        vllm_config.model_config,
-        vllm_config.parallel_config,
-        vllm_config.speculative_config,
-    )
-    draft_model = speculation.model
-    return {
-        "model": str(model.model),
-        "dtype": str(model.dtype),
-        "quantization": str(model.quantization),
-        "method": str(speculation.method),
-        "draft_model": None if draft_model is None else str(draft_model),
-        "longest": speculation.num_speculative_tokens,
-        "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
-        "eager": bool(model.enforce_eager),
-        "tiers": None if tiers is None else list(tiers),
-        "device": device,
-        "vllm": vllm_version,
-    }
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:

@@ -106,9 +106,8 @@ def report(options: argparse.Namespace) -> None:
     else:
         observation = newest_observation(options.cache or Settings.read(None, os.environ).cache)
     longest = longest_of(observation) if options.longest is None else options.longest
-    head = observation.setup.get("most_drafts") or LONGEST
-    if not 1 <= longest <= head:
-        raise ValueError(f"--longest {longest}: the drafter drafts 1 to {head} tokens")
+    if not 1 <= longest <= LONGEST:
+        raise ValueError(f"--longest {longest}: use 1 to {LONGEST}")
     forecasts = Forecasts(observation, longest)
     figures = summary(forecasts)
     print(json.dumps(figures) if options.json else text(figures))

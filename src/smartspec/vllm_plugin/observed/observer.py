@@ -21,16 +21,14 @@ from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.handover import Handover
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.setup import describe_setup
-from smartspec.vllm_plugin.step.batch import NO_PREFILL, Prefill
 from smartspec.vllm_plugin.step.callers import class_of
 from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
-from smartspec.vllm_plugin.step.metrics import Metrics, metrics_path
+from smartspec.vllm_plugin.step.metrics import Metrics, make_metrics
 from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 SUM_STEPS = 64  # steps that are summed at once
-CONTEXT_STEPS = 8  # steps between two sums of contexts, which grow slowly
 WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
 FinishedStep = tuple[Step, EmittedTokens]
 
@@ -61,7 +59,6 @@ class Observer:
         self._count_queue: list[FinishedStep] = []
         self._ended_requests: list[str] = []
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
-        self._context = self._context_rows = self._steps_to_sum = 0  # see _context_of
         self._start: float | None = None
         self._write_time = float("inf")  # of the last write, or of the first step
         self._minute, self._in_minute = 0, 0
@@ -80,23 +77,12 @@ class Observer:
         scheduled = output.num_scheduled_tokens
         if not scheduled:
             return
-        drafts = output.scheduled_spec_decode_tokens
-        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
-        num_verified, prefill = sum(verified.values()), NO_PREFILL
-        if output.total_num_scheduled_tokens - num_verified != len(scheduled):
-            prefill = self._prefill(scheduled, verified)
-        step = Step(
-            output=output,
-            start=self._clock(),
-            prefill=prefill,
-            verified=verified,
-            num_verified=num_verified,
-            num_decoding=len(scheduled) - prefill.num_prefills,
-            context_tokens=self._context_of(scheduled, prefill),
-            draft_length=0 if self._is_off else self._last_length,
-        )
+        step = self._steps.add(output, 0 if self._is_off else self._last_length)
+        if step.prefill.num_prefills:
+            for name in scheduled:
+                if name not in self._classes:
+                    self._meet(name, self._scheduler.requests[name])
         self._last_length = output.num_spec_tokens_to_schedule
-        self._steps.add(step)
 
     def while_running(self) -> None:
         """Do work that can wait: a step has been handed to the workers, so no step waits for it."""
@@ -161,31 +147,6 @@ class Observer:
             self._sum()
         if rest <= 0 or later:
             self._write_soon(self.observation, max(rest, 0.0))
-
-    def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
-        """Return the prefill of a step in which some requests are fed more than a token beside
-        their drafts."""
-        requests, chunks = self._scheduler.requests, []
-        for name, count in scheduled.items():
-            fed = count - verified.get(name, 0)
-            if fed > 1:
-                chunks.append((requests[name].num_computed_tokens, fed))
-                if name not in self._classes:
-                    self._meet(name, requests[name])
-        return Prefill.of(chunks)
-
-    def _context_of(self, scheduled: dict[str, int], prefill: Prefill) -> int:
-        """Return the tokens in the KV of all requests, summed every few steps, and where requests
-        come or go. Between, each decodes on."""
-        if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._context_rows:
-            requests, self._steps_to_sum, self._context_rows = (
-                self._scheduler.requests,
-                CONTEXT_STEPS,
-                len(scheduled),
-            )
-            self._context = sum([requests[name].num_computed_tokens for name in scheduled])
-        self._steps_to_sum -= 1
-        return self._context
 
     def _meet(self, name: str, request) -> None:
         """Note a request that begins."""
@@ -256,18 +217,13 @@ def _size(step: Step, tokens: EmittedTokens, passes: int) -> StepSize:
 def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
     """Return the observer of a scheduler, with its file, its metrics, and the end of the log."""
     config = scheduler.vllm_config
-    engine_index = config.parallel_config.data_parallel_index
     setup = describe_setup(scheduler)
-    path = observation_path(settings.cache, config.instance_id, engine_index)
+    path = observation_path(
+        settings.cache, config.instance_id, config.parallel_config.data_parallel_index
+    )
     logger.info(
         "SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s",
         path,
-    )
-    metrics = Metrics(
-        metrics_path(settings.cache, config.instance_id, engine_index),
-        engine_index,
-        settings.metrics_seconds,
-        files,
     )
     file = Handover(path, "what is observed")
 
@@ -278,7 +234,7 @@ def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
         scheduler,
         Observation(setup),
         lambda observation, seconds: files.post(file, partial(write, _copy(observation)), seconds),
-        metrics,
+        make_metrics(config, settings, files),
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),
     )

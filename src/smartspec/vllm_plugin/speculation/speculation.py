@@ -84,27 +84,14 @@ class Speculation:
         if self._decision is None or not output.total_num_scheduled_tokens:
             return
         output.num_spec_tokens_to_schedule = self._decision.draft_length
-        drafts = output.scheduled_spec_decode_tokens
-        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
-        num_decoding, prefill, context_tokens = self._split_batch(
-            output.num_scheduled_tokens, verified
-        )
         has_drafts = not self._is_ahead or self._last_draft_length >= self._decision.draft_length
         is_carried_out = self._is_open and has_drafts
         self._is_open = self._is_open and not has_drafts
         self._steps.add(
-            Step(
-                output=output,
-                start=self._clock(),
-                prefill=prefill,
-                verified=verified,
-                num_verified=sum(verified.values()),
-                num_decoding=num_decoding,
-                context_tokens=context_tokens,
-                draft_length=self._decision.draft_length,
-                decision=self._decision if is_carried_out else None,
-                ended_requests=tuple(self._ended_requests),
-            )
+            output,
+            self._decision.draft_length,
+            self._decision if is_carried_out else None,
+            tuple(self._ended_requests),
         )
         self._ended_requests.clear()
         self._last_draft_length = self._decision.draft_length
@@ -116,11 +103,8 @@ class Speculation:
         step has been handed to the workers, so no step waits for this."""
         self._learn()
         newest = self._steps.newest
-        is_held = (
-            newest is not None
-            and newest.decision is not None
-            and (self._tiers or len(self._steps) > 1)
-        )
+        is_decided = newest is not None and newest.decision is not None
+        is_held = is_decided and (self._tiers or len(self._steps) > 1)
         if self._is_ahead and not self._is_open and not is_held:
             self._decide(batch.decoding_requests(self._scheduler))
 
@@ -152,8 +136,7 @@ class Speculation:
         is on again."""
         self._learn()
         self.learner.report()
-        self._steps.drop_all()
-        self._decision, self._is_open, self._last_draft_length = None, False, 0
+        self._drop_steps()
 
     def finish(self) -> None:
         """Count finished steps: vLLM ends."""
@@ -173,12 +156,15 @@ class Speculation:
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are
         dropped. Knowledge of time and acceptance is kept. Requests count as new."""
-        self._steps.drop_all()
+        self._drop_steps()
         for queue in (self._learn_queue, self._ended_requests, self._old_requests):
             queue.clear()
-        self._decision, self._is_open, self._last_draft_length = None, False, 0
         self.learner.start_over()
         self.decider.start_over()
+
+    def _drop_steps(self) -> None:
+        self._steps.drop_all()
+        self._decision, self._is_open, self._last_draft_length = None, False, 0
 
     def _decide(self, rows: list) -> bool:
         """Decide about the next step, in which these requests decode. Return false where there is
@@ -203,40 +189,11 @@ class Speculation:
         default = self._decision.draft_length if self._tiers else 0
         return [by_name.get(request.request_id, default) for request in rows]
 
-    def _split_batch(
-        self, scheduled: dict[str, int], verified: dict[str, int]
-    ) -> tuple[int, batch.Prefill, int]:
-        """Return the requests of a step that decode, its prefill, and the tokens in the KV of all
-        its requests."""
-        decision, requests = self._decision, self._scheduler.requests
-        assert decision is not None, "a step without a decision is not noted"
-        # exactly the requests of the decision
-        if self._is_open and tuple(scheduled) == decision.names:
-            return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
-        num_fed = sum(scheduled.values()) - sum(verified.values())
-        if not self._is_open and num_fed == len(scheduled):  # one token each
-            return (
-                num_fed,
-                batch.NO_PREFILL,
-                sum([requests[name].num_computed_tokens for name in scheduled]),
-            )
-        fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
-        decoding = (
-            set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
-        )
-        prefill = batch.Prefill.of(
-            [(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding]
-        )
-        return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
-
     def _send_costs(self, output) -> None:
         """Send costs with this step, every COSTS_SPACING steps, as soon as they are known."""
         assert self._decision is not None and self._cost_sizes is not None
-        view, latency, self._steps_to_costs = (
-            self._decision.view,
-            self.learner.latency,
-            self._steps_to_costs - 1,
-        )
+        view, latency = self._decision.view, self.learner.latency
+        self._steps_to_costs -= 1
         if self._steps_to_costs > 0 or latency is None or not view.num_rows:
             return
         self._steps_to_costs = COSTS_SPACING

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from smartspec.vllm_plugin.step.adaptive import verified_by_request
-from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
+from smartspec.vllm_plugin.step.batch import NO_PREFILL, Prefill
+from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 MOST = 16  # that wait for their outcome; vLLM has two at a time
 
@@ -31,10 +32,39 @@ class StepsUnderWay:
     def newest(self) -> Step | None:
         return next(reversed(self._steps.values()), None)
 
-    def add(self, step: Step) -> None:
-        self._steps[id(step.output)] = step
+    def add(
+        self,
+        output,
+        draft_length: int,
+        decision: Decision | None = None,
+        ended_requests: tuple[str, ...] = (),
+    ) -> Step:
+        """Note a step, before vLLM counts its tokens as computed. The rest: see Step."""
+        requests, scheduled = self._scheduler.requests, output.num_scheduled_tokens
+        drafts = output.scheduled_spec_decode_tokens
+        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
+        num_verified, prefill = sum(verified.values()), NO_PREFILL
+        if output.total_num_scheduled_tokens - num_verified != len(scheduled):
+            fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
+            prefill = Prefill.of(
+                [(requests[name].num_computed_tokens, n) for name, n in fed.items() if n > 1]
+            )
+        step = Step(
+            output=output,
+            start=self._clock(),
+            prefill=prefill,
+            verified=verified,
+            num_verified=num_verified,
+            num_decoding=len(scheduled) - prefill.num_prefills,
+            context_tokens=sum([requests[name].num_computed_tokens for name in scheduled]),
+            draft_length=draft_length,
+            decision=decision,
+            ended_requests=ended_requests,
+        )
+        self._steps[id(output)] = step
         if len(self._steps) > MOST:
             self._drop_oldest()
+        return step
 
     def finish(self, output, model_output) -> tuple[Step, EmittedTokens] | None:
         """Return a finished step and its tokens, None for a step that fed nothing."""
