@@ -122,7 +122,6 @@ ORDER = {
     "vllm_plugin/speculation": (
         "__init__",
         "drafts",
-        "followed",
         "learner",
         "decider",
         "speculation",

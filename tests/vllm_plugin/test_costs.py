@@ -133,12 +133,12 @@ def test_a_corrupt_file_is_reported_and_written_anew(content, tmp_path, caplog):
     assert json.loads(path.read_text())["cost_model"]
 
 
-def test_costs_without_draft_passes_do_not_fit_a_drafter_that_has_them(tmp_path):
+def test_costs_without_draft_passes_do_not_fit_a_drafter_that_has_them(tmp_path, caplog):
     file = CostFile(tmp_path, {"model": "x"})
-    file.store(LatencyModel(CostCurve.linear(0.02, 0.001)))
+    file.store(LatencyModel(CostCurve.linear(0.02, 0.001)).to_dict())
     assert file.load((DrafterSpec("ngram"),)) is not None
-    with pytest.raises(ValueError, match="cost curve"):
-        file.load((DrafterSpec("eagle3", has_passes=True),))
+    assert file.load((DrafterSpec("eagle3", has_passes=True),)) is None
+    assert "cost curve" in caplog.text
     assert not list(file.path.parent.glob(".storing-*"))
 
 

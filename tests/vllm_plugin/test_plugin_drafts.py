@@ -169,7 +169,7 @@ def test_the_time_of_a_decision_before_a_step_is_not_taken_off_it(tmp_path, capl
         scheduler.speculation.decider.own.place = place_slowly
         engine.add(number, 20, 20)
         engine.run()
-        scheduler._leave_speculation(False)
+        scheduler.leave_speculation(False)
     assert found and min(found) > 0.004 and "failed" not in caplog.text
 
 

@@ -205,7 +205,6 @@ def test_settings_go_into_the_additional_configuration():
         (["-sc", "{"], "--speculative-config {: not JSON"),
         (["-sc", "[]"], "must be an object"),
         (["--speculative-config.method", "ngram"], "write --speculative-config as one JSON object"),
-        (["--verification", "mine"], "'verification' is 'mine': use smartspec or vllm"),
         (["-sc", '{"method": "extract_hidden_states"}'], "drafts nothing"),
         (["--pipeline_parallel_size=2"], "pipeline parallel is 2"),
         (["--spec-method", "eagle3"], "--spec-method eagle3 needs --spec-model"),

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
-KIND, FORMAT = "smartspec-observation", 2
+KIND, FORMAT = "smartspec-observation", 3
 # Fed tokens from which on a pass may be bound by arithmetic. Tokens beyond each are summed.
 BENDS = (
     2,
@@ -101,7 +101,6 @@ class Arrivals:
     seconds: float = 0.0  # between the first and the last step
     requests: int = 0
     prompt_tokens: int = 0
-    busiest_minute: int = 0  # most requests that began in a minute
 
 
 @dataclass
@@ -204,12 +203,8 @@ class Observation:
             whole.outcomes.update(part.outcomes)
             whole.left_out += part.left_out
             whole.arrivals.seconds = max(whole.arrivals.seconds, part.arrivals.seconds)
-            for name in ("requests", "prompt_tokens", "busiest_minute"):
-                setattr(
-                    whole.arrivals,
-                    name,
-                    getattr(whole.arrivals, name) + getattr(part.arrivals, name),
-                )
+            whole.arrivals.requests += part.arrivals.requests
+            whole.arrivals.prompt_tokens += part.arrivals.prompt_tokens
         return whole
 
 

@@ -129,7 +129,6 @@ def traffic_of(observation: Observation) -> dict:
         "busy_share": round(min(busy / max(arrivals.seconds, busy), 1.0), 4),
         "requests": arrivals.requests,
         "requests_per_second": round(arrivals.requests / max(arrivals.seconds, 1e-9), 3),
-        "busiest_minute": arrivals.busiest_minute,
         "mean_prompt_tokens": round(arrivals.prompt_tokens / requests, 1),
         "mean_output_tokens": round(total[COLUMN["emitted_tokens"]] / requests, 1),
         "tokens_per_second": round(total[COLUMN["emitted_tokens"]] / busy, 1),
@@ -169,9 +168,8 @@ def text(found: dict) -> str:
         f"{setup.get('version', '')}",
         f"{traffic['steps']:,} steps in {traffic['seconds']:,.0f} s (busy "
         f"{traffic['busy_share']:.0%}), {traffic['requests']:,} requests, "
-        f"{traffic['requests_per_second']:g} a second (busiest minute "
-        f"{traffic['busiest_minute']}), prompts of {traffic['mean_prompt_tokens']:g} tokens, "
-        f"answers of {traffic['mean_output_tokens']:g}",
+        f"{traffic['requests_per_second']:g} a second, prompts of "
+        f"{traffic['mean_prompt_tokens']:g} tokens, answers of {traffic['mean_output_tokens']:g}",
     ]
     for name, each in found["acceptance"].items():
         depths = " ".join(f"{chance:.2f}" for chance in each["acceptance"])

@@ -39,7 +39,6 @@ class Report:
     # by engine and requests at a time; low, high: None while there are too few pairs
     rows: list[dict] = field(default_factory=list)
     off: dict[str, str] = field(default_factory=dict)  # by engine, why speculation is off right now
-    guard_ratio: dict[str, float] = field(default_factory=dict)  # by engine, the guard's last one
     since: dict[str, float] = field(default_factory=dict)  # by engine, when the oldest pair ended
 
 
@@ -71,8 +70,6 @@ def read(text: str) -> Report:
         if name == "off":
             is_in_use = True
             report.off |= {engine: label["reason"]} if number else {}
-        elif name == "guard_ratio":
-            report.guard_ratio[engine] = number
         elif name == "ab_since_seconds":
             report.since[engine] = number
         elif column := COLUMNS.get((name, label.get("speculation", ""))):

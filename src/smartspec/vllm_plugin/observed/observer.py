@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 
 from smartspec.observation.files import observation_path, write_json
 from smartspec.observation.records import Arrivals, DraftOutcome, Observation, StepSize
@@ -61,7 +60,6 @@ class Observer:
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
         self._start: float | None = None
         self._write_time = float("inf")  # of the last write, or of the first step
-        self._minute, self._in_minute = 0, 0
 
     @property
     def _is_off(self) -> bool:
@@ -154,28 +152,16 @@ class Observer:
         arrivals = self.observation.arrivals
         arrivals.requests += 1
         arrivals.prompt_tokens += request.num_prompt_tokens
-        minute = int(arrivals.seconds // 60)
-        self._in_minute = self._in_minute + 1 if minute == self._minute else 1
-        self._minute = minute
-        arrivals.busiest_minute = max(arrivals.busiest_minute, self._in_minute)
 
     def _count(self, step: Step, tokens: EmittedTokens) -> None:
         """Count the outcomes of a step's drafts. Requests whose output does not count are left
         out."""
-        verified, length = step.verified, step.draft_length
-        if tokens.invalid:
-            verified = {
-                name: max(n - tokens.invalid.get(name, 0), 0) for name, n in verified.items()
-            }
-        classes, emitted = (
-            map(self._classes.get, verified, repeat("")),
-            map(tokens.emitted.get, verified, repeat(0)),
-        )
-        for (name, drafted, count), rows in Counter(
-            zip(classes, verified.values(), emitted, strict=True)
-        ).items():
-            if count:
-                self._outcomes[name, length, drafted, min(count - 1, drafted)] += rows
+        length, invalid = step.draft_length, tokens.invalid
+        for name, n in step.verified.items():
+            if emitted := tokens.emitted.get(name, 0):
+                drafted = max(n - invalid.get(name, 0), 0)
+                accepted = min(emitted - 1, drafted)
+                self._outcomes[self._classes.get(name, ""), length, drafted, accepted] += 1
         if without := step.num_decoding - len(step.verified):
             self._outcomes["", length, 0, 0] += max(without, 0)
 

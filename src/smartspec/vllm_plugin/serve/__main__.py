@@ -16,7 +16,6 @@ HELP = {
     "decision_log": "new file for a line of JSON per decision",
     "cache": "folder of step times, metrics and the file `off` (default: ~/.cache/smartspec)",
     "metrics_seconds": "seconds between two hand-overs of metrics to the API server (default: 1)",
-    "verification": "whose step times vLLM's adaptive verification goes by: smartspec (default) or vllm",  # noqa: E501
     "drafter": (
         "drafters in the scheduler: prompt-lookup, datastore, recycling or module:Class, with "
         "commas between"

@@ -4,6 +4,7 @@ metrics."""
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from vllm.platforms import current_platform
@@ -30,7 +31,6 @@ from smartspec.vllm_plugin.setup import (
     setup_key,
 )
 from smartspec.vllm_plugin.speculation.drafts import OwnDrafters, make_drafters
-from smartspec.vllm_plugin.speculation.followed import COPYING, LEAST_FOLLOWED
 from smartspec.vllm_plugin.speculation.learner import KEPT_PASSES, Learner
 from smartspec.vllm_plugin.speculation.speculation import Speculation
 from smartspec.vllm_plugin.step.adaptive import token_sizes
@@ -72,10 +72,9 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
         controller_maker(scheduler, settings, policy, drafters, card, files),
         latency,
         on_steps=make_metrics(config, settings, files).observe,
-        on_costs=lambda latency: costs.store_soon(latency, files),
+        on_costs=lambda latency: files.post(costs.path, partial(costs.store, latency.to_dict())),
         has_late_drafts=lambda: scheduler.use_v2_model_runner,
     )
-    has_our_costs = is_adaptive(config) and settings.verification == "smartspec"
     return Speculation(
         scheduler,
         drafters[0],
@@ -83,7 +82,7 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
         learner,
         tiers=tiers,
         is_adaptive=is_adaptive(config),
-        cost_sizes=token_sizes(config) if has_our_costs else None,
+        cost_sizes=token_sizes(config) if is_adaptive(config) else None,
     )
 
 
@@ -92,8 +91,7 @@ def _vllm_drafter(config) -> DrafterSpec:
     drafts have a fixed length, as with model-free drafts."""
     method = config.speculative_config.method
     has_passes = method not in MODEL_FREE and not has_fixed_drafts(config)
-    matches = LEAST_FOLLOWED if method in COPYING else (0,)
-    return DrafterSpec(method, has_passes, matches, kept_passes=KEPT_PASSES * has_passes)
+    return DrafterSpec(method, has_passes, kept_passes=KEPT_PASSES * has_passes)
 
 
 def _own_drafters(scheduler, settings: Settings) -> OwnDrafters | None:
