@@ -13,7 +13,7 @@ from known_engine import SETUP, observe
 from smartspec.observation.acceptance import acceptance_by_depth, draft_of
 from smartspec.observation.card import Card
 from smartspec.observation.files import observation_path, read_observation, write_json
-from smartspec.observation.records import MAX_CLASSES, DraftOutcome, Observation
+from smartspec.observation.records import COLUMNS, MAX_CLASSES, DraftOutcome, Observation
 from smartspec.vllm_plugin.observed.__main__ import main
 
 CELLS = [(1, 3), (16, 3), (16, 1)]
@@ -66,7 +66,7 @@ def test_a_part_that_is_missing_is_corrupt(file, change):
 @pytest.mark.parametrize("value", [float("nan"), -1.0, "x"])
 def test_sums_that_cannot_be_are_corrupt(observation, value):
     data = observation.to_dict()
-    data["cells"][0]["seconds"] = value
+    data["cells"][0][COLUMNS.index("seconds")] = value
     with pytest.raises(ValueError):
         Observation.from_dict(data)
 

@@ -55,8 +55,8 @@ class Executor(VllmExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         self._has_scheduler_drafts = has_scheduler_drafts(self.vllm_config)
-        # None: not tried yet
-        self._has_cost_hook: bool | None = None if is_adaptive(self.vllm_config) else False
+        self._is_told = False  # of what workers verified
+        self._sends_costs = is_adaptive(self.vllm_config)
         self._no_result: Future[None] = Future()
         self._no_result.set_result(None)
         self._pass = self._no_result  # of the workers, the last one
@@ -82,7 +82,7 @@ class Executor(VllmExecutor):
     def execute_model(self, scheduler_output, non_block: bool = False):
         """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample.
         Here it may call at once, as with asynchronous scheduling."""
-        if self._has_cost_hook is not False:
+        if self._sends_costs:
             self._send_costs(vars(scheduler_output).pop(COSTS, None))
         result = super().execute_model(scheduler_output, non_block=non_block)
         if not (
@@ -95,18 +95,14 @@ class Executor(VllmExecutor):
     def _send_costs(self, curves) -> None:
         """Send costs that came with a step, before it. The first step is the first at which workers
         can be changed."""
-        if self._has_cost_hook is None:
-            problem = self._change_workers(tell_admitted)
-            self._has_cost_hook = problem is None
-            if problem is not None:
-                logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
-        if (
-            curves is not None
-            and self._has_cost_hook
-            and (problem := self._change_workers(take_costs, curves))
-        ):
-            self._has_cost_hook = False
-            logger.warning("Adaptive verification keeps the last step times: %s.", problem)
+        problem = None
+        if not self._is_told:
+            self._is_told, problem = True, self._change_workers(tell_admitted)
+        if problem is None and curves is not None:
+            problem = self._change_workers(take_costs, curves)
+        if problem is not None:
+            self._sends_costs = False
+            logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
 
     def sample_tokens(self, grammar_output, non_block: bool = False):
         """Return the answer of the workers after their pass. If that failed, its error is

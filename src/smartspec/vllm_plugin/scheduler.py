@@ -76,22 +76,15 @@ class Rest:
 def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer | None":
     """Return the object that the scheduler calls under these settings. None where this vLLM lacks
     something, after a line that names it: vLLM serves on."""
-    if settings.policy == OBSERVE:
-        try:  # the import, too, may fail with a version that is tried
-            from smartspec.vllm_plugin.observed.observer import make_observer
-
-            return make_observer(scheduler, settings, scheduler.files)
-        except Exception:
-            logger.exception(
-                "SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler."
-            )
-            return None
-    problem = attribute_problem(scheduler)
+    is_observing = settings.policy == OBSERVE
+    problem = None if is_observing else attribute_problem(scheduler)
     if problem is None:
         try:  # a version that is tried may lack what this imports or reads
-            from smartspec.vllm_plugin.speculation.builder import make_speculation
-
-            return make_speculation(scheduler, settings, scheduler.files)
+            if is_observing:
+                from smartspec.vllm_plugin.observed.observer import make_observer as make
+            else:
+                from smartspec.vllm_plugin.speculation.builder import make_speculation as make
+            return make(scheduler, settings, scheduler.files)
         except (ImportError, AttributeError) as error:
             problem = f"this version of vLLM is another: {error}"
     logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
@@ -102,7 +95,7 @@ def _make_toggle(scheduler, settings: Settings) -> "Toggle | None":
     try:
         from smartspec.vllm_plugin.ab.toggle import make_toggle
 
-        return make_toggle(scheduler, settings, scheduler.files, scheduler.leave_speculation)
+        return make_toggle(scheduler, settings, scheduler.files)
     except Exception:
         logger.exception(NO_TOGGLE)
         return None

@@ -32,9 +32,7 @@ class Toggle:
     """The state of speculation in one scheduler. reason: None while it is on, else the reason for
     which it is off.
 
-    make_windows: makes the windows to measure, None for none. is_ready: false while windows wait.
-    plain_length: draft tokens that workers make while it is off. leave: called before speculation
-    goes off, with True if that is for long. clock: one that never goes back."""
+    make_windows: makes the windows to measure, None for none. clock: one that never goes back."""
 
     def __init__(
         self,
@@ -43,17 +41,14 @@ class Toggle:
         metrics: ToggleMetrics,
         make_windows: Callable[[], Windows] | None,
         *,
-        is_ready: Callable[[], bool],
-        plain_length: int,
-        leave: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
     ):
         self.reason: str | None = None
         self._scheduler, self._switch, self._metrics = scheduler, switch, metrics
-        self._make_windows = make_windows
+        self._make_windows, self._clock = make_windows, clock
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
+        plain_length = _plain_length(scheduler.vllm_config)
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
-        self._is_ready, self._leave, self._clock = is_ready, leave, clock
         self._steps_to_drop = 0
         self._windows: Windows | None = None
         self._meter = Meter()
@@ -96,7 +91,9 @@ class Toggle:
         assert self._make_windows is not None
         meter = self._meter
         if self._windows is None:
-            if not self._is_ready():
+            # the first steps try lengths: they say nothing of SmartSpec
+            speculation = self._scheduler.speculation
+            if speculation is None or speculation.learner.controller is None:
                 return
             self._windows = self._make_windows()
             meter.begin(next(self._windows), now)
@@ -111,7 +108,7 @@ class Toggle:
         if reason == self.reason:
             return
         if reason is not None:
-            self._leave(reason != WINDOW)
+            self._scheduler.leave_speculation(reason != WINDOW)
         self.reason, self._steps_to_drop = reason, DROPPING_STEPS
         self._scheduler.dynamic_sd_lookup = self._lookup if reason is None else self._plain
         self._metrics.set_reason(reason)
@@ -154,9 +151,7 @@ def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
     return Guard(least_ratio, metrics.set_ratio, rest)
 
 
-def make_toggle(
-    scheduler, settings: Settings, files: FileThread, leave: Callable[[bool], None]
-) -> Toggle:
+def make_toggle(scheduler, settings: Settings, files: FileThread) -> Toggle:
     """Return the toggle of a scheduler of vLLM. Where it only observes, the operator's switch alone
     counts."""
     config = scheduler.vllm_config
@@ -177,30 +172,13 @@ def make_toggle(
         "Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).",
         switch.path,
     )
-
-    def has_controller() -> bool:  # the first steps try lengths: they say nothing of SmartSpec
-        return (
-            scheduler.speculation is not None
-            and scheduler.speculation.learner.controller is not None
-        )
-
-    return Toggle(
-        scheduler,
-        switch,
-        metrics,
-        make_windows,
-        is_ready=has_controller,
-        plain_length=_plain_length(config),
-        leave=leave,
-    )
+    return Toggle(scheduler, switch, metrics, make_windows)
 
 
 def _plain_length(vllm_config) -> int:
     """The draft tokens that workers make while speculation is off: none, where they honour that."""
     speculation = vllm_config.speculative_config
     is_honoured = vllm_config.use_v2_model_runner or speculation.method not in MODEL_FREE
-    return (
-        0
-        if is_honoured and not has_fixed_drafts(vllm_config)
-        else speculation.num_speculative_tokens
-    )
+    if is_honoured and not has_fixed_drafts(vllm_config):
+        return 0
+    return speculation.num_speculative_tokens

@@ -12,6 +12,7 @@ from smartspec.observation.card import Card
 from smartspec.observation.files import newest_observation, read_observation, write_json
 from smartspec.observation.forecast import Forecasts
 from smartspec.observation.length_tables import (
+    LengthRange,
     ranges_of,
     sglang_config,
     tensorrt_llm_config,
@@ -21,7 +22,6 @@ from smartspec.observation.report import longest_of, most_requests, summary, tex
 from smartspec.vllm_plugin.settings import Settings
 
 LONGEST, MOST_REQUESTS = 64, 65_536  # a draft, a batch
-TABLES = {"vllm": "vllm.json", "sglang": "sglang.json", "tensorrt-llm": "tensorrt-llm.json"}
 # quantiles of each length's speed: SGLang chooses among what is best within them
 DOUBTS = (0.1, 0.9)
 
@@ -29,30 +29,21 @@ DOUBTS = (0.1, 0.9)
 def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
     """Return ready tables by engine. least: shortest length that they name. most: largest batch. An
     engine is missing where no length pays."""
-    by_size = best_lengths(forecasts, most, least)
-    tables = {"vllm": vllm_config(ranges_of(by_size))}
-    doubtful = [best_lengths(forecasts, most, least, quantile) for quantile in DOUBTS]
-    tables["sglang"] = sglang_config([ranges_of(sizes) for sizes in (by_size, *doubtful)])
-    if by_size[0]:
-        tables["tensorrt-llm"] = tensorrt_llm_config(ranges_of(by_size))
+    sizes = [2**n for n in range(most.bit_length())]  # for larger ones, too, up to the next
+
+    def ranges(best: list[int]) -> list[LengthRange]:
+        return ranges_of([best[size.bit_length() - 1] for size in range(1, most + 1)])
+
+    likeliest = [forecasts.likeliest.best(size, least) for size in sizes]
+    draws = [sorted(draw.best(size, least) for draw in forecasts.draws) for size in sizes]
+    doubtful = [[each[int(q * (len(each) - 1))] for each in draws] for q in DOUBTS]
+    tables = {
+        "vllm": vllm_config(ranges(likeliest)),
+        "sglang": sglang_config([ranges(best) for best in (likeliest, *doubtful)]),
+    }
+    if likeliest[0]:
+        tables["tensorrt-llm"] = tensorrt_llm_config(ranges(likeliest))
     return tables
-
-
-def best_lengths(
-    forecasts: Forecasts, most: int, least: int, quantile: float | None = None
-) -> list[int]:
-    """Return lengths for batches of 1 to most requests: that of the largest power of two that is
-    not larger. quantile: of the draws' best lengths, None for the likeliest forecast's."""
-    lengths: list[int] = []
-    while len(lengths) < most:
-        size = len(lengths) + 1
-        if quantile is None:
-            best = forecasts.likeliest.best(size, least)
-        else:
-            bests = sorted(draw.best(size, least) for draw in forecasts.draws)
-            best = bests[int(quantile * (len(bests) - 1))]
-        lengths += [best] * min(size, most - len(lengths))
-    return lengths
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -101,10 +92,9 @@ def main(arguments: list[str] | None = None) -> int:
 def report(options: argparse.Namespace) -> None:
     """Print a report, and write the files that the options name. ValueError and OSError say what is
     wrong."""
-    if options.file is not None:
-        observation = read_observation(options.file)
-    else:
-        observation = newest_observation(options.cache or Settings.read(None, os.environ).cache)
+    cache = options.cache or Settings.read(None, os.environ).cache
+    file = options.file
+    observation = newest_observation(cache) if file is None else read_observation(file)
     longest = longest_of(observation) if options.longest is None else options.longest
     if not 1 <= longest <= LONGEST:
         raise ValueError(f"--longest {longest}: use 1 to {LONGEST}")
@@ -116,11 +106,12 @@ def report(options: argparse.Namespace) -> None:
         if not 1 <= most <= MOST_REQUESTS:
             raise ValueError(f"--max-batch {most}: use 1 to {MOST_REQUESTS}")
         for engine, table in tables_of(forecasts, 0 if options.allow_zero else 1, most).items():
-            write_json(options.tables / TABLES[engine], table)
-            print(f"{options.tables / TABLES[engine]}", file=sys.stderr)
+            path = options.tables / f"{engine}.json"
+            write_json(path, table)
+            print(path, file=sys.stderr)
     if options.card is not None:
         Card.of(observation).write(options.card)
-        print(f"{options.card}", file=sys.stderr)
+        print(options.card, file=sys.stderr)
 
 
 if __name__ == "__main__":

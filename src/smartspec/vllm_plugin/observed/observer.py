@@ -28,14 +28,16 @@ from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 SUM_STEPS = 64  # steps that are summed at once
-WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
+# at most, until what is summed is written; where vLLM waits for requests
+WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0
 FinishedStep = tuple[Step, EmittedTokens]
 
 
 class Observer:
     """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model.
     is_adaptive: vLLM's workers choose the drafts that they verify. write: called with an
-    observation, and the seconds after which it is to be in its file."""
+    observation, and the seconds after which it is to be in its file, unless it is written sooner:
+    then the newest is."""
 
     def __init__(
         self,
@@ -59,7 +61,6 @@ class Observer:
         self._ended_requests: list[str] = []
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
         self._start: float | None = None
-        self._write_time = float("inf")  # of the last write, or of the first step
 
     @property
     def _is_off(self) -> bool:
@@ -92,7 +93,7 @@ class Observer:
         self._ended_requests.clear()
         if len(self._sum_queue) >= SUM_STEPS:
             self._sum()
-        self._write(WRITE_SECONDS)
+            self._write_soon(self.observation, WRITE_SECONDS)
 
     def before_update(self, output, model_output) -> FinishedStep | None:
         """Return a finished step and its tokens, None for a step that fed nothing."""
@@ -114,7 +115,7 @@ class Observer:
             self._steps.pause()
             self.while_running()
             self._sum()
-            self._write(IDLE_WRITE_SECONDS, later=True)
+            self._write_soon(self.observation, IDLE_WRITE_SECONDS)
 
     def forget_acceptance(self) -> None:
         """Do nothing: an observation is of all weights that were served."""
@@ -133,18 +134,6 @@ class Observer:
         self._sum()
         if self.observation.num_steps:
             self._write_soon(self.observation, 0.0)
-
-    def _write(self, spacing: float, later: bool = False) -> None:
-        """Write if the last write was so many seconds ago. later: else write then, as no step may
-        come that does it."""
-        now = self._clock()
-        self._write_time = min(self._write_time, now)  # a clock may be set back
-        rest = self._write_time + spacing - now
-        if rest <= 0:
-            self._write_time = now
-            self._sum()
-        if rest <= 0 or later:
-            self._write_soon(self.observation, max(rest, 0.0))
 
     def _meet(self, name: str, request) -> None:
         """Note a request that begins."""

@@ -15,18 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import metadata
 from itertools import chain, pairwise
-from types import SimpleNamespace
 
 from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel
 from smartspec.observation.card import Card
 from smartspec.vllm_plugin.check import installed_package, missing_members, version_of
-from smartspec.vllm_plugin.compatibility import (
-    EXECUTOR,
-    is_newer,
-    setup_problem,
-    slowness,
-    version_problem,
-)
+from smartspec.vllm_plugin.compatibility import EXECUTOR, is_newer, slowness, version_problem
 from smartspec.vllm_plugin.serve.routes import (
     LONGEST,
     OWN,
@@ -106,14 +99,8 @@ def serve_command(
             f"--drafter and --datastore are for --spec-method {OWN}, and drafts are by {method}"
         )
     executor = option_value(vllm_words, "--distributed-executor-backend")
-    if executor is None and (
-        route.is_own or route.speculation.get("enable_adaptive_verification")
-    ):
+    if executor is None and (route.is_own or route.speculation.get("enable_adaptive_verification")):
         executor = EXECUTOR
-    if problem := setup_problem(_make_config(route.speculation, vllm_words, executor)):
-        raise ValueError(
-            f"{problem}; vLLM's own scheduler would serve, for which vllm serve is enough"
-        )
     added = {"--scheduler-cls": SCHEDULER, "--speculative-config": json.dumps(route.speculation)}
     if SECTION in additional:
         added["--additional-config"] = json.dumps(additional)
@@ -209,21 +196,6 @@ def drop_options(words: list[str], *names: str) -> list[str]:
 def _option_name(name: str) -> str:
     """vLLM reads names with - and _ alike."""
     return name.replace("_", "-") if name.startswith("--") else name
-
-
-def _make_config(
-    speculation: Mapping[str, object], vllm_words: list[str], executor: str | None
-) -> SimpleNamespace:
-    """The part of vLLM's configuration that is known before vLLM reads it."""
-    stages = option_value(vllm_words, "--pipeline-parallel-size", "-pp") or ""
-    defaults = {"method": None, "enable_adaptive_verification": False}
-    return SimpleNamespace(
-        speculative_config=SimpleNamespace(**defaults | dict(speculation)),
-        parallel_config=SimpleNamespace(
-            pipeline_parallel_size=int(stages) if stages.isdigit() else 1,
-            distributed_executor_backend=executor,
-        ),
-    )
 
 
 def _is_installed(distribution: str) -> bool:

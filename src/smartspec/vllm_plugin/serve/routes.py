@@ -17,11 +17,7 @@ OWN = "smartspec"  # the method whose drafts are made in the scheduler
 LONGEST = 5
 TABLE = "num_speculative_tokens_per_batch_size"
 # of vLLM's speculative configuration, by the option
-NAMES = {
-    "spec_method": "method",
-    "spec_model": "model",
-    "spec_tokens": "num_speculative_tokens",
-}
+NAMES = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
 # vLLM's own default finds matches of five tokens alone
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 NGRAMS = ("ngram", "ngram_gpu")

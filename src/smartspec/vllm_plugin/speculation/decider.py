@@ -123,12 +123,10 @@ class Decider:
         each."""
         if self.own is not None:
             return {"queries": self.own.queries(rows, caps, self._scheduler.max_model_len)}
-        lengths = caps
-        if not self._drafter.has_passes:  # they exist already
-            lengths = np.minimum(
-                caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64)
-            )
-        return {"drafters": (DrafterView(lengths),)}
+        if self._drafter.has_passes:
+            return {"drafters": (DrafterView(caps),)}
+        lengths = np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64)
+        return {"drafters": (DrafterView(np.minimum(caps, lengths)),)}
 
 
 def _cut_off(rows: list, planned: list[int]) -> np.ndarray:

@@ -51,7 +51,7 @@ class Learner:
         self._report_queue.append((step, tokens))
         step.timed_length = self._last_length if self._has_late_drafts() else step.draft_length
         self._last_length = step.draft_length
-        if step.decision is not None and not step.decision.has_comparison:
+        if step.decision is not None and step.decision.cut_off is None:
             step.decision = step.decision.select_rows(step.output.num_scheduled_tokens)
         plan = None if step.decision is None else step.decision.plan
         if plan is None or plan.view is None or self.controller is None:
@@ -122,16 +122,14 @@ class Learner:
         Steps of both count while there is no controller: under steady load there may be no
         others."""
         fed, prefill = step.num_decoding + step.num_verified, step.prefill
-        passes = (
-            max(step.timed_length - KEPT_PASSES, 0)
-            if self._drafter.has_passes and step.num_decoding
-            else 0
+        has_drafts = self._drafter.has_passes and step.num_decoding
+        size = StepSize(
+            rows=step.num_decoding + prefill.num_prefills,
+            fed_tokens=fed + prefill.prefill_tokens,
+            scored_tokens=fed + prefill.num_prefills,
+            passes=max(step.timed_length - KEPT_PASSES, 0) if has_drafts else 0,
         )
-        rows, tokens = step.num_decoding + prefill.num_prefills, fed + prefill.prefill_tokens
-        size, seconds = (
-            StepSize(rows, tokens, fed + prefill.num_prefills, passes),
-            step.seconds - step.host_seconds,
-        )
+        seconds = step.seconds - step.host_seconds
         if not (step.num_decoding and prefill.num_prefills):
             self.costs.add(size, step.context_tokens, seconds)
         elif self.controller is None:

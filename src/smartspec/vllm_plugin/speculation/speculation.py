@@ -16,11 +16,7 @@ from smartspec.vllm_plugin.speculation.decider import Decider
 from smartspec.vllm_plugin.speculation.drafts import OwnDrafters
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step import batch
-from smartspec.vllm_plugin.step.adaptive import (
-    COSTS,
-    COSTS_SPACING,
-    cost_curves,
-)
+from smartspec.vllm_plugin.step.adaptive import COSTS, COSTS_SPACING, cost_curves
 from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 

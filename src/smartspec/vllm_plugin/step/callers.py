@@ -7,7 +7,6 @@ given.
 """
 
 import logging
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -126,11 +125,8 @@ class Callers:
             return value
         if field not in self._warnings:  # once: a client that is wrong is wrong with every request
             self._warnings.add(field)
-            text = (
-                "%s of a request is %s and counts as not given: use %s. Other such values are not "
-                "logged."
-            )
-            logger.warning(text, field, _short(value), RANGES[field])
+            text = "%s of a request counts as not given: use %s, not this %s. Said once."
+            logger.warning(text, field, RANGES[field], type(value).__name__)
         return None
 
 
@@ -151,12 +147,3 @@ def _is_class(name: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _short(value: object) -> str:
-    """Return a short text of any value: Python refuses to print whole numbers of many digits."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"a whole number of {value.bit_length()} bits"
-    if value is None or isinstance(value, int | float | str):
-        return reprlib.repr(value)
-    return f"a {type(value).__name__}"

@@ -29,11 +29,6 @@ class Decision:
     drafter: np.ndarray | None = None  # int [R], whose draft each row gets
     host_seconds: float = 0.0  # that the decision took where it searches for drafts, else 0
 
-    @property
-    def has_comparison(self) -> bool:
-        """True if the tokens of its outcome are compared with drafts."""
-        return self.cut_off is not None
-
     @cached_property
     def shortest(self) -> int:
         """The least length that a draft is cut to."""
@@ -116,12 +111,9 @@ class EmittedTokens:
             and (request := requests.get(name))
             and not request.num_stale_output_tokens
         }
-        is_compared = step.decision is not None and step.decision.has_comparison
-        tokens = (
-            {name: tuple(sampled[row]) for name, row in rows if name in emitted}
-            if is_compared
-            else {}
-        )
+        tokens = {}
+        if step.decision is not None and step.decision.cut_off is not None:  # they are compared
+            tokens = {name: tuple(sampled[row]) for name, row in rows if name in emitted}
         return EmittedTokens(emitted, tokens, step.output.num_invalid_spec_tokens or {})
 
 

@@ -24,6 +24,10 @@ COUNTERS = {
     "controller_errors": "Failures of the controller (served without drafts)",
     "overruled_steps": "Steps without drafts by the budget, or in order to learn",
 }
+HISTOGRAMS = {
+    "predicted_step_seconds": "Step time the controller predicted",
+    "step_seconds": "Step time measured, from completion to completion",
+}
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0)
 
 
@@ -64,15 +68,16 @@ class Metrics:
         self._lengths = Counter(
             "smartspec_chosen_lengths", text, ["engine", "length"], registry=self._registry
         )
-        self._counters = {name: self._counter(name, text) for name, text in COUNTERS.items()}
-        self._predicted = self._histogram(
-            "predicted_step_seconds", "Step time the controller predicted"
+        self._counters = {
+            name: self._metric(Counter, name, text) for name, text in COUNTERS.items()
+        }
+        self._predicted, self._measured = (
+            self._metric(Histogram, name, text, buckets=SECONDS)
+            for name, text in HISTOGRAMS.items()
         )
-        self._measured = self._histogram(
-            "step_seconds", "Step time measured, from completion to completion"
-        )
-        self._goodput = self._gauge(
-            "goodput_tokens_per_second", "Tokens per second of the last step"
+        text = "Tokens per second of the last step"
+        self._goodput = self._metric(
+            Gauge, "goodput_tokens_per_second", text, multiprocess_mode="mostrecent"
         )
         files.post(self, self._write)
 
@@ -111,23 +116,8 @@ class Metrics:
         self._write_time = time.monotonic()
         self._write_file()
 
-    def _counter(self, name: str, text: str):
-        return Counter(f"smartspec_{name}", text, ["engine"], registry=self._registry).labels(
-            self._engine
-        )
-
-    def _gauge(self, name: str, text: str):
-        gauge = Gauge(
-            f"smartspec_{name}",
-            text,
-            ["engine"],
-            registry=self._registry,
-            multiprocess_mode="mostrecent",
-        )
-        return gauge.labels(self._engine)
-
-    def _histogram(self, name: str, text: str):
-        histogram = Histogram(
-            f"smartspec_{name}", text, ["engine"], buckets=SECONDS, registry=self._registry
-        )
-        return histogram.labels(self._engine)
+    def _metric(self, kind: type, name: str, text: str, **options):
+        """Return a metric of this engine."""
+        return kind(
+            f"smartspec_{name}", text, ["engine"], registry=self._registry, **options
+        ).labels(self._engine)
