@@ -17,6 +17,7 @@ from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.observed import observer
 from smartspec.vllm_plugin.observed.__main__ import main
 from smartspec.vllm_plugin.observed.collector import TEXTS, ObservationCollector
+from smartspec.vllm_plugin.step.decision import Step
 
 OBSERVE = {"policy": "observe"}
 
@@ -190,7 +191,7 @@ def test_a_failure_while_observing_changes_no_answer(tmp_path, monkeypatch, capl
     def broken(*arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(observer, "_size", broken)
+    monkeypatch.setattr(Step, "size", broken)
     engine = run(make_config(tmp_path, settings=OBSERVE))
     assert_texts_are_right(engine)
     assert engine.draft_lengths == [4] * len(engine.draft_lengths)

@@ -7,7 +7,7 @@ time of its mean size, if the tokens beyond each possible bend are summed, too.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 
 import numpy as np
@@ -99,8 +99,7 @@ class Observation:
         if not sound:
             return
         keys = [(level_of(step.requests), length, step.drafted) for length, step in sound]
-        values = np.array([tuple(vars(step).values()) for _, step in sound], dtype=float)
-        columns = np.concatenate([np.ones((len(values), 1)), values, _derived(values)], axis=1)
+        columns = sums_of([step for _, step in sound])
         for key in set(keys):
             mine = columns[[each == key for each in keys]].sum(axis=0)
             self.cells[key] = self.cells.get(key, 0.0) + mine
@@ -169,17 +168,17 @@ def level_of(requests: float) -> int:
     return round(2 * math.log2(max(requests, 1)))
 
 
-def _derived(steps: np.ndarray) -> np.ndarray:
-    """The columns beside those of StepSize: squares, mixed, pass_rows, drafting, and tokens beyond
-    each bend. steps: float [N, fields of StepSize]."""
+def sums_of(steps: Sequence[StepSize]) -> np.ndarray:
+    """Each step's part of the sums: float [N, SUMS and BENDS]."""
+    values = np.array([tuple(vars(step).values()) for step in steps], dtype=float)
     names = [each.name for each in fields(StepSize)]
     seconds, decoding, prefills, fed, passes, verified = (
-        steps[:, names.index(name)]
+        values[:, names.index(name)]
         for name in ("seconds", "decoding", "prefills", "fed_tokens", "passes", "verified_tokens")
     )
-    mixed = prefills > 0
     beyond = np.maximum(fed[:, None] - np.array(BENDS), 0)
-    return np.column_stack([seconds**2, mixed, passes * decoding, verified > 0, beyond])
+    derived = [seconds**2, prefills > 0, passes * decoding, verified > 0, beyond]
+    return np.column_stack([np.ones(len(values)), values, *derived])
 
 
 def _key(row: list) -> Key:

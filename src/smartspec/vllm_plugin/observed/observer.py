@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from smartspec.observation.files import observation_path, write_json
-from smartspec.observation.records import Arrivals, DraftOutcome, Observation, StepSize
+from smartspec.observation.records import Arrivals, DraftOutcome, Observation
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.handover import Handover
@@ -158,7 +158,7 @@ class Observer:
         finished, self._sum_queue = self._sum_queue, []
         outcomes, self._outcomes = self._outcomes, Counter()
         later = self._has_passes and self._scheduler.use_v2_model_runner
-        sizes = [_size(step, tokens, self._passes(step, later)) for step, tokens in finished]
+        sizes = [step.size(tokens, self._passes(step, later)) for step, tokens in finished]
         self.observation.add_steps([step.draft_length for step, _ in finished], sizes)
         self.observation.add_outcomes(
             (DraftOutcome(*key), count) for key, count in outcomes.items()
@@ -171,22 +171,6 @@ class Observer:
         if not self._has_passes:
             return 0
         return max(step.draft_length if later else step.output.num_spec_tokens_to_schedule, 1)
-
-
-def _size(step: Step, tokens: EmittedTokens, passes: int) -> StepSize:
-    prefill = step.prefill
-    return StepSize(
-        seconds=step.seconds,
-        requests=step.num_decoding + prefill.num_prefills,
-        decoding=step.num_decoding,
-        context_tokens=step.context_tokens,
-        fed_tokens=step.num_decoding + step.num_verified + prefill.prefill_tokens,
-        verified_tokens=step.num_verified,
-        emitted_tokens=tokens.num_given,
-        prefills=prefill.num_prefills,
-        prefill_tokens=prefill.prefill_tokens,
-        passes=passes,
-    )
 
 
 def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:

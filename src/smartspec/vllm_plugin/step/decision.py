@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from smartspec.control import BatchView, Drafted, DrafterView, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.observation.records import StepSize
 from smartspec.vllm_plugin.step.batch import Prefill
 
 
@@ -75,6 +76,22 @@ class Step:
     predicted_seconds: float | None = None  # None without a prediction
     is_overruled: bool = False  # true if its lengths differ from those of the policy's rule alone
     free_tests: tuple[FreeTests, ...] = ()  # by drafter, where drafters of ours were queried
+
+    def size(self, tokens: "EmittedTokens", passes: int) -> StepSize:
+        """Return what the step's time depends on, with that time. passes: of a draft model."""
+        prefill = self.prefill
+        return StepSize(
+            seconds=self.seconds,
+            requests=self.num_decoding + prefill.num_prefills,
+            decoding=self.num_decoding,
+            context_tokens=self.context_tokens,
+            fed_tokens=self.num_decoding + self.num_verified + prefill.prefill_tokens,
+            verified_tokens=self.num_verified,
+            emitted_tokens=tokens.num_given,
+            prefills=prefill.num_prefills,
+            prefill_tokens=prefill.prefill_tokens,
+            passes=passes,
+        )
 
 
 @dataclass(frozen=True)
