@@ -172,13 +172,13 @@ ORDER = {
 # Tokens of Python without comments and docstrings, see code_tokens. They only go down; who raises
 # one says why in CHANGELOG.md.
 MAX_TOKENS = {
-    "src": 306_700,
+    "src": 297_900,
     "src/smartspec/control": 36_000,
     "src/smartspec/control/goodput": 6_000,
-    "src/smartspec/vllm_plugin": 37_000,
+    "src/smartspec/vllm_plugin": 28_800,
     "src/smartspec/cli": 19_300,
     "src/smartspec/server": 44_100,
-    "tests": 424_300,
+    "tests": 421_000,
 }
 MAX_FUNCTION_TOKENS, MAX_ARGUMENTS = 610, 8
 MAX_WHEEL_BYTES = 2_500_000  # unpacked

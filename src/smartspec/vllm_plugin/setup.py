@@ -15,8 +15,6 @@ from smartspec.vllm_plugin.compatibility import is_adaptive
 # verification.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 RAGGED = ("ngram", "suffix", "custom_class")  # a draft is as long as what is found
-# but not with the V2 runner, which drafts the same number of tokens for all requests
-ON_THE_GPU = ("ngram",)
 AUTOMATIC = "goodput"  # the policy that gives way to tiers
 
 
@@ -88,7 +86,8 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
     if mode is None or not mode.has_full_cudagraphs() or is_adaptive(vllm_config):
         return None
     is_v2 = vllm_config.use_v2_model_runner
-    if speculation.method in RAGGED and not (is_v2 and speculation.method in ON_THE_GPU):
+    # the V2 runner drafts the same number of tokens for all requests by n-grams, too
+    if speculation.method in RAGGED and not (is_v2 and speculation.method == "ngram"):
         return None
     table = speculation.num_speculative_tokens_per_batch_size
     if not table:

@@ -10,7 +10,7 @@ import re
 import sys
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from smartspec.observation.report import aligned
@@ -32,14 +32,14 @@ COLUMNS = {
 HEADS = ("requests", "pairs", "off", "SmartSpec", "ratio", "95 %", "off, all", "SmartSpec, all")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
     """The results of a server."""
 
     # by engine and requests at a time; low, high: None while there are too few pairs
-    rows: list[dict] = field(default_factory=list)
-    off: dict[str, str] = field(default_factory=dict)  # by engine, why speculation is off right now
-    since: dict[str, float] = field(default_factory=dict)  # by engine, when the oldest pair ended
+    rows: list[dict]
+    off: dict[str, str]  # by engine, why speculation is off right now
+    since: dict[str, float]  # by engine, when the oldest pair ended
 
 
 def fetch(url: str, seconds: float = 10.0) -> str:
@@ -63,15 +63,15 @@ def fetch(url: str, seconds: float = 10.0) -> str:
 
 def read(text: str) -> Report:
     """Return the report of a page of metrics. ValueError where SmartSpec is not in use."""
-    report, is_in_use, rows = Report(), False, {}
+    rows, off, since, is_in_use = {}, {}, {}, False
     for name, labels, value in SAMPLE.findall(text):
         label = dict(LABEL.findall(labels))
         engine, requests, number = label.get("engine", "0"), label.get("requests"), float(value)
         if name == "off":
             is_in_use = True
-            report.off |= {engine: label["reason"]} if number else {}
+            off |= {engine: label["reason"]} if number else {}
         elif name == "ab_since_seconds":
-            report.since[engine] = number
+            since[engine] = number
         elif column := COLUMNS.get((name, label.get("speculation", ""))):
             row = {"engine": engine, "requests": requests, "low": None, "high": None}
             row = rows.setdefault((engine, requests), row)
@@ -81,8 +81,7 @@ def read(text: str) -> Report:
             "the server has no metrics of SmartSpec: it is not in use there, or cannot write to "
             "its cache folder (its log says which)"
         )
-    report.rows = sorted(rows.values(), key=_order)
-    return report
+    return Report(sorted(rows.values(), key=_order), off, since)
 
 
 def _order(row: dict) -> tuple[str, float]:

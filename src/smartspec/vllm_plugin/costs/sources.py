@@ -32,26 +32,27 @@ class CostFile:
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
         return self.folder / "vllm" / f"{digest}.json"
 
-    def load(self, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
+    def load(self, drafters: tuple[DrafterSpec, ...], files: FileThread) -> LatencyModel | None:
         """Return the model of this set-up. None without a file, and, after a warning, where it is
         unusable."""
         try:
-            data = json.loads(self.path.read_text())
-            if not isinstance(data, dict) or data.get("key") != self.key:
-                raise ValueError("it is of another set-up")
-            latency = LatencyModel.from_dict(data.get("cost_model"))
-            latency.use_drafters(drafters)
-            return latency
-        except FileNotFoundError:
-            return None
+            return files.call(lambda: self._read(drafters))
         except (ValueError, OSError) as error:
-            self.warn(error)
+            logger.warning(
+                "the cost model %s is unusable (%s): step times are learned anew", self.path, error
+            )
             return None
 
-    def warn(self, error: Exception) -> None:
-        logger.warning(
-            "the cost model %s is unusable (%s): step times are learned anew", self.path, error
-        )
+    def _read(self, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
+        try:
+            data = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return None
+        if not isinstance(data, dict) or data.get("key") != self.key:
+            raise ValueError("it is of another set-up")
+        latency = LatencyModel.from_dict(data.get("cost_model"))
+        latency.use_drafters(drafters)
+        return latency
 
     def store(self, cost_model: dict) -> None:
         """Write LatencyModel.to_dict() whole or not at all, if is_writable. Where that is not
@@ -64,17 +65,6 @@ class CostFile:
             logger.warning(
                 "the cost model cannot be kept (%s): the next start learns step times anew", error
             )
-
-
-def load_latency(
-    costs: CostFile, drafters: tuple[DrafterSpec, ...], files: FileThread
-) -> LatencyModel | None:
-    """Return the model of a file, None as CostFile.load, and where the folder hangs."""
-    try:
-        return files.call(lambda: costs.load(drafters))
-    except TimeoutError as error:
-        costs.warn(error)
-        return None
 
 
 def read_card(path: Path | None, setup: dict, files: FileThread) -> Card | None:

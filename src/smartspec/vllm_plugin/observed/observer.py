@@ -157,20 +157,21 @@ class Observer:
     def _sum(self) -> None:
         finished, self._sum_queue = self._sum_queue, []
         outcomes, self._outcomes = self._outcomes, Counter()
-        later = self._has_passes and self._scheduler.use_v2_model_runner
-        sizes = [step.size(tokens, self._passes(step, later)) for step, tokens in finished]
+        sizes = [step.size(tokens, self._passes(step)) for step, tokens in finished]
         self.observation.add_steps([step.draft_length for step, _ in finished], sizes)
         self.observation.add_outcomes(
             (DraftOutcome(*key), count) for key, count in outcomes.items()
         )
         self._metrics.observe([each for each in finished if each[0].seconds > 0], None)
 
-    def _passes(self, step: Step, later: bool) -> int:
+    def _passes(self, step: Step) -> int:
         """The passes of a draft model in the measured time. Where drafts end after the step's
-        tokens are out, these are the passes for the step itself, else those for the next step."""
+        tokens are out (V2 runner), these are the passes for the step itself, else those for the
+        next step."""
         if not self._has_passes:
             return 0
-        return max(step.draft_length if later else step.output.num_spec_tokens_to_schedule, 1)
+        is_later = self._scheduler.use_v2_model_runner
+        return max(step.draft_length if is_later else step.output.num_spec_tokens_to_schedule, 1)
 
 
 def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:

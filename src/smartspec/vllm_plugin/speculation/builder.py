@@ -19,7 +19,7 @@ from smartspec.vllm_plugin.compatibility import (
     is_adaptive,
     slowness,
 )
-from smartspec.vllm_plugin.costs.sources import CostFile, card_latency, load_latency, read_card
+from smartspec.vllm_plugin.costs.sources import CostFile, card_latency, read_card
 from smartspec.vllm_plugin.costs.steps import StepCosts
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import Settings
@@ -38,7 +38,6 @@ from smartspec.vllm_plugin.step.metrics import make_metrics
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 LOG_SECONDS = 0.5  # until a decision is on disk
-MakeController = Callable[[LatencyModel], SafeController]
 
 
 def make_speculation(scheduler, settings: Settings, files: FileThread) -> Speculation:
@@ -54,7 +53,7 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
     is_first = config.parallel_config.data_parallel_index == 0
     costs = CostFile(settings.cache, setup_key(config, tiers), is_writable=is_first)
     card = read_card(settings.card, describe_setup(scheduler), files)
-    source, latency = str(costs.path), load_latency(costs, drafters, files)
+    source, latency = str(costs.path), costs.load(drafters, files)
     if latency is None:
         source, latency = str(settings.card), card_latency(card, drafters)
     logger.info(
@@ -115,7 +114,7 @@ def controller_maker(
     drafters: tuple[DrafterSpec, ...],
     card: Card | None,
     files: FileThread,
-) -> MakeController:
+) -> Callable[[LatencyModel], SafeController]:
     """Return a function that makes the controller of a cost model; it expects the acceptance of a
     card until it knows better. Errors of the policy or the decision log are raised now."""
     config, longest = scheduler.vllm_config, scheduler.num_spec_tokens
