@@ -19,6 +19,7 @@ import pytest
 from prometheus_client import generate_latest
 from test_toggle import engine_of, off_metrics, serve
 
+from smartspec.vllm_plugin import switch
 from smartspec.vllm_plugin.ab import __main__ as ab
 from smartspec.vllm_plugin.ab.comparison import ACT, GUARD, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
@@ -399,3 +400,14 @@ def test_a_guard_whose_ratios_scatter():
         2430,
         3630,
     ]
+
+
+def test_results_outlast_a_time_off(tmp_path):
+    engine = engine_of(tmp_path, acceptance=0.8, seconds=SLOW, settings={"act": True})
+    serve(engine, 0, num_requests=120, tokens=100)
+    before = off_metrics(tmp_path)["ab_pairs-0-all"]
+    switch.main(["off", "--cache", str(tmp_path / "cache")])
+    serve(engine, 200, num_requests=4)
+    switch.main(["on", "--cache", str(tmp_path / "cache")])
+    serve(engine, 300, num_requests=120, tokens=100)
+    assert off_metrics(tmp_path)["ab_pairs-0-all"] > before > 0

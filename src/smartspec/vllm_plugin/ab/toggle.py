@@ -76,10 +76,11 @@ class Toggle:
         client."""
         if not self._meter.is_measuring or not scheduler_output.total_num_scheduled_tokens:
             return
-        tokens = tokens_given(outputs)
-        is_idle = not self._scheduler.has_unfinished_requests()
         self._meter.finish_step(
-            self._clock(), tokens, len(scheduler_output.num_scheduled_tokens), is_idle
+            self._clock(),
+            tokens_given(outputs),
+            len(scheduler_output.num_scheduled_tokens),
+            is_idle=not self._scheduler.has_unfinished_requests(),
         )
 
     def restore(self) -> None:
@@ -114,10 +115,10 @@ class Toggle:
         self._metrics.set_reason(reason)
 
 
-def compare_for_metrics(metrics: ToggleMetrics, guard: Guard | None) -> Windows:
-    """Return the windows of `--act`. Their results go to metrics, and as a line a minute to the
-    log."""
-    results, random = Results(), Random()
+def compare_for(results: Results, metrics: ToggleMetrics, guard: Guard | None) -> Windows:
+    """Return the windows of `--act`. Their results are added to the others, go to metrics, and as a
+    line a minute to the log."""
+    random = Random()
 
     def add(pair: Pair) -> None:
         results.add(pair)
@@ -165,7 +166,7 @@ def make_toggle(scheduler, settings: Settings, files: FileThread) -> Toggle:
     guard = make_guard(least_ratio, metrics) if least_ratio else None
     make_windows = guard.watch if guard else None
     if settings.act:
-        make_windows = partial(compare_for_metrics, metrics, guard)
+        make_windows = partial(compare_for, Results(), metrics, guard)
     switch = Switch(switch_path(settings.cache), files, metrics.set_switch)
     metrics.set_switch(switch.is_off)
     logger.info(

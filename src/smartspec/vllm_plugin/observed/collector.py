@@ -49,7 +49,7 @@ class ObservationCollector(Collector):
         try:
             found = [file for path in self._paths if (file := newest(path))]
             times = [file.stat().st_mtime for file in found]
-            if times != self._times:
+            if found and times != self._times:
                 self._times = times
                 self._families = _families(Observation.merged(list(map(read_observation, found))))
         except (OSError, ValueError) as error:  # a file is cut, or too little was observed

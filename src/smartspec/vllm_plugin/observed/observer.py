@@ -47,7 +47,7 @@ class Observer:
         metrics: Metrics,
         *,
         has_passes: bool,
-        is_adaptive: bool = False,
+        is_adaptive: bool,
         clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler, self.observation, self._write_soon = scheduler, observation, write
@@ -175,7 +175,7 @@ class Observer:
 
 
 def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
-    """Return the observer of a scheduler, with its file, its metrics, and the end of the log."""
+    """Return the observer of a scheduler, with its file and its metrics."""
     config = scheduler.vllm_config
     setup = describe_setup(scheduler)
     path = observation_path(
