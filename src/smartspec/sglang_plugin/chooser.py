@@ -16,8 +16,7 @@ from smartspec.control import (
     Plan,
     StepSeconds,
 )
-from smartspec.observation.records import StepSize
-from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS, StepCosts
+from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS, StepCosts, StepSize
 
 # steps after which times count as unknowable, and SGLang's own policy decides
 MAX_TRIALS = 8 * TRIAL_STEPS
