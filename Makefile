@@ -69,7 +69,7 @@ test-vllm: $(VLLM_VENV)/installed
 VLLM_MATRIX ?= 0.31.0 0.32.0
 test-vllm-matrix:
 	for version in $(VLLM_MATRIX); do SMARTSPEC_RECORD=1 $(MAKE) test-vllm VLLM_VERSION=$$version; done
-	PYTHONPATH=src $(PYTHON) -m smartspec.vllm_plugin.tested_versions .
+	PYTHONPATH=src $(PYTHON) tests/vllm_real/record_versions.py .
 
 test-sglang: $(SGLANG_VENV)/installed
 	$(SGLANG_VENV)/bin/python -m pytest -m sglang $(ARGS) tests/sglang_real

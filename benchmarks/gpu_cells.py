@@ -153,7 +153,7 @@ def settings_of(text: str) -> dict[str, str]:
         settings = None
     if not isinstance(settings, dict):
         raise ValueError(
-            f'--settings {text}: use a JSON object, such as {{"verification": "vllm"}}'
+            f'--settings {text}: use a JSON object, such as {{"guard": "0"}}'
         )
     return settings
 

@@ -13,9 +13,8 @@ from known_engine import SETUP, observe
 from smartspec.observation.acceptance import acceptance_by_depth, draft_of
 from smartspec.observation.card import Card
 from smartspec.observation.files import observation_path, read_observation, write_json
-from smartspec.observation.records import MAX_CLASSES, DraftOutcome, Observation
+from smartspec.observation.records import COLUMNS, MAX_CLASSES, DraftOutcome, Observation
 from smartspec.vllm_plugin.observed.__main__ import main
-from smartspec.vllm_plugin.observed.samples import observations_of, samples_of
 
 CELLS = [(1, 3), (16, 3), (16, 1)]
 
@@ -38,27 +37,6 @@ def same(a: Observation, b: Observation) -> bool:
 
 def test_a_file_holds_all_of_it(observation, file):
     assert same(read_observation(file), observation)
-
-
-def test_metrics_hold_all_of_it(observation):
-    labels = {"setup": 'a "quoted" name\\n'}
-    odd = Observation(
-        observation.setup | labels, observation.cells, observation.outcomes, observation.arrivals
-    )
-
-    def line(name, labels, value):
-        escaped = {
-            k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            for k, v in labels.items()
-        }
-        pairs = ",".join([f'{k}="{v}"' for k, v in escaped.items()])
-        return f"{name}{{{pairs}}} {value!r}"
-
-    page = "\n".join(
-        ["# HELP x y", "vllm:num_requests 3", *(line(*each) for each in samples_of("0", odd))]
-    )
-    (found,) = observations_of(page)
-    assert same(found, odd)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +66,7 @@ def test_a_part_that_is_missing_is_corrupt(file, change):
 @pytest.mark.parametrize("value", [float("nan"), -1.0, "x"])
 def test_sums_that_cannot_be_are_corrupt(observation, value):
     data = observation.to_dict()
-    data["cells"][0]["seconds"] = value
+    data["cells"][0][COLUMNS.index("seconds")] = value
     with pytest.raises(ValueError):
         Observation.from_dict(data)
 
@@ -174,13 +152,6 @@ def test_tables_in_the_form_of_each_engine(tmp_path, file, capsys):
     )
 
 
-def test_a_longer_draft_than_the_head_has_is_refused(tmp_path, observation, capsys):
-    known = Observation.from_dict(observation.to_dict() | {"setup": SETUP | {"most_drafts": 5}})
-    write_json(tmp_path / "x.json", known.to_dict())
-    assert main([str(tmp_path / "x.json"), "--longest", "9"]) == 2
-    assert "drafts 1 to 5 tokens" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words", [["--longest", "0"], ["--longest", "10000"], ["--tables", "x", "--max-batch", "0"]]
 )
@@ -193,7 +164,7 @@ def test_numbers_that_cannot_be_are_named(file, words, capsys, tmp_path, monkeyp
 def test_json_is_the_summary(file, capsys):
     assert main([str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"loads", "crossover", "regret", "acceptance", "drafter_kv", "traffic", "setup"} == set(
+    assert {"loads", "crossover", "regret", "acceptance", "traffic", "setup"} == set(
         found
     )
     assert set(found["acceptance"]) == {"all", "code"}

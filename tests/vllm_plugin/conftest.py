@@ -25,8 +25,7 @@ def patience(monkeypatch):
 
     for name in ("call", "wait"):
         monkeypatch.setattr(getattr(FileThread, name), "__defaults__", (120.0,))
-    for name in ("stat_logger", "observed.collector"):
-        monkeypatch.setattr(f"smartspec.vllm_plugin.{name}.SCRAPE_SECONDS", 120.0)
+    monkeypatch.setattr("smartspec.vllm_plugin.stat_logger.SCRAPE_SECONDS", 120.0)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ traffic."""
 import json
 import logging
 import math
-import os
 import random
 import re
 import resource
@@ -19,8 +18,8 @@ from statistics import NormalDist
 import pytest
 from prometheus_client import generate_latest
 from test_toggle import engine_of, off_metrics, serve
-from toy_engine import make_config
 
+from smartspec.vllm_plugin import switch
 from smartspec.vllm_plugin.ab import __main__ as ab
 from smartspec.vllm_plugin.ab.comparison import ACT, GUARD, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
@@ -28,7 +27,6 @@ from smartspec.vllm_plugin.ab.results import (
     ALL,
     Level,
     Results,
-    ResultsFile,
     level_name,
     t_quantile,
 )
@@ -36,7 +34,6 @@ from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Part, Window
 from smartspec.vllm_plugin.costs.steps import StepCosts
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.setup import comparison_key
 
 SLOW = (0.1, 0.005, 0.01)  # seconds of steps: few are enough for a window
 
@@ -123,44 +120,13 @@ def test_the_steps_that_try_lengths_are_in_no_pair(tmp_path, monkeypatch):
     assert engine.now > 90 and begins[0] > 90
 
 
-def test_results_are_those_of_the_last_day(tmp_path):
+def test_results_are_those_of_the_last_day():
     found, start = Results(), 1000 * 3600.0
     for minute in range(30 * 60):
         found.add(pair(8 if minute < 6 * 60 else 12, 10), start + 60 * minute)
     level = found.levels[ALL]
     assert 23 * 60 <= level.pairs <= 24 * 60 and level.ratio == pytest.approx(1.2)
     assert found.since == start + 6 * 3600
-    assert Results.from_dict(json.loads(json.dumps(found.to_dict()))).levels == found.levels
-    file = ResultsFile(tmp_path, {})
-    file.store(found)
-    assert not file.load().levels  # the day is over
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_speculative_tokens": 5},
-        {"settings": {"datastore": "none"}},
-        {"settings": {"policy": "fixed:2"}},
-        {"max_num_batched_tokens": 128},
-        {"block_size": 32},
-        {"num_speculative_tokens_per_batch_size": [[1, 8, 3]]},
-        "smartspec",
-    ],
-)
-def test_results_are_those_of_one_setup(change, tmp_path, monkeypatch):
-    def key_of(config):
-        return comparison_key(config, Settings.read(config.additional_config))
-
-    same = key_of(make_config(tmp_path))
-    assert key_of(make_config(tmp_path / "other folder")) == same
-    if change == "smartspec":
-        monkeypatch.setattr("smartspec.vllm_plugin.setup._own_version", lambda: "9")
-        change = {}
-    batched = change.pop("max_num_batched_tokens", 256)
-    config = make_config(tmp_path, **change)
-    config.scheduler_config.max_num_batched_tokens = batched
-    assert key_of(config) != same
 
 
 def test_windows_without_traffic_count_for_nothing():
@@ -206,11 +172,15 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     for pairs in (6, 40):
         held = 0
         for _ in range(600):
-            level = Level()
-            for _ in range(pairs):
-                tokens = int(1000 * randoms.uniform(0.5, 2.0))
-                level.add(pair(10 * 1.2 * math.exp(randoms.gauss(0, 0.1)), 10, tokens=tokens))
-            low, high = level.interval
+            found = [
+                pair(
+                    10 * 1.2 * math.exp(randoms.gauss(0, 0.1)),
+                    10,
+                    tokens=int(1000 * randoms.uniform(0.5, 2.0)),
+                )
+                for _ in range(pairs)
+            ]
+            low, high = Level.of(found).interval
             held += low < 1.2 < high
         assert 0.93 < held / 600 < 0.985
 
@@ -275,57 +245,6 @@ def test_after_a_pair_that_loses_the_guard_judges(tmp_path):
     assert said[-1] == (pytest.approx(0.9), 4.0, 300.0)
 
 
-def test_results_survive_a_restart_and_two_servers_have_two_files(tmp_path):
-    key = {"model": "toy"}
-    first, second = ResultsFile(tmp_path, key), ResultsFile(tmp_path, key)
-    assert first.path != second.path
-    first.store(results_of([1.2] * 6))
-    second.store(results_of([0.9] * 6))
-    first_path = first.path
-    first.close()
-    again = ResultsFile(tmp_path, key)
-    assert again.path == first_path and again.load().levels[ALL].ratio == pytest.approx(1.2)
-    assert ResultsFile(tmp_path, {"model": "other"}).load().levels == {}
-    engine = engine_of(tmp_path, acceptance=0.8, seconds=SLOW, settings={"act": True})
-    serve(engine, 0, num_requests=120, tokens=100)
-    pairs = off_metrics(tmp_path)["ab_pairs-0-all"]
-    kept = engine.scheduler.toggle._make_windows.__self__._keep.__closure__
-    # as the process' end does
-    next(c.cell_contents for c in kept if isinstance(c.cell_contents, ResultsFile)).close()
-    engine_of(tmp_path, settings={"act": True}).wait_for_files()
-    assert pairs >= 1 and off_metrics(tmp_path)["ab_pairs-0-all"] == pairs
-
-
-def test_an_engine_whose_server_was_killed_leaves_its_results_to_the_next(tmp_path, monkeypatch):
-    """vLLM's engine lives on after a kill -9 of the process that answers HTTP, and has the file's
-    lock."""
-    first = engine_of(tmp_path, settings={"act": True})
-    (lock,) = (tmp_path / "cache" / "vllm").glob("ab-*.lock")
-    monkeypatch.setattr(os, "getppid", lambda: 1)
-    first.wait_for_files()
-    engine_of(tmp_path, settings={"act": True})
-    assert [*(tmp_path / "cache" / "vllm").glob("ab-*.lock")] == [lock]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600}}}}',
-        '{"key": {"model": "toy"}, "results": {"format": 2, "hours": {"1": {"first": 3600, '
-        '"levels": {"all": {}}}}}}',
-    ],
-)
-def test_unusable_results_are_put_aside(text, tmp_path, caplog):
-    file = ResultsFile(tmp_path, {"model": "toy"})
-    file.path.write_text(text)
-    assert file.load().levels == {}
-    assert "unusable" in caplog.text and file.path.with_suffix(".unusable").read_text() == text
-    file.store(results_of([1.1]))
-    assert file.load().levels[ALL].pairs == 1
-
-
 @contextmanager
 def no_file_may_grow():
     """As on a full disk: every write fails."""
@@ -338,38 +257,21 @@ def no_file_may_grow():
 
 
 def test_a_full_disk_loses_nothing(tmp_path, caplog):
-    files = FileThread()
-    file, metrics = (
-        ResultsFile(tmp_path, {"model": "toy"}),
-        ToggleMetrics(tmp_path / "vllm" / "toy-0.onoff", 0, files),
-    )
+    files, path = FileThread(), tmp_path / "vllm" / "toy-0.onoff"
+    metrics = ToggleMetrics(path, 0, files)
     found = results_of([1.2, 1.2])
     with no_file_may_grow():
         for _ in range(2):
-            file.store(found)
-            metrics.set_results(found)
+            metrics.set_results(found.levels, found.since)
             files.wait()
         metrics.set_switch(True)
         files.wait()
-    assert caplog.text.count("results of --act cannot be written") == 1
     assert caplog.text.count("metrics cannot be written") == 1
     found.add(pair(12, 10))
-    file.store(found)
-    metrics.set_results(found)
+    metrics.set_results(found.levels, found.since)
     files.wait()
-    assert file.load().levels[ALL].pairs == 3
+    assert 'smartspec_ab_pairs{engine="0",requests="all"} 3.0' in path.read_text()
     assert not list((tmp_path / "vllm").glob(".storing-*"))
-
-
-def test_a_folder_that_cannot_be_made_costs_the_file_alone(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    file = ResultsFile(tmp_path / "file", {})
-    assert (
-        file.path is None
-        and file.load().levels == {}
-        and "not kept for the next start" in caplog.text
-    )
-    file.store(results_of([1.0]))
 
 
 @pytest.mark.parametrize(("value", "act"), [("1", True), ("true", True), ("0", False), ("", False)])
@@ -421,7 +323,8 @@ def shown(tmp_path: Path, *results: Results) -> str:
         metrics = ToggleMetrics(tmp_path / f"{number}.onoff", number, FileThread())
         metrics.set_reason(None)
         metrics.set_switch(bool(number))
-        metrics.set_results(found)
+        if found.levels:
+            metrics.set_results(found.levels, found.since)
         texts.append(generate_latest(metrics.registry).decode())
     return "vllm:num_requests_running 3.0\n" + "".join(texts)
 
@@ -497,3 +400,14 @@ def test_a_guard_whose_ratios_scatter():
         2430,
         3630,
     ]
+
+
+def test_results_outlast_a_time_off(tmp_path):
+    engine = engine_of(tmp_path, acceptance=0.8, seconds=SLOW, settings={"act": True})
+    serve(engine, 0, num_requests=120, tokens=100)
+    before = off_metrics(tmp_path)["ab_pairs-0-all"]
+    switch.main(["off", "--cache", str(tmp_path / "cache")])
+    serve(engine, 200, num_requests=4)
+    switch.main(["on", "--cache", str(tmp_path / "cache")])
+    serve(engine, 300, num_requests=120, tokens=100)
+    assert off_metrics(tmp_path)["ab_pairs-0-all"] > before > 0

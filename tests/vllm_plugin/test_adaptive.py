@@ -66,14 +66,6 @@ def test_without_a_sound_answer_vllm_goes_its_own_way(told, said, tmp_path, capl
     assert engine.scheduler.rest.steps > 0
 
 
-def test_vllms_own_step_times_can_be_kept(tmp_path):
-    engine = run(
-        adaptive_config(tmp_path, settings={"verification": "vllm"}), admits=tell, max_tokens=200
-    )
-    assert_texts_are_right(engine)
-    assert not any(engine.costs) and engine.costs
-
-
 def test_another_executor_leaves_the_scheduler_to_vllm(tmp_path, caplog):
     engine = run(
         adaptive_config(tmp_path, distributed_executor_backend="ray"), admits=tell, num_requests=1

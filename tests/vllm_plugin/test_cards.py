@@ -13,6 +13,7 @@ from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
 
 from smartspec import vllm_plugin
 from smartspec.observation.card import Card
+from smartspec.observation.files import newest_observation
 from smartspec.vllm_plugin.serve.__main__ import main
 from smartspec.vllm_plugin.serve.routes import LOOKUP
 
@@ -29,7 +30,9 @@ def card(tmp_path) -> Path:
         engine.add(number, prompt_tokens=20, max_tokens=100 * (number + 1))
     engine.run()
     engine.scheduler.shutdown()
-    return tmp_path / "first/cache/vllm/cards/toy-0.json"
+    path = tmp_path / "card.json"
+    Card.of(newest_observation(tmp_path / "first/cache")).write(path)
+    return path
 
 
 def started(tmp_path, card, **changes):
@@ -159,13 +162,6 @@ def test_what_is_observed_on_a_gpu_fits_what_decides_there():
 def test_observe_refuses_what_contradicts(words, says):
     with pytest.raises(ValueError, match=says):
         made("MODEL", "--observe", *words)
-
-
-def test_a_table_with_longer_drafts_than_there_are_is_refused():
-    config = {"method": "eagle3", "model": "H", "num_speculative_tokens": 3}
-    table = {"num_speculative_tokens_per_batch_size": [[1, 8, 7], [9, 64, 1]]}
-    with pytest.raises(ValueError, match="has length 7, and num_speculative_tokens is 3"):
-        made("MODEL", "--observe", "--speculative-config", json.dumps(config | table))
 
 
 def test_the_help_names_both(capsys):

@@ -36,8 +36,7 @@ class Hanging:
         """From here on, patience is short."""
         for name in ("call", "wait"):
             self._monkeypatch.setattr(getattr(FileThread, name), "__defaults__", (0.1,))
-        for name in ("stat_logger", "observed.collector"):
-            self._monkeypatch.setattr(f"smartspec.vllm_plugin.{name}.SCRAPE_SECONDS", 0.1)
+        self._monkeypatch.setattr(stat_logger, "SCRAPE_SECONDS", 0.1)
         self.is_back.clear()
 
     def _around(self, call, name):
@@ -113,7 +112,14 @@ def test_metrics_do_not_wait_for_it_either(tmp_path, hanging):
     (metrics,), (observation,) = (
         list((tmp_path / "cache").rglob(name)) for name in ("*.prom", "observed/*.json")
     )
-    collectors = stat_logger.MetricsCollector([metrics]), ObservationCollector([observation])
+    files = FileThread()
+    collectors = (
+        stat_logger.MetricsCollector([metrics], files),
+        ObservationCollector([observation], files),
+    )
+    for each in collectors:
+        assert not list(each.collect()) or files.wait(120.0)
+    assert files.wait(120.0)
     before = [[family.name for family in each.collect()] for each in collectors]
     hanging.begin()
     for each, names in zip(collectors, before, strict=True):

@@ -1,7 +1,5 @@
 """Policy `observe`: vLLM's own lengths, and what is kept of them."""
 
-import json
-import logging
 import os
 import re
 from pathlib import Path
@@ -15,11 +13,11 @@ from smartspec import vllm_plugin
 from smartspec.observation.files import newest_observation, read_observation
 from smartspec.observation.records import COLUMN
 from smartspec.vllm_plugin import switch
+from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.observed import observer
 from smartspec.vllm_plugin.observed.__main__ import main
-from smartspec.vllm_plugin.observed.collector import CONCLUSIONS, ObservationCollector
-from smartspec.vllm_plugin.observed.file import log_conclusions
-from smartspec.vllm_plugin.observed.samples import observations_of
+from smartspec.vllm_plugin.observed.collector import TEXTS, ObservationCollector
+from smartspec.vllm_plugin.step.decision import Step
 
 OBSERVE = {"policy": "observe"}
 
@@ -27,7 +25,7 @@ OBSERVE = {"policy": "observe"}
 def observed(tmp_path, engine):
     """What the engine's observer has kept at its end."""
     engine.scheduler.shutdown()
-    return newest_observation(tmp_path / "cache")[1]
+    return newest_observation(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -101,7 +99,7 @@ def test_all_is_written_where_no_request_comes_any_more(tmp_path):
         engine.add(number, prompt_tokens=20, max_tokens=20)
         engine.run()
     assert engine.now < observer.IDLE_WRITE_SECONDS
-    assert newest_observation(tmp_path / "cache")[1].arrivals.requests == 3
+    assert newest_observation(tmp_path / "cache").arrivals.requests == 3
 
 
 @pytest.mark.parametrize("table", [None, [4] * 9])
@@ -186,14 +184,14 @@ def test_what_cannot_be_observed_is_served(tmp_path, monkeypatch, caplog):
     engine = run(make_config(tmp_path, settings=OBSERVE))
     assert_texts_are_right(engine)
     assert engine.scheduler.speculation is None
-    assert any("cannot observe this server" in message for message in caplog.messages)
+    assert any("SmartSpec is not in use: this version" in message for message in caplog.messages)
 
 
 def test_a_failure_while_observing_changes_no_answer(tmp_path, monkeypatch, caplog):
     def broken(*arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(observer, "_size", broken)
+    monkeypatch.setattr(Step, "size", broken)
     engine = run(make_config(tmp_path, settings=OBSERVE))
     assert_texts_are_right(engine)
     assert engine.draft_lengths == [4] * len(engine.draft_lengths)
@@ -230,53 +228,25 @@ def test_a_clock_that_jumps_is_left_out(tmp_path):
     assert sum(found.cells.values())[COLUMN["seconds"]] < 60
 
 
-def test_the_log_ends_with_a_short_form_and_a_card_is_written(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "vllm.smartspec"):
-        engine = run(make_config(tmp_path, method="draft_model", settings=OBSERVE))
-        engine.scheduler.shutdown()
-    said = [
-        r.getMessage() for r in caplog.records if r.getMessage().startswith("SmartSpec observed: ")
-    ]
-    assert any("tokens/s" in line for line in said)
-    assert any("crossover" in line for line in said)
-    card = json.loads((tmp_path / "cache/vllm/cards/toy-0.json").read_text())
-    assert card["model"] == "toy" and str(tmp_path) not in json.dumps(card)
-
-
-def test_the_metrics_hold_it_and_the_dashboard_shows_them(tmp_path):
+def test_the_metrics_hold_what_the_dashboard_shows(tmp_path):
     engine = run(make_config(tmp_path, method="draft_model", settings=OBSERVE))
     for number in range(20, 24):
         engine.add(number, prompt_tokens=20, max_tokens=200)
     engine.run()
-    found = observed(tmp_path, engine)
+    engine.scheduler.shutdown()
     (path,) = (tmp_path / "cache/vllm/observed").iterdir()
-    registry = CollectorRegistry()
-    files = ObservationCollector([path, tmp_path / "of-an-engine-that-has-not-begun.json"])
-    registry.register(files)
+    registry, files = CollectorRegistry(), FileThread()
+    missing = tmp_path / "of-an-engine-that-has-not-begun.json"
+    registry.register(ObservationCollector([path, missing], files))
     generate_latest(registry)
-    files.wait()
+    assert files.wait()
     page = generate_latest(registry).decode()
-    (read,) = observations_of(page)
-    assert read.to_dict() == found.to_dict()
     dashboard = (Path(__file__).parents[2] / "deploy/grafana-observe.json").read_text()
-    shown = set(re.findall(r"smartspec_observed_[a-z_]+(?=\{)", dashboard))
-    assert len(shown) == 4 and shown <= set(CONCLUSIONS)
+    shown = set(re.findall(r"smartspec_observed_([a-z_]+)(?=\{)", dashboard))
+    assert len(shown) == 4 and shown <= set(TEXTS)
     assert re.search(
         r'expected_tokens_per_second\{known="seen",length="4",requests="[0-9.]+"\} [1-9]', page
     )
-
-
-def test_the_end_is_told_once(tmp_path, caplog):
-    engine = run(make_config(tmp_path, settings=OBSERVE))
-    engine.scheduler.speculation.while_running()
-    engine.scheduler.shutdown()
-    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
-    with caplog.at_level(logging.INFO, "vllm.smartspec"):
-        log_conclusions([path])  # the process that answers HTTP: the engine has told it
-        assert not caplog.messages
-        (tmp_path / "cache/vllm/cards/toy-0.json").unlink()  # as if the engine had been killed
-        log_conclusions([path])
-    assert sum("tokens/s" in message for message in caplog.messages) == 1
 
 
 def test_the_command_reads_the_newest(tmp_path, capsys):

@@ -164,12 +164,12 @@ def test_the_time_of_a_decision_before_a_step_is_not_taken_off_it(tmp_path, capl
         scheduler.speculation.decider.own.place = place
         place(*arguments)
 
-    scheduler.speculation.learner.costs.add = lambda *size: (found.append(size[-1]), add(*size))
+    scheduler.speculation.learner.costs.add = lambda size: (found.append(size.seconds), add(size))
     for number in range(12):
         scheduler.speculation.decider.own.place = place_slowly
         engine.add(number, 20, 20)
         engine.run()
-        scheduler._leave_speculation(False)
+        scheduler.leave_speculation(False)
     assert found and min(found) > 0.004 and "failed" not in caplog.text
 
 

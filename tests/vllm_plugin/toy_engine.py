@@ -28,7 +28,6 @@ def make_config(
             parallel_drafting=False,
             num_speculative_tokens_per_batch_size=None,
             draft_sample_method="greedy",
-            draft_model_config=None,
         ),
         "parallel_config": SimpleNamespace(
             pipeline_parallel_size=1,

@@ -50,9 +50,8 @@ def pytest_terminal_summary(terminalreporter, config):
     test-vllm-matrix)."""
     if not os.environ.get("SMARTSPEC_RECORD"):
         return
+    from record_versions import record
     from vllm import __version__
-
-    from smartspec.vllm_plugin.tested_versions import record
 
     counts = {
         name: len(terminalreporter.stats.get(name, ()))

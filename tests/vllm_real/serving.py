@@ -11,7 +11,7 @@ from vllm.platforms import current_platform
 
 from smartspec.control import BatchView, Controller, Plan, Policy
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS
-from smartspec.vllm_plugin.speculation import controllers
+from smartspec.vllm_plugin.speculation import builder
 
 LONGEST = 5
 NGRAM = {
@@ -56,7 +56,7 @@ def restless(monkeypatch) -> None:
     def controller(policy, *arguments, **options):
         return Controller(RestlessLengths(), *arguments, strict=True, **options)
 
-    monkeypatch.setattr(controllers, "Controller", controller)
+    monkeypatch.setattr(builder, "Controller", controller)
 
 
 def asynchronous(monkeypatch) -> None:

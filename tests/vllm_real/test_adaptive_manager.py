@@ -139,7 +139,7 @@ def test_a_changed_method_of_vllm_leaves_it_as_it_is(group, name, monkeypatch):
     monkeypatch.setattr(module.AdaptiveVerificationManager, name, lambda self, other: None)
     runner = Runner(make_manager(), is_async=False)
     problem = executor.tell_admitted(SimpleNamespace(model_runner=runner))
-    assert problem is not None and f"AdaptiveVerificationManager.{name} takes ('other',)" in problem
+    assert f"AdaptiveVerificationManager.{name} takes self, other in" in str(problem)
     assert "sample_tokens" not in vars(runner)
 
 
@@ -150,4 +150,4 @@ def test_without_counts_or_a_manager_it_says_so(group):
     manager = make_manager()
     del manager._batch_draft_capacity
     worker = SimpleNamespace(model_runner=Runner(manager, is_async=False))
-    assert "_batch_draft_capacity does not exist" in executor.tell_admitted(worker)
+    assert "has no _batch_draft_capacity" in executor.tell_admitted(worker)

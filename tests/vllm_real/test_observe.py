@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
 from serving import NGRAM, answers, asynchronous, counters, scheduler_of, self_draft, serving
@@ -37,7 +36,7 @@ def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path
                 assert type(scheduler_of(llm).speculation).__name__ == "Observer"
                 assert not scheduler_of(llm).rest.steps
     assert found[0] == found[1]
-    observation = newest_observation(tmp_path)[1]
+    observation = newest_observation(tmp_path)
     total = sum(observation.cells.values())
     counts = found[1][1]
     drafted = sum(outcome.drafted * n for outcome, n in observation.outcomes.items())
@@ -50,7 +49,6 @@ def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path
     accepted = sum(outcome.accepted * n for outcome, n in observation.outcomes.items())
     assert accepted == counts["num_accepted_tokens"]
     assert observation.arrivals.requests == 16
-    assert observation.setup["kv"]["drafter_share"] == (0.5 if method == "self-draft" else 0.0)
 
 
 @pytest.mark.parametrize("given", [None, NGRAM])
@@ -88,19 +86,23 @@ def test_a_server_tells_what_it_observed(given, model, tmp_path):
             complete(address, f"Repeat three times: apple, pear, plum, number {number}.")
         # what ended last is written soon after: vLLM kills its engines at the end
         for _ in range(60):
-            said = observed(address, "--json")
-            if said["traffic"]["requests"] == 12:
-                break
             time.sleep(1)
+            if any((tmp_path / "vllm/observed").glob("*.json")):
+                said = observed("--cache", str(tmp_path), "--json")
+                if said["traffic"]["requests"] == 12:
+                    break
         assert said["traffic"]["requests"] == 12 and said["loads"][0]["now"] > 0
+        for _ in range(2):  # a file that has changed shows with the next collection
+            with urllib.request.urlopen(f"{address}/metrics", timeout=60) as answer:
+                page = answer.read()
+            time.sleep(1)
+        assert b"smartspec_steps_total" in page and b"smartspec_observed_regret_ratio" in page
         assert said["setup"]["method"] == "ngram" and said["acceptance"]["all"]["tested"][0] > 0
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)
-    assert "SmartSpec observed: crossover" in path.read_text()
-    (card,) = Path(tmp_path, "vllm/cards").iterdir()
-    assert json.loads(card.read_text())["kind"] == "smartspec-card"
-    assert observed("--cache", str(tmp_path), "--json")["traffic"]["requests"] == 12
+    observed("--cache", str(tmp_path), "--json", "--card", str(tmp_path / "card.json"))
+    assert json.loads((tmp_path / "card.json").read_text())["kind"] == "smartspec-card"
 
 
 def complete(address: str, text: str) -> None:

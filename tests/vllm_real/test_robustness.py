@@ -11,7 +11,7 @@ from vllm import SamplingParams
 
 from smartspec.control import Controller
 from smartspec.vllm_plugin.costs.sources import CostFile
-from smartspec.vllm_plugin.speculation import controllers
+from smartspec.vllm_plugin.speculation import builder
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_a_failing_controller_and_a_corrupt_cost_file(
             if outcome.verified.sum() > 3:
                 raise RuntimeError("enough")
 
-    monkeypatch.setattr(controllers, "Controller", Failing)
+    monkeypatch.setattr(builder, "Controller", Failing)
     monkeypatch.setattr(CostFile, "path", property(lambda self: tmp_path / "costs.json"))
     (tmp_path / "costs.json").write_text("{")
     with caplog.at_level(logging.WARNING), serving(model, NGRAM, tmp_path) as llm:

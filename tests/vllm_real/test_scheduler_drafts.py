@@ -2,6 +2,7 @@
 decided and whatever fails."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import vllm
@@ -103,7 +104,8 @@ def test_workers_that_are_not_as_expected_sample_as_vllm_does(
     model, prompts, expected, tmp_path, monkeypatch, caplog
 ):
     restless(monkeypatch)
-    monkeypatch.setattr(executor, "RUNNER_PARAMETERS", ("something", "else"))
+    need = replace(executor.V1_RUNNER, methods={"execute_model": ["self", "something", "else"]})
+    monkeypatch.setattr(executor, "V1_RUNNER", need)
     with (
         caplog.at_level(logging.WARNING),
         serving(model, IN_SCHEDULER, tmp_path, **EXECUTOR) as llm,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 
+import numpy as np
+
 from smartspec.observation.records import DraftOutcome, Observation
 
 # how well something is known: measured, interpolated, extrapolated
@@ -44,20 +46,15 @@ def draft_of(observation: Observation, length: int) -> Draft:
         if any(outcome.length for outcome in observation.outcomes):  # a lookup that found nothing
             return NO_DRAFT
         raise ValueError("no draft was verified: acceptance is unknown")
-    drafts = [_draft_of_class(outcomes, length) for outcomes in by_class.values()]
-    tokens = [
-        sum(count * (1 + o.accepted) for o, count in outcomes.items())
-        for outcomes in by_class.values()
-    ]
-    steps = [each / (1 + draft.accepted) for each, draft in zip(tokens, drafts, strict=True)]
-    shares = [each / sum(steps) for each in steps]
-    return Draft(
-        sum(s * d.verified for s, d in zip(shares, drafts, strict=True)),
-        sum(s * d.accepted for s, d in zip(shares, drafts, strict=True)),
-        sqrt(sum((s * d.deviation) ** 2 for s, d in zip(shares, drafts, strict=True))),
-        max((d.known for d in drafts), key=(SEEN, BETWEEN, BEYOND).index),
-        sum(s * d.share for s, d in zip(shares, drafts, strict=True)),
-    )
+    drafts = [_draft_of_class(outcomes, length) for outcomes in by_class]
+    tokens = [sum(n * (1 + o.accepted) for o, n in outcomes.items()) for outcomes in by_class]
+    steps = np.array([n / (1 + draft.accepted) for n, draft in zip(tokens, drafts, strict=True)])
+    shares = steps / steps.sum()
+    means = shares @ np.array([(each.verified, each.accepted, each.share) for each in drafts])
+    verified, accepted, share = means.tolist()
+    deviation = float(np.linalg.norm(shares * [each.deviation for each in drafts]))
+    known = max((each.known for each in drafts), key=(SEEN, BETWEEN, BEYOND).index)
+    return Draft(verified, accepted, deviation, known, share)
 
 
 def acceptance_by_depth(
@@ -65,11 +62,9 @@ def acceptance_by_depth(
 ) -> list[tuple[float, int]]:
     """The acceptance by depth: of a draft token, given that those before it were accepted, and how
     many were tested. class_name: of requests, None for all."""
+    mine = [(o, n) for o, n in outcomes.items() if class_name in (None, o.class_name)]
     found = []
     for depth in range(1, 1 + max((outcome.drafted for outcome in outcomes), default=0)):
-        mine = [
-            (o, n) for o, n in outcomes.items() if class_name is None or o.class_name == class_name
-        ]
         tested = sum(n for o, n in mine if o.drafted >= depth and o.accepted >= depth - 1)
         right = sum(n for o, n in mine if o.accepted >= depth)
         if tested:
@@ -84,13 +79,13 @@ def accepted_variance(outcomes: Outcomes) -> float:
     return sum(n * o.accepted**2 for o, n in outcomes.items()) / rows - mean**2
 
 
-def _by_class(outcomes: Outcomes) -> dict[str, Outcomes]:
+def _by_class(outcomes: Outcomes) -> list[Outcomes]:
     """The outcomes of each class that has drafts. What was emitted without any counts by the tokens
     of the class."""
-    found: dict[str, Counter[DraftOutcome]] = {}
+    found: dict[str, dict[DraftOutcome, int]] = {}
     for outcome, count in outcomes.items():
-        found.setdefault(outcome.class_name, Counter())[outcome] += count
-    return {name: each for name, each in found.items() if any(o.drafted for o in each)}
+        found.setdefault(outcome.class_name, {})[outcome] = count
+    return [each for each in found.values() if any(outcome.drafted for outcome in each)]
 
 
 def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePath
 
 from smartspec.control import LatencyModel
-from smartspec.observation.acceptance import acceptance_by_depth, draft_of
+from smartspec.observation.acceptance import acceptance_by_depth
 from smartspec.observation.files import read_json, write_json
 from smartspec.observation.records import COLUMN, Observation
 from smartspec.observation.step_times import CellTimes
@@ -44,21 +44,15 @@ class Card:
     @staticmethod
     def of(observation: Observation) -> "Card":
         """ValueError where too little was observed."""
-        setup = observation.setup
-        depths = acceptance_by_depth(observation.outcomes)
+        setup, depths = observation.setup, acceptance_by_depth(observation.outcomes)
         loads = [cell[COLUMN["requests"]] / cell[0] for cell in observation.cells.values()]
         latency = CellTimes.of(observation).fit().latency(bool(setup.get("has_passes")))
-        texts = {
-            name: str(setup.get(name, ""))
-            for name in ("engine", "method", "dtype", "quantization", "device")
-        }
+        draft_model = setup.get("draft_model")
+        texts = ("engine", "version", "method", "dtype", "quantization", "device")
         return Card(
-            **texts,
-            version=str(setup.get("version", "")),
+            **{name: str(setup.get(name, "")) for name in texts},
             model=base_name(str(setup.get("model", ""))),
-            draft_model=None
-            if setup.get("draft_model") is None
-            else base_name(str(setup["draft_model"])),
+            draft_model=None if draft_model is None else base_name(str(draft_model)),
             parallel=tuple(setup.get("parallel") or (1,)),
             longest=int(setup.get("longest") or len(depths)),
             latency=latency.to_dict(),
@@ -110,9 +104,9 @@ class Card:
         """Says why it is not of this setup (see setup_of in the plugin), None if it is. Another
         device or version of the engine is no problem: times are corrected by every step."""
         for name in IDENTITY:
-            here = setup.get(name)
-            mine, here = getattr(self, name), None if here is None else str(here)
-            if name in ("model", "draft_model") and here is not None:
+            mine, here = getattr(self, name), setup.get(name)
+            here = None if here is None else str(here)
+            if here is not None and name in ("model", "draft_model"):
                 here = base_name(here)
             if mine != here and not (name == "draft_model" and mine is None):
                 return f"it is of {name.replace('_', ' ')} {mine}, and this is {here}"
@@ -124,8 +118,3 @@ def base_name(model: str) -> str:
     return (
         PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model
     )
-
-
-def mean_accepted(observation: Observation, length: int) -> float:
-    """Draft tokens accepted of drafts of that length, in the mean."""
-    return draft_of(observation, length).accepted

@@ -56,7 +56,7 @@ def read_observation(path: Path) -> Observation:
         raise ValueError(f"{path}: {error}") from error
 
 
-def newest_observation(cache: Path) -> tuple[list[Path], Observation]:
+def newest_observation(cache: Path) -> Observation:
     """The observation that was written last, with those of the other engines of the same server.
     ValueError where there is none."""
     folder = cache / "vllm" / FOLDER
@@ -68,4 +68,4 @@ def newest_observation(cache: Path) -> tuple[list[Path], Observation]:
         )
     instance = files[-1].stem.rpartition("-")[0]
     mine = [path for path in files if path.stem.rpartition("-")[0] == instance]
-    return mine, Observation.merged([read_observation(path) for path in mine])
+    return Observation.merged([read_observation(path) for path in mine])

@@ -6,13 +6,14 @@ step over its time, and a request gets its share of them.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import exp, sqrt
 
 import numpy as np
 
 from smartspec.observation.acceptance import BETWEEN, BEYOND, NO_DRAFT, SEEN, Draft, draft_of
-from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation, level_of
-from smartspec.observation.step_times import CellTimes, StepTimes, features
+from smartspec.observation.records import BENDS, COLUMN, Observation, level_of
+from smartspec.observation.step_times import FEATURES, CellTimes, StepTimes
 
 OFF = -1  # as a length: a server without speculation, whose steps have no draft pass
 LEAST_STEPS = 20  # of a load and a length that count as seen
@@ -64,12 +65,9 @@ class Forecast:
         self._times, self._drafts, self.luck = times, drafts, luck
         self._traffic = Traffic.of(observation)
         self._passes = bool(observation.setup.get("has_passes"))
-        mean, doubt = (
-            (0.0, 0.0)
-            if self._passes
-            else SAVED.get(observation.setup.get("platform", "gpu"), SAVED["gpu"])
-        )
-        self._saved = mean + luck[2] * doubt
+        platform = observation.setup.get("platform")
+        mean, doubt = SAVED["cpu" if platform == "cpu" else "gpu"]
+        self._saved = 0.0 if self._passes else mean + luck[2] * doubt
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -84,31 +82,24 @@ class Forecast:
         tokens are accepted."""
         draft, traffic = self._draft(length), self._traffic
         tokens = 1.0 + min(draft.accepted * accepts, max(draft.verified, draft.accepted))
-        prefills = (
-            traffic.chunks
-            * tokens
-            * requests
-            / (1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens)
-        )
+        ending = 1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens
+        prefills = traffic.chunks * tokens * requests / ending
         decoding = requests - prefills
         emitted = decoding * tokens + prefills * traffic.ends
         counts = np.arange(int(prefills + 6 * sqrt(prefills) + 8))
         chances = _poisson(prefills, len(counts))
-        fed = np.minimum(
-            decoding * (1 + draft.verified) + counts * traffic.tokens_per_chunk, traffic.most_fed
-        )
-        fed = np.maximum(fed, 1.0)
+        fed = decoding * (1 + draft.verified) + counts * traffic.tokens_per_chunk
+        fed = np.clip(fed, 1.0, max(traffic.most_fed, 1.0))
         passes = 0 if length == OFF or not self._passes else max(length, 1)
-        sums = np.zeros((1, len(SUMS) + len(BENDS)))
-        for name, value in (
-            ("fed_tokens", chances @ fed), ("requests", requests),
-            ("context_tokens", requests * traffic.context), ("mixed", 1.0 - chances[0]),
-            ("passes", passes), ("pass_rows", passes * decoding),
-            ("drafting", 1.0 - max(1.0 - draft.share, 0.0) ** max(decoding, 0.0)),
-        ):  # fmt: skip
-            sums[0, COLUMN[name]] = value
-        sums[0, len(SUMS) :] = chances @ np.maximum(fed[:, None] - np.array(BENDS), 0.0)
-        sizes = np.concatenate([features(sums, bend) for bend in range(len(BENDS))])
+        size = {
+            "constant": 1.0, "fed": chances @ fed, "beyond": 0.0, "requests": requests,
+            "context": requests * traffic.context, "mixed": 1.0 - chances[0],
+            "drafting": 1.0 - max(1.0 - draft.share, 0.0) ** max(decoding, 0.0),
+            "passes": passes, "pass_rows": passes * decoding,
+        }  # fmt: skip
+        sizes = np.tile([size[name] for name in FEATURES], (len(BENDS), 1))
+        beyond = np.maximum(fed[:, None] - np.array(BENDS), 0.0)
+        sizes[:, FEATURES.index("beyond")] = chances @ beyond
         return emitted, self._times.seconds(sizes) * (1.0 - self._saved * (length == OFF))
 
     def tokens_per_second(self, requests: float, length: int) -> float:
@@ -163,29 +154,30 @@ class Forecasts:
     def known(self, requests: float, length: int) -> str:
         """The state of knowledge of this load with this length: seen, between what was seen, or
         beyond it. No server that is observed is without a draft pass, if it has any."""
-        cells = {
-            key: cell for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS
-        }
         has_passes = bool(self.observation.setup.get("has_passes"))
         draft = NO_DRAFT if length <= 0 else self.drafts[length]
+        cells = [key for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS]
         if not cells or (length == OFF and has_passes):
             return BEYOND
-        _, lengths, drafted = map(set, zip(*cells, strict=True))
         here = [(k, tokens) for level, k, tokens in cells if level == level_of(requests)]
         if any(k == length if length > 0 else not tokens for k, tokens in here):
             return draft.known
-        loads: dict[int, np.ndarray] = {}
-        for (level, *_), cell in self.observation.cells.items():
-            loads[level] = loads.get(level, 0.0) + cell
-        sizes = [
-            cell[COLUMN["requests"]] / cell[0] for cell in loads.values() if cell[0] >= LEAST_STEPS
-        ]
-        is_near = min(sizes) / NEAR <= requests <= max(sizes) * NEAR
+        _, lengths, drafted = map(set, zip(*cells, strict=True))
+        is_near = min(self._sizes) / NEAR <= requests <= max(self._sizes) * NEAR
         is_near &= requests * (1 + draft.verified) <= NEAR * self.times.largest_fed
         is_near &= min(drafted) <= draft.verified <= max(drafted)
         if has_passes:  # what a pass costs shows where there were more and fewer
             is_near &= min(lengths) <= max(length, 0) <= max(lengths)
         return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
+
+    @cached_property
+    def _sizes(self) -> list[float]:
+        """The mean requests at a time of each load that counts as seen."""
+        loads: dict[int, np.ndarray] = {}
+        for (level, *_), cell in self.observation.cells.items():
+            loads[level] = loads.get(level, 0.0) + cell
+        seen = [cell for cell in loads.values() if cell[0] >= LEAST_STEPS]
+        return [cell[COLUMN["requests"]] / cell[0] for cell in seen]
 
     def interval(self, value) -> tuple[float, float]:
         """The interval of value(forecast), a number."""

@@ -7,39 +7,17 @@ time of its mean size, if the tokens beyond each possible bend are summed, too.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 
 import numpy as np
 
-KIND, FORMAT = "smartspec-observation", 2
+KIND, FORMAT = "smartspec-observation", 3
 # Fed tokens from which on a pass may be bound by arithmetic. Tokens beyond each are summed.
 BENDS = (
-    2,
-    4,
-    8,
-    16,
-    32,
-    48,
-    64,
-    96,
-    128,
-    160,
-    192,
-    224,
-    256,
-    288,
-    320,
-    352,
-    384,
-    416,
-    448,
-    480,
-    512,
-    640,
-    768,
-    1024,
-)
+    2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 480, 512,
+    640, 768, 1024,
+)  # fmt: skip
 LONGEST_STEP = 60.0  # seconds: more is no step, but a machine that was stopped
 MAX_CLASSES = 32
 OTHER_CLASS = "(other)"
@@ -71,16 +49,11 @@ class StepSize:
         )
 
 
-SUMS = (
-    "steps",
-    *(each.name for each in fields(StepSize)),
-    "squares",
-    "mixed",
-    "pass_rows",
-    "drafting",
-)
+SUMS = ("steps", *(each.name for each in fields(StepSize)), "squares", "mixed", "pass_rows",
+        "drafting")  # fmt: skip
 COLUMN = {name: number for number, name in enumerate(SUMS)}
 KEY = ("level", "length", "drafted")  # see level_of; draft length that was set; StepSize.drafted
+COLUMNS = [*KEY, *SUMS, *map(str, BENDS)]  # of a row in a file
 Key = tuple[int, int, int]
 
 
@@ -101,7 +74,6 @@ class Arrivals:
     seconds: float = 0.0  # between the first and the last step
     requests: int = 0
     prompt_tokens: int = 0
-    busiest_minute: int = 0  # most requests that began in a minute
 
 
 @dataclass
@@ -121,17 +93,13 @@ class Observation:
 
     def add_steps(self, lengths: list[int], steps: list[StepSize]) -> None:
         """Add finished steps. lengths: of the drafts that each verified."""
-        sound = [
-            (k, step)
-            for k, step in zip(lengths, steps, strict=True)
-            if 0 < step.seconds <= LONGEST_STEP
-        ]
+        known = zip(lengths, steps, strict=True)
+        sound = [(k, step) for k, step in known if 0 < step.seconds <= LONGEST_STEP]
         self.left_out += len(steps) - len(sound)
         if not sound:
             return
         keys = [(level_of(step.requests), length, step.drafted) for length, step in sound]
-        values = np.array([tuple(vars(step).values()) for _, step in sound], dtype=float)
-        columns = np.concatenate([np.ones((len(values), 1)), values, _derived(values)], axis=1)
+        columns = sums_of([step for _, step in sound])
         for key in set(keys):
             mine = columns[[each == key for each in keys]].sum(axis=0)
             self.cells[key] = self.cells.get(key, 0.0) + mine
@@ -141,9 +109,7 @@ class Observation:
         names = set(self.classes)
         for outcome, count in outcomes:
             if outcome.class_name not in names and len(names) >= MAX_CLASSES:
-                outcome = DraftOutcome(
-                    OTHER_CLASS, outcome.length, outcome.drafted, outcome.accepted
-                )
+                outcome = replace(outcome, class_name=OTHER_CLASS)
             names.add(outcome.class_name)
             self.outcomes[outcome] += count
 
@@ -154,18 +120,13 @@ class Observation:
     def to_dict(self) -> dict:
         """JSON-able."""
         cells = [
-            dict(zip(KEY, key, strict=True))
-            | {name: float(f"{cell[i]:.9g}") for name, i in COLUMN.items()}
-            | {"beyond": [float(f"{value:.9g}") for value in cell[len(SUMS) :]]}
+            [*key, *(float(f"{value:.9g}") for value in cell)]
             for key, cell in sorted(self.cells.items())
         ]
-        outcomes = [
-            asdict(outcome) | {"count": count}
-            for outcome, count in sorted(self.outcomes.items(), key=str)
-        ]
+        outcomes = [[*astuple(o), count] for o, count in sorted(self.outcomes.items(), key=str)]
         return {
             "kind": KIND, "format": FORMAT, "setup": self.setup, "arrivals": asdict(self.arrivals),
-            "left_out": self.left_out, "bends": list(BENDS), "cells": cells, "outcomes": outcomes,
+            "left_out": self.left_out, "columns": COLUMNS, "cells": cells, "outcomes": outcomes,
         }  # fmt: skip
 
     @staticmethod
@@ -173,26 +134,18 @@ class Observation:
         """Inverse of to_dict. ValueError says what is corrupt or from another version."""
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("it is no observation of SmartSpec")
-        if data.get("format") != FORMAT or data.get("bends") != list(BENDS):
+        if data.get("format") != FORMAT or data.get("columns") != COLUMNS:
             raise ValueError(
                 f"it is of another version of SmartSpec (format {data.get('format')}, here "
                 f"{FORMAT})"
             )
         try:
-            cells = {_key(cell): _sums(cell) for cell in data["cells"]}
-            names = [each.name for each in fields(DraftOutcome)]
-            outcomes = Counter(
-                {
-                    DraftOutcome(*(o[name] for name in names)): int(o["count"])
-                    for o in data["outcomes"]
-                }
-            )
-            arrivals, setup = Arrivals(**data["arrivals"]), data["setup"]
+            cells = {_key(row): _sums(row) for row in data["cells"]}
+            outcomes = Counter({DraftOutcome(*row[:-1]): row[-1] for row in data["outcomes"]})
+            arrivals, setup = Arrivals(**data["arrivals"]), dict(data["setup"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it is corrupt ({error!r})") from error
-        if not isinstance(setup, dict):
-            raise ValueError("it is corrupt (setup is no object)")
-        return Observation(dict(setup), cells, outcomes, arrivals, int(data.get("left_out", 0)))
+        return Observation(setup, cells, outcomes, arrivals, int(data.get("left_out", 0)))
 
     @staticmethod
     def merged(parts: list["Observation"]) -> "Observation":
@@ -204,12 +157,8 @@ class Observation:
             whole.outcomes.update(part.outcomes)
             whole.left_out += part.left_out
             whole.arrivals.seconds = max(whole.arrivals.seconds, part.arrivals.seconds)
-            for name in ("requests", "prompt_tokens", "busiest_minute"):
-                setattr(
-                    whole.arrivals,
-                    name,
-                    getattr(whole.arrivals, name) + getattr(part.arrivals, name),
-                )
+            whole.arrivals.requests += part.arrivals.requests
+            whole.arrivals.prompt_tokens += part.arrivals.prompt_tokens
         return whole
 
 
@@ -219,30 +168,29 @@ def level_of(requests: float) -> int:
     return round(2 * math.log2(max(requests, 1)))
 
 
-def _derived(steps: np.ndarray) -> np.ndarray:
-    """The columns beside those of StepSize: squares, mixed, pass_rows, drafting, and tokens beyond
-    each bend. steps: float [N, fields of StepSize]."""
+def sums_of(steps: Sequence[StepSize]) -> np.ndarray:
+    """Each step's part of the sums: float [N, SUMS and BENDS]."""
+    values = np.array([tuple(vars(step).values()) for step in steps], dtype=float)
     names = [each.name for each in fields(StepSize)]
     seconds, decoding, prefills, fed, passes, verified = (
-        steps[:, names.index(name)]
+        values[:, names.index(name)]
         for name in ("seconds", "decoding", "prefills", "fed_tokens", "passes", "verified_tokens")
     )
-    mixed = prefills > 0
     beyond = np.maximum(fed[:, None] - np.array(BENDS), 0)
-    return np.column_stack([seconds**2, mixed, passes * decoding, verified > 0, beyond])
+    derived = [seconds**2, prefills > 0, passes * decoding, verified > 0, beyond]
+    return np.column_stack([np.ones(len(values)), values, *derived])
 
 
-def _key(cell: dict) -> Key:
-    key = tuple(cell[name] for name in KEY)
-    if not all(isinstance(number, int) and number >= 0 for number in key):
-        raise ValueError(f"it is corrupt ({KEY} is {key})")
-    return key  # type: ignore[return-value]
+def _key(row: list) -> Key:
+    level, length, drafted = row[: len(KEY)]
+    if not all(isinstance(number, int) and number >= 0 for number in (level, length, drafted)):
+        raise ValueError(f"it is corrupt ({KEY} is {row[: len(KEY)]})")
+    return level, length, drafted
 
 
-def _sums(cell: dict) -> np.ndarray:
-    values = np.array([cell[name] for name in SUMS] + cell["beyond"], dtype=float)
-    if len(values) != len(SUMS) + len(BENDS) or not np.isfinite(values).all() or (values < 0).any():
-        raise ValueError("it is corrupt (sums must be finite and not negative)")
-    if values[COLUMN["steps"]] < 1 or values[COLUMN["seconds"]] <= 0:
-        raise ValueError("it is corrupt (a cell without steps)")
+def _sums(row: list) -> np.ndarray:
+    values = np.array(row[len(KEY) :], dtype=float)
+    is_whole = len(row) == len(COLUMNS) and np.isfinite(values).all() and (values >= 0).all()
+    if not is_whole or values[COLUMN["steps"]] < 1 or values[COLUMN["seconds"]] <= 0:
+        raise ValueError("it is corrupt (sums must be finite, of steps that took time)")
     return values

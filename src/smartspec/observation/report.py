@@ -1,22 +1,30 @@
 """The report of an observation to the operator: now, what each length would make, the crossover,
 what the present setting loses. As JSON-able values, and as text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from smartspec.observation.acceptance import (
     ALIKE_STEPS,
+    BETWEEN,
+    BEYOND,
     SEEN,
     acceptance_by_depth,
     accepted_variance,
 )
 from smartspec.observation.forecast import INTERVAL, OFF, Forecast, Forecasts
-from smartspec.observation.records import COLUMN, SUMS, Observation
+from smartspec.observation.records import COLUMN, Observation
 from smartspec.observation.step_times import STALL_STEPS
 
 LEAST_SHARE = 0.01  # of the time at a load: loads that were rarer are not shown
-MARKS = {"seen": " ", "between": "~", "beyond": "*"}
+MARKS = {SEEN: " ", BETWEEN: "~", BEYOND: "*"}
+WORDS = {
+    SEEN: "seen",
+    BETWEEN: "interpolated: not seen, between loads and lengths that were",
+    BEYOND: "extrapolated: beyond the loads or lengths that were seen",
+}
 USUAL_MOST = 4  # times the largest load seen, where the engine's own limit is unknown
 
 
@@ -27,7 +35,6 @@ class Load:
     requests: float
     share: float  # of the time of all steps
     tokens_per_second: float  # measured
-    milliseconds: float  # per token of a request, measured
     lengths: dict[int, int]  # steps by draft length
     accepted: float  # draft tokens of a request in a step, measured
     # relative standard deviations of the measured seconds and of accepted
@@ -36,34 +43,32 @@ class Load:
 
 def loads_of(observation: Observation) -> list[Load]:
     """The loads with LEAST_SHARE of the time or more, the smallest first."""
-    by_level: dict[int, dict[int, np.ndarray]] = {}
-    for (level, length, _), cell in sorted(observation.cells.items()):
-        lengths_here = by_level.setdefault(level, {})
-        lengths_here[length] = lengths_here.get(length, 0.0) + cell
-    seconds = sum(cell[COLUMN["seconds"]] for cell in observation.cells.values())
     spread = accepted_variance(observation.outcomes)
+    seconds = sum(cell[COLUMN["seconds"]] for cell in observation.cells.values())
     loads = []
-    for cells in by_level.values():
-        total = np.sum(list(cells.values()), axis=0)
-        steps, taken, emitted = total[0], total[COLUMN["seconds"]], total[COLUMN["emitted_tokens"]]
-        requests, speed = total[COLUMN["requests"]] / steps, emitted / taken
-        if taken >= LEAST_SHARE * seconds and speed > 0:
-            lengths = {length: int(cell[0]) for length, cell in cells.items()}
-            measured = (requests, taken / seconds, speed, 1e3 * requests / speed, lengths)
-            loads.append(Load(*measured, *_accepted(total, spread)))
+    for level in sorted({level for level, *_ in observation.cells}):
+        cells = {key: cell for key, cell in observation.cells.items() if key[0] == level}
+        sums = _named(np.sum(list(cells.values()), axis=0))
+        if sums["seconds"] < LEAST_SHARE * seconds or not sums["emitted_tokens"]:
+            continue
+        lengths: dict[int, int] = {}
+        for (_, length, _), cell in cells.items():
+            lengths[length] = lengths.get(length, 0) + int(cell[0])
+        steps, rows = sums["steps"], max(sums["decoding"], 1.0)
+        variance = max(sums["squares"] * steps / sums["seconds"] ** 2 - 1.0, 0.0)
+        accepted = max(sums["emitted_tokens"] - rows - sums["prefills"], 0.0) / rows
+        of_accepted = np.sqrt(spread * ALIKE_STEPS / rows) / accepted if accepted else 0.0
+        loads.append(
+            Load(
+                requests=sums["requests"] / steps,
+                share=sums["seconds"] / seconds,
+                tokens_per_second=sums["emitted_tokens"] / sums["seconds"],
+                lengths=lengths,
+                accepted=accepted,
+                doubt=(float(np.sqrt(variance * STALL_STEPS / steps)), float(of_accepted)),
+            )
+        )
     return loads
-
-
-def _accepted(total: np.ndarray, spread: float) -> tuple[float, tuple[float, float]]:
-    """Accepted and doubt of a Load. total: its sums. spread: variance of a draft's accepted
-    tokens."""
-    sums = dict(zip(SUMS, total, strict=False))
-    seconds = sums["seconds"] / sums["steps"]
-    variance = max(sums["squares"] / sums["steps"] / seconds**2 - 1.0, 0.0)
-    rows = max(sums["decoding"], 1.0)
-    accepted = max(sums["emitted_tokens"] - rows - sums["prefills"], 0.0) / rows
-    doubt = np.sqrt(spread * ALIKE_STEPS / rows) / max(accepted, 1e-9) if accepted else 0.0
-    return accepted, (float(np.sqrt(variance * STALL_STEPS / sums["steps"])), float(doubt))
 
 
 def longest_of(observation: Observation) -> int:
@@ -90,7 +95,7 @@ def summary(forecasts: Forecasts) -> dict:
     shown = []
     for i, load in enumerate(loads):
         found = {
-            name_of(length): _value(likeliest[i, j], draws[:, i, j])
+            name_of(length): _value(likeliest[i, j], draws[:, i, j], 1)
             | {"ms_per_token": round(float(1e3 * load.requests / likeliest[i, j]), 2)}
             | {"known": forecasts.known(load.requests, length)}
             for j, length in enumerate(lengths)
@@ -101,7 +106,7 @@ def summary(forecasts: Forecasts) -> dict:
                 "requests": round(load.requests, 1),
                 "share": round(load.share, 4),
                 "now": round(load.tokens_per_second, 1),
-                "ms_per_token": round(load.milliseconds, 2),
+                "ms_per_token": round(1e3 * load.requests / load.tokens_per_second, 2),
                 "present_lengths": load.lengths,
                 "lengths": found,
                 "goodput": found[name_of(length)] | {"length": length},
@@ -110,7 +115,6 @@ def summary(forecasts: Forecasts) -> dict:
     return {
         "setup": observation.setup,
         "traffic": traffic_of(observation),
-        "drafter_kv": drafter_kv(observation),
         "acceptance": acceptance_of(observation),
         "loads": shown,
         "crossover": _crossover(forecasts),
@@ -120,8 +124,9 @@ def summary(forecasts: Forecasts) -> dict:
 
 def traffic_of(observation: Observation) -> dict:
     """Arrivals and lengths of requests."""
-    arrivals, total = observation.arrivals, np.array(list(observation.cells.values())).sum(axis=0)
-    requests, busy = max(arrivals.requests, 1), total[COLUMN["seconds"]]
+    arrivals = observation.arrivals
+    sums = _named(np.sum(list(observation.cells.values()), axis=0))
+    requests, busy, emitted = max(arrivals.requests, 1), sums["seconds"], sums["emitted_tokens"]
     return {
         "steps": observation.num_steps,
         "left_out": observation.left_out,
@@ -129,49 +134,24 @@ def traffic_of(observation: Observation) -> dict:
         "busy_share": round(min(busy / max(arrivals.seconds, busy), 1.0), 4),
         "requests": arrivals.requests,
         "requests_per_second": round(arrivals.requests / max(arrivals.seconds, 1e-9), 3),
-        "busiest_minute": arrivals.busiest_minute,
         "mean_prompt_tokens": round(arrivals.prompt_tokens / requests, 1),
-        "mean_output_tokens": round(total[COLUMN["emitted_tokens"]] / requests, 1),
-        "tokens_per_second": round(total[COLUMN["emitted_tokens"]] / busy, 1),
+        "mean_output_tokens": round(emitted / requests, 1),
+        "tokens_per_second": round(emitted / busy, 1),
     }
-
-
-def drafter_kv(observation: Observation) -> dict | None:
-    """What the drafter's KV costs: its share of the memory for KV, and the tokens and the requests
-    as observed that fit into that memory, with it and without. None where it has none, or the
-    engine does not say."""
-    kv, traffic = observation.setup.get("kv"), traffic_of(observation)
-    if not isinstance(kv, dict) or not kv.get("drafter_share"):
-        return None
-    tokens, length = (
-        kv["tokens"],
-        max(traffic["mean_prompt_tokens"] + traffic["mean_output_tokens"], 1.0),
-    )
-    without = tokens / (1.0 - kv["drafter_share"])
-    return {
-        "share": kv["drafter_share"], "tokens": tokens, "tokens_without": round(without),
-        "requests": round(tokens / length, 1), "requests_without": round(without / length, 1),
-    }  # fmt: skip
 
 
 def acceptance_of(observation: Observation) -> dict:
     """The acceptance by depth, of all requests and of each class, where those before were accepted,
     and tokens tested."""
     classes = [name for name in observation.classes if name] if len(observation.classes) > 1 else []
-    found = {"all": acceptance_by_depth(observation.outcomes)}
-    found |= {name: acceptance_by_depth(observation.outcomes, name) for name in classes}
-    return {
-        name: {
+    found = {}
+    for name in (None, *classes):
+        depths = acceptance_by_depth(observation.outcomes, name)
+        found["all" if name is None else name] = {
             "acceptance": [round(chance, 4) for chance, _ in depths],
             "tested": [n for _, n in depths],
         }
-        for name, depths in found.items()
-    }
-
-
-def shown_speed(value: float) -> str:
-    """Tokens per second, with as many digits as count."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return found
 
 
 def name_of(length: int) -> str:
@@ -181,62 +161,67 @@ def name_of(length: int) -> str:
 def text(found: dict) -> str:
     """The text of a summary, for a terminal."""
     setup, traffic = found["setup"], found["traffic"]
-    names = [setup.get(name) for name in ("model", "method", "device")]
+    names = [str(setup[name]) for name in ("model", "method", "device") if setup.get(name)]
     lines = [
-        f"{', '.join(str(name) for name in names if name)}; {setup.get('engine', 'engine')} "
-        f"{setup.get('version', '')}",
+        f"{', '.join(names)}; {setup.get('engine', 'engine')} {setup.get('version', '')}",
         f"{traffic['steps']:,} steps in {traffic['seconds']:,.0f} s (busy "
         f"{traffic['busy_share']:.0%}), {traffic['requests']:,} requests, "
-        f"{traffic['requests_per_second']:g} a second (busiest minute "
-        f"{traffic['busiest_minute']}), prompts of {traffic['mean_prompt_tokens']:g} tokens, "
-        f"answers of {traffic['mean_output_tokens']:g}",
+        f"{traffic['requests_per_second']:g} a second, prompts of "
+        f"{traffic['mean_prompt_tokens']:g} tokens, answers of {traffic['mean_output_tokens']:g}",
     ]
-    if kv := found["drafter_kv"]:
-        lines.append(
-            f"the drafter's KV takes {kv['share']:.1%} of the memory for KV: {kv['tokens']:,} "
-            f"tokens fit, {kv['tokens_without']:,} without it; that is {kv['requests']:,} requests "
-            f"of this length, {kv['requests_without']:,} without it, and further ones wait"
-        )
     for name, each in found["acceptance"].items():
         depths = " ".join(f"{chance:.2f}" for chance in each["acceptance"])
         lines.append(f"acceptance by depth, {name}: {depths or 'no draft was verified'}")
-    lines += ["", _table(found), "", *_legend(found), "", *conclusions(found)]
-    return "\n".join(lines)
+    known = {each["known"] for load in found["loads"] for each in load["lengths"].values()}
+    legend = [
+        "tokens per second, ± half of a 90 % interval; off: a server without speculation; 0, 1, "
+        "...: draft length",
+        *(f"{MARKS[name]} {WORDS[name]}" for name in (BETWEEN, BEYOND) if name in known),
+    ]
+    return "\n".join([*lines, "", *_table(found["loads"]), "", *legend, "", *_conclusions(found)])
 
 
-def conclusions(found: dict) -> list[str]:
+def _conclusions(found: dict) -> list[str]:
     """A line each: now, the best, the crossover, what the present setting loses."""
-    lines, crossover, regret = [], found["crossover"], found["regret"]
+    lines, crossover, regret, lengths = [], found["crossover"], found["regret"], ["0"]
     if found["loads"]:
         load = max(found["loads"], key=lambda each: each["share"])
-        best = load["goodput"]
+        best, lengths = load["goodput"], list(load["lengths"])[1:]
+        speeds = [_shown(best[name]) for name in ("value", "low", "high")]
         lines.append(
-            f"most of the time: {load['requests']:g} requests at a time, "
-            f"{shown_speed(load['now'])} tokens/s, {load['ms_per_token']:.1f} ms a token; goodput "
-            f"would make {shown_speed(best['value'])} ({shown_speed(best['low'])} to "
-            f"{shown_speed(best['high'])}) with length {best['length']}"
+            f"most of the time: {load['requests']:g} requests at a time, {_shown(load['now'])} "
+            f"tokens/s, {load['ms_per_token']:.1f} ms a token; goodput would make {speeds[0]} "
+            f"({speeds[1]} to {speeds[2]}) with length {best['length']}"
         )
     if crossover["requests"] is None:
         lines.append(
             f"crossover: none up to {crossover['most']} requests at a time: drafts make most"
         )
     else:
-        beyond = "" if crossover["known"] == SEEN else f", {_word(crossover['known'])}"
+        beyond = "" if crossover["known"] == SEEN else f", {WORDS[crossover['known']]}"
         lines.append(
             f"crossover: from {crossover['requests']} at a time on ({crossover['low']} to "
             f"{crossover['high'] or 'none'}{beyond}) no speculation makes most"
         )
     lines.append(
-        f"the present setting makes {100 * regret['value']:.1f} % less than the best of "
-        f"{_lengths(found)} at each load ({100 * regret['low']:.1f} to {100 * regret['high']:.1f} "
-        "%)"
+        f"the present setting makes {100 * regret['value']:.1f} % less than the best of lengths "
+        f"{lengths[0]} to {lengths[-1]} at each load ({100 * regret['low']:.1f} to "
+        f"{100 * regret['high']:.1f} %)"
     )
     return lines
 
 
-def _lengths(found: dict) -> str:
-    names = list(found["loads"][0]["lengths"])[1:] if found["loads"] else ["0"]
-    return f"lengths {names[0]} to {names[-1]}"
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table for a terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+
+
+def _named(cell: np.ndarray) -> dict[str, float]:
+    return {name: float(cell[number]) for name, number in COLUMN.items()}
 
 
 def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> np.ndarray:
@@ -248,105 +233,76 @@ def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> 
         own = {k: n for k, n in load.lengths.items() if k in lengths}
         usual = sum(n * forecast.accepted(k) for k, n in own.items()) / max(sum(own.values()), 1)
         accepts = load.accepted / usual if usual else 1.0
-        steps = [(n, *forecast.step(load.requests, k, accepts)) for k, n in own.items()]
-        seconds = sum(n * each for n, _, each in steps)
-        present = (
-            sum(n * tokens for n, tokens, _ in steps) / seconds if steps else load.tokens_per_second
-        )
-        factor = load.tokens_per_second / present * of_seconds
+        factor = of_seconds
+        if own:
+            steps = [(n, *forecast.step(load.requests, k, accepts)) for k, n in own.items()]
+            seconds = sum(n * each for n, _, each in steps)
+            factor *= load.tokens_per_second * seconds / sum(n * tokens for n, tokens, _ in steps)
         found = [forecast.step(load.requests, k, accepts * of_accepted) for k in lengths]
         rows.append([factor * tokens / each for tokens, each in found])
     return np.array(rows).reshape(len(loads), len(lengths))
 
 
-def _value(value: float, draws: np.ndarray) -> dict:
+def _value(value: float, draws: Sequence[float] | np.ndarray, digits: int) -> dict:
+    """A value with its interval, which holds it."""
     low, high = np.quantile(draws, INTERVAL) if len(draws) else (value, value)
-    low, high = min(low, value), max(high, value)
-    return {
-        "value": round(float(value), 1),
-        "low": round(float(low), 1),
-        "high": round(float(high), 1),
-    }
+    found = {"value": value, "low": min(low, value), "high": max(high, value)}
+    return {name: round(float(each), digits) for name, each in found.items()}
 
 
 def _crossover(forecasts: Forecasts) -> dict:
     """low, high: None as an end says that there is none up to `most`."""
     most = most_requests(forecasts.observation)
-    found = forecasts.likeliest.crossover(most)
-    draws = sorted(
-        each if (each := draw.crossover(most)) is not None else np.inf for draw in forecasts.draws
-    )
-    low, high = (
-        np.quantile(draws, INTERVAL, method="nearest")
-        if draws
-        else (found or np.inf, found or np.inf)
-    )
-    ends = [
-        None if end == np.inf else int(end)
-        for end in (min(low, found or np.inf), max(high, found or 0))
-    ]
-    known = None if found is None else forecasts.known(found, OFF)
-    return {"requests": found, "low": ends[0], "high": ends[1], "most": most, "known": known}
+    found, *draws = (each.crossover(most) for each in (forecasts.likeliest, *forecasts.draws))
+    ends = np.array([np.inf if each is None else each for each in draws or [found]])
+    low, high = np.quantile(ends, INTERVAL, method="nearest")
+    low, high = min(low, found or np.inf), max(high, found or 0)
+    return {
+        "requests": found,
+        "low": None if low == np.inf else int(low),
+        "high": None if high == np.inf else int(high),
+        "most": most,
+        "known": None if found is None else forecasts.known(found, OFF),
+    }
 
 
 def _regret(loads: list[Load], likeliest: np.ndarray, draws: np.ndarray, best: np.ndarray) -> dict:
     """Share of the best lengths' tokens that the present setting does not make, over the loads as
     long as they were."""
-    shares, now = (
-        np.array([load.share for load in loads]),
-        np.array([load.tokens_per_second for load in loads]),
-    )
+    shares = np.array([load.share for load in loads])
+    now = float(shares @ np.array([load.tokens_per_second for load in loads]))
     index = np.arange(len(loads))
 
     def regret(speeds: np.ndarray) -> float:
-        return (
-            float(1.0 - shares @ now / (shares @ np.maximum(speeds[index, 1 + best], 1e-9)))
-            if len(loads)
-            else 0.0
+        best_speed = float(shares @ speeds[index, 1 + best]) if len(loads) else 0.0
+        return max(1.0 - now / best_speed, 0.0) if best_speed > 0 else 0.0
+
+    return _value(regret(likeliest), [regret(speeds) for speeds in draws], 4)
+
+
+def _table(loads: list[dict]) -> list[str]:
+    lengths = list(loads[0]["lengths"]) if loads else []
+    rows = [["requests", "time", "now", "ms/token", *lengths, "goodput"]]
+    for load in loads:
+        best = load["goodput"]
+        rows.append(
+            [
+                f"{load['requests']:g}",
+                f"{100 * load['share']:.0f} %",
+                _shown(load["now"]),
+                f"{load['ms_per_token']:.1f}",
+                *(_cell(load["lengths"][name]) for name in lengths),
+                f"{_shown(best['value'])} (K={best['length']})",
+            ]
         )
-
-    value = max(regret(likeliest), 0.0)
-    found = [max(regret(speeds), 0.0) for speeds in draws] or [value]
-    low, high = np.quantile(found, INTERVAL)
-    return {
-        "value": round(value, 4),
-        "low": round(min(low, value), 4),
-        "high": round(max(high, value), 4),
-    }
-
-
-def _table(found: dict) -> str:
-    lengths = list(found["loads"][0]["lengths"]) if found["loads"] else []
-    heads = ["requests", "time", "now", "ms/token", *lengths, "goodput"]
-    rows = [heads]
-    for load in found["loads"]:
-        cells = [_cell(load["lengths"][name]) for name in lengths]
-        best = f"{shown_speed(load['goodput']['value'])} (K={load['goodput']['length']})"
-        share = f"{100 * load['share']:.0f} %"
-        measured = [shown_speed(load["now"]), f"{load['ms_per_token']:.1f}"]
-        rows.append([f"{load['requests']:g}", share, *measured, *cells, best])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
+    return aligned(rows)
 
 
 def _cell(value: dict) -> str:
     half = (value["high"] - value["low"]) / 2 / max(value["value"], 1e-9)
-    return f"{shown_speed(value['value'])}±{100 * half:.0f}%{MARKS[value['known']]}"
+    return f"{_shown(value['value'])}±{100 * half:.0f}%{MARKS[value['known']]}"
 
 
-def _legend(found: dict) -> list[str]:
-    known = {each["known"] for load in found["loads"] for each in load["lengths"].values()}
-    lines = [
-        "tokens per second, ± half of a 90 % interval; off: a server without speculation; 0, 1, "
-        "...: draft length"
-    ]
-    lines += [f"{MARKS[name]} {_word(name)}" for name in ("between", "beyond") if name in known]
-    return lines
-
-
-def _word(known: str) -> str:
-    return {"between": "interpolated: not seen, between loads and lengths that were",
-            "beyond": "extrapolated: beyond the loads or lengths that were seen"}.get(known, known)  # fmt: skip  # noqa: E501
+def _shown(value: float) -> str:
+    """Tokens per second, with as many digits as count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

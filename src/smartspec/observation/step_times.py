@@ -19,17 +19,8 @@ from smartspec.control import CostCurve, LatencyModel
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation
 
-FEATURES = (
-    "constant",
-    "fed",
-    "beyond",
-    "requests",
-    "context",
-    "mixed",
-    "drafting",
-    "passes",
-    "pass_rows",
-)
+FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "drafting", "passes",
+            "pass_rows")  # fmt: skip
 # By feature, the most of a step's time that it may take where nothing speaks for more, as a
 # standard deviation.
 USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, 0.1, np.inf, 0.1)
@@ -37,15 +28,8 @@ NUM_ASSUMED = int(np.isfinite(USUAL_SHARE).sum()) + 2
 # Dense 16-bit operations per byte of memory traffic, from vendors' data sheets, by what the
 # device's name holds. Large matrix products reach about 65 % of the first, streaming reads 90 % of
 # the second.
-RIDGES = {
-    "B200": 281.0,
-    "H200": 206.0,
-    "H100": 295.0,
-    "A100": 153.0,
-    "L40S": 419.0,
-    "L4": 403.0,
-    "A10": 208.0,
-}
+RIDGES = {"B200": 281.0, "H200": 206.0, "H100": 295.0, "A100": 153.0, "L40S": 419.0, "L4": 403.0,
+          "A10": 208.0}  # fmt: skip
 USUAL_RIDGE, REACHED = 295.0, 0.65 / 0.90
 CPU_RIDGE_TOKENS = 16.0
 RIDGE_DOUBT = 0.5
@@ -159,19 +143,11 @@ def ridge_tokens(setup: dict) -> float:
 def features(means: np.ndarray, bend: int) -> np.ndarray:
     """FEATURES of steps with these mean sums (float [N, SUMS and BENDS]): float [N, FEATURES].
     bend: its number."""
-    columns = (
-        "fed_tokens",
-        None,
-        "requests",
-        "context_tokens",
-        "mixed",
-        "drafting",
-        "passes",
-        "pass_rows",
-    )
-    beyond = means[:, len(SUMS) + bend]
-    found = [beyond if name is None else means[:, COLUMN[name]] for name in columns]
-    return np.column_stack([np.ones(len(means)), *found])
+    columns = {name: means[:, number] for name, number in COLUMN.items()} | {
+        "constant": np.ones(len(means)), "beyond": means[:, len(SUMS) + bend]
+    }  # fmt: skip
+    columns |= {"fed": columns["fed_tokens"], "context": columns["context_tokens"]}
+    return np.column_stack([columns[name] for name in FEATURES])
 
 
 def _noise(steps: np.ndarray, means: np.ndarray) -> np.ndarray:

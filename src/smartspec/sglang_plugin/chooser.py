@@ -93,8 +93,20 @@ class Chooser:
         """Learn from a step that is over. accepted: draft tokens by request. seconds: None if
         unknown."""
         if seconds is not None:
-            fed = batch_size * (1 + steps)
-            self.costs.add(StepSize(batch_size, fed, fed, max(steps - KEPT_PASSES, 0)), 0, seconds)
+            self.costs.add(
+                StepSize(
+                    seconds=seconds,
+                    requests=batch_size,
+                    decoding=batch_size,
+                    context_tokens=0,  # unknown
+                    fed_tokens=batch_size * (1 + steps),
+                    verified_tokens=batch_size * steps,
+                    emitted_tokens=0,
+                    prefills=0,
+                    prefill_tokens=0,
+                    passes=max(steps - KEPT_PASSES, 0),
+                )
+            )
             self._fit()
         if self.controller is None or self._latency is None or plan is None or plan.view is None:
             return

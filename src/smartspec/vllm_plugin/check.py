@@ -10,202 +10,12 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from smartspec.vllm_plugin.compatibility import (
-    ATTRIBUTES,
-    CAPACITY,
-    MANAGER,
-    METHODS,
-    RUNNER,
-    version_problem,
-)
-
-
-@dataclass(frozen=True)
-class Need:
-    """The members of a class of vLLM that the plugin uses."""
-
-    file: str  # below the package
-    owner: str  # the name of the class, "" for the file itself
-    # parameters in order, as far as they matter
-    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # fields, properties, or attributes that its methods set on self
-    attributes: tuple[str, ...] = ()
-    base: tuple[str, str] | None = None  # file and name of a class from which it may inherit them
-
-
-NEEDS = (
-    Need(
-        "v1/core/sched/scheduler.py",
-        "Scheduler",
-        METHODS,
-        ATTRIBUTES,
-        base=("v1/core/sched/interface.py", "SchedulerInterface"),
-    ),
-    Need(
-        "v1/core/sched/async_scheduler.py",
-        "AsyncScheduler",
-        {"_update_after_schedule": METHODS["_update_after_schedule"]},
-    ),
-    Need(
-        "v1/core/sched/output.py",
-        "SchedulerOutput",
-        attributes=(
-            "num_scheduled_tokens",
-            "total_num_scheduled_tokens",
-            "scheduled_spec_decode_tokens",
-            "finished_req_ids",
-            "num_invalid_spec_tokens",
-            "num_spec_tokens_to_schedule",
-        ),
-    ),
-    Need("v1/outputs.py", "ModelRunnerOutput", attributes=("req_id_to_index", "sampled_token_ids")),
-    Need("v1/engine/__init__.py", "EngineCoreOutputs", attributes=("outputs",)),
-    Need("v1/engine/__init__.py", "EngineCoreOutput", attributes=("new_token_ids",)),
-    Need("v1/outputs.py", "DraftTokenIds", attributes=("req_ids", "draft_token_ids")),
-    Need(
-        "v1/request.py",
-        "Request",
-        attributes=(
-            "request_id",
-            "num_tokens",
-            "num_prompt_tokens",
-            "num_computed_tokens",
-            "num_output_placeholders",
-            "num_stale_output_tokens",
-            "spec_token_ids",
-            "max_tokens",
-            "sampling_params",
-            "all_token_ids",
-            "cache_salt",
-        ),
-    ),
-    Need("sampling_params.py", "SamplingParams", attributes=("extra_args",)),
-    Need("tokenizers/registry.py", "", {"cached_tokenizer_from_config": ("model_config",)}),
-    Need(
-        "config/scheduler.py",
-        "SchedulerConfig",
-        {"get_scheduler_cls": ("self",)},
-        ("scheduler_cls", "max_num_batched_tokens"),
-    ),
-    Need(
-        "config/speculative.py",
-        "SpeculativeConfig",
-        attributes=(
-            "method",
-            "model",
-            "num_speculative_tokens",
-            "num_speculative_tokens_per_batch_size",
-            "draft_model_config",
-            "enable_adaptive_verification",
-            "parallel_drafting",
-        ),
-    ),
-    Need(
-        "config/parallel.py",
-        "ParallelConfig",
-        attributes=(
-            "pipeline_parallel_size",
-            "tensor_parallel_size",
-            "data_parallel_size",
-            "data_parallel_index",
-            "distributed_executor_backend",
-            "world_size",
-        ),
-    ),
-    Need(
-        "config/model.py",
-        "ModelConfig",
-        {"get_vocab_size": ("self",), "get_total_num_hidden_layers": ("self",)},
-        ("model", "dtype", "quantization", "enforce_eager", "is_moe", "is_hybrid", "hf_config"),
-    ),
-    Need(
-        "config/compilation.py",
-        "CompilationConfig",
-        attributes=("cudagraph_mode", "cudagraph_capture_sizes"),
-    ),
-    Need("config/compilation.py", "CUDAGraphMode", {"has_full_cudagraphs": ("self",)}),
-    Need("config/cache.py", "CacheConfig", attributes=("num_gpu_blocks", "block_size")),
-    Need(
-        "config/vllm.py",
-        "VllmConfig",
-        attributes=(
-            "additional_config",
-            "instance_id",
-            "use_v2_model_runner",
-            "model_config",
-            "speculative_config",
-            "parallel_config",
-            "scheduler_config",
-            "compilation_config",
-        ),
-    ),
-    Need(
-        "v1/executor/abstract.py",
-        "Executor",
-        {"_init_executor": ("self",), "take_draft_token_ids": ("self",)},
-    ),
-    Need(
-        "v1/executor/multiproc_executor.py",
-        "MultiprocExecutor",
-        {"_init_executor": ("self",), "collective_rpc": ("self", "method")},
-        ("supports_pp", "supports_async_scheduling"),
-    ),
-    Need(
-        "v1/executor/uniproc_executor.py", "UniProcExecutor", {"collective_rpc": ("self", "method")}
-    ),
-    Need(
-        "v1/worker/gpu_model_runner.py",
-        "GPUModelRunner",
-        {"execute_model": ("self", "scheduler_output", "intermediate_tensors")},
-        ("speculative_config", "model_config"),
-    ),
-    Need("platforms/interface.py", "Platform", {"get_device_name": ("cls",), "is_cpu": ("self",)}),
-    Need(
-        "v1/metrics/loggers.py",
-        "AggregateStatLoggerBase",
-        {
-            "__init__": ("self", "vllm_config", "engine_indexes"),
-            "record": (
-                "self",
-                "scheduler_stats",
-                "iteration_stats",
-                "mm_cache_stats",
-                "engine_idx",
-            ),
-            "log_engine_initialized": ("self",),
-        },
-        base=("v1/metrics/loggers.py", "StatLoggerBase"),
-    ),
-)
-
-
-# Without these, adaptive verification goes by vLLM's own step times, and all else works.
-ADAPTIVE_NEEDS = (
-    Need(
-        "v1/worker/gpu/spec_decode/adaptive_verification.py",
-        "AdaptiveVerificationManager",
-        {name: ("self", *parameters) for name, parameters in MANAGER.items()},
-        (CAPACITY,),
-    ),
-    Need(
-        "v1/worker/gpu/model_runner.py",
-        "GPUModelRunner",
-        {name: ("self", *parameters) for name, parameters in RUNNER.items()},
-        ("adaptive_verification",),
-    ),
-)
-
-
-TESTED = {  # methods of vLLM by where they ran with the plugin, see docs/vllm-how.md
-    "in vLLM's CPU build and on a GPU": "ngram, eagle3",
-    "in vLLM's CPU build": "draft_model, eagle, P-EAGLE, mtp, dflash, medusa, suffix, custom_class",
-    "nowhere yet": "dspark, PARD, Gemma's and Step's heads",
-}
+from smartspec.vllm_plugin.compatibility import version_problem
+from smartspec.vllm_plugin.needs import ADAPTIVE_NEEDS, NEEDS, Need
 
 
 def package_of(path: Path) -> Path:
@@ -244,7 +54,7 @@ def _missing_members(package: Path, need: Need) -> Iterator[str]:
     if (owner := _class(path, need.owner)) is None:
         yield f"{name}: {need.file} {'has no such class' if path.is_file() else 'does not exist'}"
         return
-    base = None if need.base is None else _class(package / need.base[0], need.base[1])
+    base = _class(package / need.base[0], need.base[1]) if need.base else None
     classes = [owner] if base is None else [base, owner]
     bodies = [node for each in classes for node in each.body]
     methods = {
@@ -255,7 +65,7 @@ def _missing_members(package: Path, need: Need) -> Iterator[str]:
     for member, expected in need.methods.items():
         if member not in methods:
             yield f"{name}.{member} does not exist"
-        elif (parameters := _parameters(methods[member]))[: len(expected)] != expected:
+        elif (parameters := _parameters(methods[member]))[: len(expected)] != list(expected):
             yield f"{name}.{member} takes {', '.join(parameters)}; expected {', '.join(expected)}"
     known = set(methods).union(*map(_fields, classes))
     yield from (
@@ -273,29 +83,20 @@ def _class(path: Path, name: str) -> ast.ClassDef | ast.Module | None:
     )
 
 
-def _parameters(method: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
+def _parameters(method: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     arguments = method.args
-    return tuple(
-        each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    )
+    return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def _fields(owner: ast.ClassDef | ast.Module) -> set[str]:
     """Return the names that a class's body assigns, and those that its methods set on self."""
     names = set()
     for node in ast.walk(owner):
-        targets = (
-            node.targets
-            if isinstance(node, ast.Assign)
-            else [node.target]
-            if isinstance(node, ast.AnnAssign)
-            else []
-        )
-        for target in (each for outer in targets for each in ast.walk(outer)):
-            if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
-                names.add(target.attr)
-            elif isinstance(target, ast.Name) and node in owner.body:
-                names.add(target.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    for node in owner.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            names |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     return names
 
 
@@ -327,7 +128,6 @@ def main(arguments: list[str] | None = None) -> int:
     lines = missing_members(package)
     num_needs = sum(len(need.methods) + len(need.attributes) for need in NEEDS)
     print("\n".join(lines) if lines else f"all {num_needs} members that the plugin needs are there")
-    print("\n".join(f"tested {where}: {methods}" for where, methods in TESTED.items()))
     for line in missing_members(package, ADAPTIVE_NEEDS):
         print(f"beside adaptive verification, vLLM's own step times are used: {line}")
     return 1 if lines else 0

@@ -5,38 +5,11 @@ import inspect
 import os
 from collections.abc import Mapping
 
+from smartspec.vllm_plugin.needs import Need, need_of
 from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
 UNTESTED = "SMARTSPEC_UNTESTED"  # the environment variable that allows a newer version
-# Members of vLLM's scheduler that are overridden or called, with the parameters that are passed on.
-METHODS = {
-    "schedule": ("self",),
-    "_update_after_schedule": ("self", "scheduler_output"),
-    "get_grammar_bitmask": ("self", "scheduler_output"),
-    "update_from_output": ("self", "scheduler_output", "model_runner_output"),
-    "update_draft_token_ids": ("self", "draft_token_ids"),
-    "reset_prefix_cache": ("self",),
-    "has_unfinished_requests": ("self",),
-    "get_request_counts": ("self",),
-    "get_kv_cache_usage": ("self",),
-    "shutdown": ("self",),
-}
-# Members of adaptive verification's manager and of the V2 model runner, in vLLM's workers, with all
-# their parameters.
-MANAGER = {
-    "reallocate_drafts": ("req_ids", "idx_mapping"),
-    "set_cost_curves": ("draft_curve", "verify_curve"),
-    "get_num_tokens": ("num_tokens_per_req", "draft_tokens"),
-}
-RUNNER = {"sample_tokens": ("grammar_output",)}
-CAPACITY = "_batch_draft_capacity"  # of the manager
-ATTRIBUTES = (
-    "running", "waiting", "requests", "num_spec_tokens", "dynamic_sd_lookup",
-    "max_num_scheduled_tokens", "max_num_running_reqs", "max_model_len", "cache_config",
-    "vllm_config", "use_v2_model_runner", "kv_cache_config",
-)  # fmt: skip
-
-
+SCHEDULER = need_of("v1/core/sched/scheduler.py")
 # the drafter of vLLM's workers that makes none
 NO_DRAFTS = "smartspec.vllm_plugin.proposer.NoDrafts"
 EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
@@ -68,42 +41,34 @@ def version_problem(version: str, environment: Mapping[str, str] = os.environ) -
     than the tested ones is tried where the environment says so."""
     release = numbers(version)
     least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
-    if is_newer(version):
-        is_tried = environment.get(UNTESTED, "") not in ("", "0")
-        return (
-            None
-            if is_tried
-            else f"vLLM {version} is untested (tested: {least} to {newest}; {UNTESTED}=1 tries it)"
-        )
-    if release and release >= VERSIONS[0]:
-        return None
-    return f"vLLM {version} is not supported (supported: {least} and later)"
+    if release is None or release < VERSIONS[0]:
+        return f"vLLM {version} is not supported (supported: {least} and later)"
+    if is_newer(version) and environment.get(UNTESTED, "") in ("", "0"):
+        return f"vLLM {version} is untested (tested: {least} to {newest}; {UNTESTED}=1 tries it)"
+    return None
 
 
-def signature_problem(scheduler: type) -> str | None:
-    """The first method of vLLM that is missing or has other parameters. scheduler: vLLM's own
-    class."""
-    for name, expected in METHODS.items():
-        method = getattr(scheduler, name, None)
+def signature_problem(owner: type, need: Need = SCHEDULER) -> str | None:
+    """The first method of one of vLLM's classes that is missing or has other parameters."""
+    for name, expected in need.methods.items():
+        method = getattr(owner, name, None)
         if method is None:
-            return f"{scheduler.__name__}.{name} does not exist in this version of vLLM"
-        parameters = tuple(inspect.signature(method).parameters)
+            return f"{owner.__name__}.{name} does not exist in this version of vLLM"
+        parameters = [*inspect.signature(method).parameters]
         if parameters[: len(expected)] != expected:
             return (
-                f"{scheduler.__name__}.{name} takes {parameters} in this version of vLLM, expected "
-                f"{expected}"
+                f"{owner.__name__}.{name} takes {', '.join(parameters)} in this version of vLLM; "
+                f"expected {', '.join(expected)}"
             )
     return None
 
 
-def attribute_problem(scheduler: object) -> str | None:
-    """The attributes that a scheduler object lacks."""
-    missing = [name for name in ATTRIBUTES if not hasattr(scheduler, name)]
-    return (
-        f"{type(scheduler).__name__} has no {', '.join(missing)} in this version of vLLM"
-        if missing
-        else None
-    )
+def attribute_problem(owner: object, need: Need = SCHEDULER) -> str | None:
+    """The attributes that an object of such a class lacks."""
+    missing = [name for name in need.attributes if not hasattr(owner, name)]
+    if missing:
+        return f"{type(owner).__name__} has no {', '.join(missing)} in this version of vLLM"
+    return None
 
 
 def slowness(method: str, is_cpu: bool, environment: Mapping[str, str]) -> str | None:

@@ -13,7 +13,6 @@ v1/worker/gpu/model_runner.py). They read _batch_draft_capacity, in which the ma
 device, the draft tokens that it admits of each request.
 """
 
-import inspect
 import logging
 from concurrent.futures import Future
 
@@ -23,15 +22,19 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from smartspec.vllm_plugin.compatibility import (
-    CAPACITY,
-    MANAGER,
-    RUNNER,
+    attribute_problem,
     has_scheduler_drafts,
     is_adaptive,
+    signature_problem,
 )
-from smartspec.vllm_plugin.speculation.drafts import RUNNER_PARAMETERS, leave_out_speculation
+from smartspec.vllm_plugin.needs import need_of
+from smartspec.vllm_plugin.speculation.drafts import leave_out_speculation
 from smartspec.vllm_plugin.step.adaptive import ADMITTED, COSTS, CostCurves
 
+MANAGER = need_of("v1/worker/gpu/spec_decode/adaptive_verification.py")
+V1_RUNNER, RUNNER = (
+    need_of(f"v1/worker/{file}") for file in ("gpu_model_runner.py", "gpu/model_runner.py")
+)
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 
@@ -52,18 +55,16 @@ class Executor(VllmExecutor):
     def _init_executor(self) -> None:
         super()._init_executor()
         self._has_scheduler_drafts = has_scheduler_drafts(self.vllm_config)
-        # None: not tried yet
-        self._has_cost_hook: bool | None = None if is_adaptive(self.vllm_config) else False
+        self._is_told = False  # of what workers verified
+        self._sends_costs = is_adaptive(self.vllm_config)
         self._no_result: Future[None] = Future()
         self._no_result.set_result(None)
         self._pass = self._no_result  # of the workers, the last one
-        if not self._has_scheduler_drafts:
-            return
-        if problem := self._change_workers(leave_out_speculation, RUNNER_PARAMETERS):
-            logger.warning(
-                "Steps without drafts are computed as those with drafts, as vLLM does it: %s.",
-                problem,
-            )
+        if self._has_scheduler_drafts and (
+            problem := self._change_workers(leave_out_speculation, V1_RUNNER)
+        ):
+            text = "Steps without drafts are computed as those with drafts, as vLLM does it: %s."
+            logger.warning(text, problem)
 
     def _change_workers(self, change, *arguments) -> str | None:
         """Change the workers, and return the problem, None without one. An error ends no server
@@ -81,7 +82,7 @@ class Executor(VllmExecutor):
     def execute_model(self, scheduler_output, non_block: bool = False):
         """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample.
         Here it may call at once, as with asynchronous scheduling."""
-        if self._has_cost_hook is not False:
+        if self._sends_costs:
             self._send_costs(vars(scheduler_output).pop(COSTS, None))
         result = super().execute_model(scheduler_output, non_block=non_block)
         if not (
@@ -94,18 +95,14 @@ class Executor(VllmExecutor):
     def _send_costs(self, curves) -> None:
         """Send costs that came with a step, before it. The first step is the first at which workers
         can be changed."""
-        if self._has_cost_hook is None:
-            problem = self._change_workers(tell_admitted)
-            self._has_cost_hook = problem is None
-            if problem is not None:
-                logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
-        if (
-            curves is not None
-            and self._has_cost_hook
-            and (problem := self._change_workers(take_costs, curves))
-        ):
-            self._has_cost_hook = False
-            logger.warning("Adaptive verification keeps the last step times: %s.", problem)
+        problem = None
+        if not self._is_told:
+            self._is_told, problem = True, self._change_workers(tell_admitted)
+        if problem is None and curves is not None:
+            problem = self._change_workers(take_costs, curves)
+        if problem is not None:
+            self._sends_costs = False
+            logger.warning("Adaptive verification goes by vLLM's own step times: %s.", problem)
 
     def sample_tokens(self, grammar_output, non_block: bool = False):
         """Return the answer of the workers after their pass. If that failed, its error is
@@ -128,20 +125,22 @@ def tell_admitted(worker) -> str | None:
     manager = getattr(runner, "adaptive_verification", None)
     if manager is None:
         return f"{type(runner).__name__} has no adaptive verification"
-    if problem := _signature_problem(manager, MANAGER) or _signature_problem(runner, RUNNER):
+    if (
+        problem := signature_problem(type(manager), MANAGER)
+        or signature_problem(type(runner), RUNNER)
+        or attribute_problem(manager, MANAGER)
+    ):
         return problem
-    if not hasattr(manager, CAPACITY):
-        return f"{type(manager).__name__}.{CAPACITY} does not exist in this version of vLLM"
     reallocate_drafts, sample_tokens = manager.reallocate_drafts, runner.sample_tokens
     notes: list = []  # the counts of the step that is not sampled yet
 
-    def reallocate_and_note(req_ids, idx_mapping):
-        result = reallocate_drafts(req_ids, idx_mapping)
-        notes[:] = [_copy_to_host(getattr(manager, CAPACITY)[: len(req_ids)])]
+    def reallocate_and_note(req_ids, *arguments, **options):
+        result = reallocate_drafts(req_ids, *arguments, **options)
+        notes[:] = [_copy_to_host(manager._batch_draft_capacity[: len(req_ids)])]
         return result
 
-    def sample_and_tell(grammar_output):
-        output = sample_tokens(grammar_output)
+    def sample_and_tell(*arguments, **options):
+        output = sample_tokens(*arguments, **options)
         counts = notes.pop() if notes else None
         if output is not None and counts is not None:
             _tell(output, counts)
@@ -180,15 +179,3 @@ def _tell(output, counts) -> None:
         return complete
 
     output.get_output = get_and_tell
-
-
-def _signature_problem(owner: object, methods: dict[str, tuple[str, ...]]) -> str | None:
-    for name, expected in methods.items():
-        method = getattr(owner, name, None)
-        parameters = None if method is None else tuple(inspect.signature(method).parameters)
-        if parameters != expected:
-            return (
-                f"{type(owner).__name__}.{name} takes {parameters} in this version of vLLM, "
-                f"expected {expected}"
-            )
-    return None

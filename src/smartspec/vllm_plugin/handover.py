@@ -5,18 +5,22 @@ folder cannot be written, they are in the folder for temporary files, which vLLM
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger("vllm.smartspec")
 
 DAY = 24 * 3600.0
-# Patterns below the folder `vllm`, with the age from which on files are removed. Of observations
-# and cards, the newest stays.
-METRICS = {"*.prom": 7 * DAY, "*.onoff": 7 * DAY}
-CUT_OFF = {name: DAY for name in (".storing-*", "*/.storing-*", "*.prom.*", "*.onoff.*")}
-KEPT = {"observed/*.json": 30 * DAY, "cards/*.json": 30 * DAY}
+# Patterns below the folder `vllm`, with the age from which on files are removed: each start of vLLM
+# has a name of its own.
+OLD = {
+    "*.prom": 7 * DAY,
+    "*.onoff": 7 * DAY,
+    ".storing-*": DAY,
+    "*/.storing-*": DAY,
+    "observed/*.json": 30 * DAY,
+}
 
 
 class Handover:
@@ -57,22 +61,13 @@ def newest(path: Path) -> Path | None:
 
 
 def remove_old(cache: Path) -> None:
-    """Remove what servers before have left: each start of vLLM has a name of its own."""
-    folder, temporary = cache / "vllm", Path(tempfile.gettempdir())
-    for pattern, age in (METRICS | CUT_OFF).items():
-        _remove(folder.glob(pattern), age)
-    for pattern, age in METRICS.items():
-        _remove(temporary.glob(f"smartspec-{pattern}"), age)
-    for pattern, age in KEPT.items():
-        with suppress(OSError):
-            _remove(sorted(folder.glob(pattern), key=_time)[:-1], age)
-
-
-def _remove(files: Iterable[Path], age: float) -> None:
-    for path in files:
-        with suppress(OSError):  # another engine may remove it too; a folder may be read-only
-            if time.time() - path.stat().st_mtime > age:
-                path.unlink()
+    """Remove what servers before have left."""
+    temporary = Path(tempfile.gettempdir())
+    for pattern, age in OLD.items():
+        for path in [*(cache / "vllm").glob(pattern), *temporary.glob(f"smartspec-{pattern}")]:
+            with suppress(OSError):  # another engine may remove it too; a folder may be read-only
+                if time.time() - path.stat().st_mtime > age:
+                    path.unlink()
 
 
 def _time(path: Path) -> float:

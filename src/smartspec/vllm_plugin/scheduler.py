@@ -50,7 +50,7 @@ def Scheduler(vllm_config, *arguments, **options):
             "SmartSpec is not in use: %s. Requests are served by vLLM's own scheduler.", problem
         )
         return stock(vllm_config, *arguments, **options)
-    scheduler = switchable_class(controlled_class(stock))(vllm_config, *arguments, **options)
+    scheduler = controlled_class(stock)(vllm_config, *arguments, **options)
     scheduler.begin(settings)
     return scheduler
 
@@ -76,78 +76,106 @@ class Rest:
 def _make_speculation(scheduler, settings: Settings) -> "Speculation | Observer | None":
     """Return the object that the scheduler calls under these settings. None where this vLLM lacks
     something, after a line that names it: vLLM serves on."""
-    if settings.policy == OBSERVE:
-        try:  # the import, too, may fail with a version that is tried
-            from smartspec.vllm_plugin.observed.observer import make_observer
-
-            return make_observer(scheduler, settings, scheduler.files)
-        except Exception:
-            logger.exception(
-                "SmartSpec cannot observe this server. Requests are served by vLLM's own scheduler."
-            )
-            return None
-    problem = attribute_problem(scheduler)
+    is_observing = settings.policy == OBSERVE
+    problem = None if is_observing else attribute_problem(scheduler)
     if problem is None:
         try:  # a version that is tried may lack what this imports or reads
-            from smartspec.vllm_plugin.speculation.builder import make_speculation
-
-            return make_speculation(scheduler, settings, scheduler.files)
+            if is_observing:
+                from smartspec.vllm_plugin.observed.observer import make_observer as make
+            else:
+                from smartspec.vllm_plugin.speculation.builder import make_speculation as make
+            return make(scheduler, settings, scheduler.files)
         except (ImportError, AttributeError) as error:
             problem = f"this version of vLLM is another: {error}"
     logger.warning("SmartSpec is not in use: %s. Draft lengths are vLLM's own.", problem)
     return None
 
 
+def _make_toggle(scheduler, settings: Settings) -> "Toggle | None":
+    try:
+        from smartspec.vllm_plugin.ab.toggle import make_toggle
+
+        return make_toggle(scheduler, settings, scheduler.files)
+    except Exception:
+        logger.exception(NO_TOGGLE)
+        return None
+
+
 def controlled_class(stock: type) -> type:
-    """Return a subclass of one of vLLM's schedulers that calls Speculation, or Observer. If that
-    fails, vLLM's own way goes on, and it is called again after a Rest."""
+    """Return a subclass of one of vLLM's schedulers that calls Speculation, or Observer, unless the
+    toggle says off. If that fails, vLLM's own way goes on, and it is called again after a Rest. If
+    the toggle fails, speculation stays on."""
 
     class ControlledScheduler(stock):
         speculation: "Speculation | Observer | None" = None
+        toggle: "Toggle | None" = None
         rest: Rest
         files: FileThread  # no method here touches a file
 
         def begin(self, settings: Settings) -> None:
             """Take over draft lengths."""
             self.rest, self.files = Rest(), FileThread()
+            self._is_observing = settings.policy == OBSERVE
             self.files.post("old files", partial(remove_old, settings.cache))
             self.speculation = _make_speculation(self, settings)
-            if self.speculation is not None and settings.policy != OBSERVE:
+            if self.speculation is None:
+                return
+            if not self._is_observing:
                 # With a table vLLM does not pad requests of one token with drafts that do not
                 # exist.
                 self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
+            self.toggle = _make_toggle(self, settings)
 
         def schedule(self, *arguments, **options):
+            self._call_toggle("before_schedule")
             self.rest.pass_step()
-            self._call_speculation("before_schedule")
+            self._call_unless_off("before_schedule")
             return super().schedule(*arguments, **options)
 
         def _update_after_schedule(self, scheduler_output):
-            self._call_speculation("after_schedule", scheduler_output)
+            if self.toggle is not None and self.toggle.reason == WINDOW:
+                self._call_speculation("note_ends", scheduler_output)
+            self._call_unless_off("after_schedule", scheduler_output)
             super()._update_after_schedule(scheduler_output)
 
         def get_grammar_bitmask(self, *arguments, **options):
             # vLLM calls this after it has handed a step to the workers, with grammars or without.
             bitmask = super().get_grammar_bitmask(*arguments, **options)
-            self._call_speculation("while_running")
+            self._call_unless_off("while_running")
             return bitmask
 
         def update_from_output(self, scheduler_output, model_runner_output):
-            finished = self._call_speculation(
-                "before_update", scheduler_output, model_runner_output
-            )
+            finished = self._call_unless_off("before_update", scheduler_output, model_runner_output)
             outputs = super().update_from_output(scheduler_output, model_runner_output)
-            self._call_speculation("after_update", finished, outputs)
+            self._call_unless_off("after_update", finished, outputs)
+            self._call_toggle("after_update", scheduler_output, outputs)
             return outputs
 
+        def reset_prefix_cache(self, *arguments, **options):
+            self._call_speculation("forget_acceptance")  # weights have changed
+            return super().reset_prefix_cache(*arguments, **options)
+
         def shutdown(self) -> None:
-            self._call_speculation("finish")
+            self._call_unless_off("finish")
             if not self.files.wait():
                 logger.warning(
                     "SmartSpec's last metrics and results are not written: their folder does not "
                     "answer."
                 )
             super().shutdown()
+
+        def leave_speculation(self, is_long: bool) -> None:
+            """Stop, before drafts go off. is_long: requests count as new afterwards."""
+            # steps without drafts are worth most: they say what no speculation makes
+            if self._is_observing:
+                return
+            self._call_speculation("pause")
+            if is_long:
+                self._call_speculation("start_over")
+
+        def _call_unless_off(self, name: str, *arguments):
+            is_on = self.toggle is None or self.toggle.reason is None
+            return self._call_speculation(name, *arguments) if is_on or self._is_observing else None
 
         def _call_speculation(self, name: str, *arguments):
             if self.speculation is None or self.rest.steps:
@@ -157,6 +185,16 @@ def controlled_class(stock: type) -> type:
             except Exception:
                 _rest(self)
                 return None
+
+        def _call_toggle(self, name: str, *arguments) -> None:
+            if self.toggle is None:
+                return
+            try:
+                getattr(self.toggle, name)(*arguments)
+            except Exception:
+                logger.exception(NO_TOGGLE)
+                self.toggle.restore()
+                self.toggle = None
 
     return ControlledScheduler
 
@@ -173,69 +211,3 @@ def _rest(scheduler) -> None:
             "SmartSpec cannot begin anew and is out of use: draft lengths are vLLM's own."
         )
         scheduler.speculation = None
-
-
-def switchable_class(scheduler_class: type) -> type:
-    """Return a subclass of a controlled class that does not call Speculation while the toggle says
-    off. If the toggle fails, speculation stays on."""
-
-    class SwitchableScheduler(scheduler_class):
-        toggle: "Toggle | None" = None
-
-        def begin(self, settings: Settings) -> None:
-            super().begin(settings)
-            self._is_observing = settings.policy == OBSERVE
-            if self.speculation is None:
-                return
-            try:
-                from smartspec.vllm_plugin.ab.toggle import make_toggle
-
-                self.toggle = make_toggle(self, settings, self.files, self._leave_speculation)
-            except Exception:
-                logger.exception(NO_TOGGLE)
-
-        def schedule(self, *arguments, **options):
-            self._call_toggle("before_schedule")
-            return super().schedule(*arguments, **options)
-
-        def _update_after_schedule(self, scheduler_output):
-            if self._off_reason == WINDOW:
-                super()._call_speculation("note_ends", scheduler_output)
-            super()._update_after_schedule(scheduler_output)
-
-        def update_from_output(self, scheduler_output, model_runner_output):
-            outputs = super().update_from_output(scheduler_output, model_runner_output)
-            self._call_toggle("after_update", scheduler_output, outputs)
-            return outputs
-
-        def reset_prefix_cache(self, *arguments, **options):
-            super()._call_speculation("forget_acceptance")  # weights have changed
-            return super().reset_prefix_cache(*arguments, **options)
-
-        @property
-        def _off_reason(self) -> str | None:
-            return None if self.toggle is None else self.toggle.reason
-
-        def _leave_speculation(self, is_long: bool) -> None:
-            # steps without drafts are worth most: they say what no speculation makes
-            if self._is_observing:
-                return
-            super()._call_speculation("pause")
-            if is_long:
-                super()._call_speculation("start_over")
-
-        def _call_speculation(self, name: str, *arguments):
-            is_called = self._off_reason is None or self._is_observing
-            return super()._call_speculation(name, *arguments) if is_called else None
-
-        def _call_toggle(self, name: str, *arguments) -> None:
-            if self.toggle is None:
-                return
-            try:
-                getattr(self.toggle, name)(*arguments)
-            except Exception:
-                logger.exception(NO_TOGGLE)
-                self.toggle.restore()
-                self.toggle = None
-
-    return SwitchableScheduler

@@ -10,7 +10,6 @@ from smartspec.core.cache_folder import cache_folder
 
 SECTION = "smartspec"
 PREFIX = "SMARTSPEC_"
-VERIFICATION = ("smartspec", "vllm")
 NUMBERS = {
     "metrics_seconds": (float("inf"), "a number of seconds"),
     "guard": (2.0, "a ratio from 0 (never) to 2"),
@@ -29,7 +28,6 @@ class Settings:
     # folder of cost models, metrics and observations
     cache: Path = field(default_factory=lambda: cache_folder({}))
     metrics_seconds: float = 1.0  # between two hand-overs of metrics to the API server
-    verification: str = "smartspec"  # or "vllm": whose step times vLLM's adaptive verification uses
     # names of the drafters in the scheduler, if there are any; None for the best
     drafter: str | None = None
     # folder, "none" for none; None: one of SmartSpec's that fits the tokenizer
@@ -56,7 +54,7 @@ class Settings:
         variables = {name: environment.get(PREFIX + name.upper()) for name in names}
         values = {name: value for name, value in variables.items() if value} | section
         settings = Settings(**{name: _convert(name, value) for name, value in values.items()})
-        if settings.act and settings.policy == "observe":
+        if settings.act and settings.policy == OBSERVE:
             raise ValueError(
                 "act is true and policy is 'observe', which changes nothing: leave one out"
             )
@@ -84,7 +82,5 @@ def _convert(name: str, value: object):
         return SWITCHES[str(value).lower()]
     if not isinstance(value, str):
         raise ValueError(f"setting {name!r} is {value!r}: use a text")
-    if name == "verification" and value not in VERIFICATION:
-        raise ValueError(f"setting {name!r} is {value!r}: use {' or '.join(VERIFICATION)}")
     # no shell does that for a variable or JSON
     return Path(os.path.expanduser(value)) if name in PATHS else value

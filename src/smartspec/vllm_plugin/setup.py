@@ -3,9 +3,6 @@ lengths with graphs."""
 
 import os
 import platform
-import re
-from dataclasses import fields
-from importlib import metadata
 from pathlib import Path
 
 import vllm
@@ -13,100 +10,52 @@ from vllm.platforms import current_platform
 
 from smartspec.observation.card import base_name
 from smartspec.vllm_plugin.compatibility import is_adaptive
-from smartspec.vllm_plugin.settings import Settings
 
 # Methods whose drafts always have the configured length: a decision can save only their
 # verification.
 MODEL_FREE = ("ngram", "ngram_gpu", "suffix", "medusa", "custom_class")
 RAGGED = ("ngram", "suffix", "custom_class")  # a draft is as long as what is found
-# but not with the V2 runner, which drafts the same number of tokens for all requests
-ON_THE_GPU = ("ngram",)
 AUTOMATIC = "goodput"  # the policy that gives way to tiers
-WITHOUT_EFFECT = {"act", "cache", "decision_log", "metrics_seconds"}  # settings that change no step
-# Options of vLLM on which the worth of drafts depends, by the part of its configuration. One that
-# it lacks is None.
-VARIED = {
-    "cache_config": ("block_size", "cache_dtype", "enable_prefix_caching"),
-    "lora_config": ("max_loras",),
-    "model_config": ("max_model_len",),
-    "scheduler_config": (
-        "async_scheduling", "enable_chunked_prefill", "max_num_batched_tokens", "max_num_seqs",
-        "policy",
-    ),
-    "speculative_config": (
-        "draft_sample_method", "enable_adaptive_verification",
-        "num_speculative_tokens_per_batch_size", "prompt_lookup_max", "prompt_lookup_min",
-        "rejection_sample_method",
-    ),
-}  # fmt: skip
+
+
+def setup_key(vllm_config, tiers: tuple[int, ...] | None) -> dict:
+    """Return all that step times depend on, by name. tiers: see captured_lengths."""
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    speculation = vllm_config.speculative_config
+    draft_model = speculation.model
+    return {
+        "model": str(model.model),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        "method": str(speculation.method),
+        "draft_model": None if draft_model is None else str(draft_model),
+        "longest": speculation.num_speculative_tokens,
+        "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
+        "eager": bool(model.enforce_eager),
+        "tiers": None if tiers is None else list(tiers),
+        "device": device_name(),
+        "vllm": vllm.__version__,
+    }
 
 
 def describe_setup(scheduler) -> dict:
     """Return the set-up of an observation or a card, JSON-able: names without folders."""
     config = scheduler.vllm_config
-    model, parallel, speculation = (
-        config.model_config,
-        config.parallel_config,
-        config.speculative_config,
-    )
-    draft_model = speculation.model
-    has_own_head = draft_model is None or str(draft_model) == str(model.model)
+    key, speculation = setup_key(config, None), config.speculative_config
+    draft_model = None if key["draft_model"] == key["model"] else key["draft_model"]
     table = speculation.num_speculative_tokens_per_batch_size
-    return {
+    names = ("dtype", "quantization", "method", "longest", "parallel", "device")
+    return {name: key[name] for name in names} | {
         "engine": "vllm",
         "version": vllm.__version__,
-        "model": base_name(str(model.model)),
-        "dtype": str(model.dtype),
-        "quantization": str(model.quantization),
-        "method": str(speculation.method),
-        "draft_model": None if has_own_head else base_name(str(draft_model)),
-        "device": device_name(),
+        "model": base_name(key["model"]),
+        "draft_model": None if draft_model is None else base_name(draft_model),
         "platform": "cpu" if current_platform.is_cpu() else "gpu",
-        "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
         "has_passes": speculation.method not in MODEL_FREE,
-        "longest": scheduler.num_spec_tokens,
-        "most_drafts": _most_drafts(speculation),
         "table": table if table is None else [list(row) for row in table],
         "max_requests": scheduler.max_num_running_reqs,
         "max_batched_tokens": scheduler.max_num_scheduled_tokens,
-        "kv": _kv_memory(scheduler.kv_cache_config, model),
     }
-
-
-def _kv_memory(kv_config, model) -> dict | None:
-    """Return the tokens whose KV fits into memory, and the drafter's share of that memory; None if
-    unknown. A drafter's layers are named draft_model, or numbered on after the target's (0.32:
-    model_executor/models)."""
-    if kv_config is None:
-        return None
-    target = model.get_total_num_hidden_layers()
-    sizes: dict[bool, float] = {True: 0.0, False: 0.0}
-    for group in kv_config.kv_cache_groups:
-        specs = getattr(group.kv_cache_spec, "kv_cache_specs", {})  # of layers that differ
-        for name in group.layer_names:
-            spec = specs.get(name, group.kv_cache_spec)
-            number = re.search(r"layers\.(\d+)", name)
-            is_drafter = name.startswith("draft_model.") or (
-                number is not None and int(number[1]) >= target
-            )
-            sizes[is_drafter] += spec.page_size_bytes / spec.block_size
-    groups = kv_config.kv_cache_groups
-    tokens = (
-        kv_config.num_blocks
-        // max(len(groups), 1)
-        * min((g.kv_cache_spec.block_size for g in groups), default=0)
-    )
-    return {
-        "tokens": tokens,
-        "drafter_share": round(sizes[True] / max(sum(sizes.values()), 1.0), 4),
-    }
-
-
-def _most_drafts(speculation) -> int | None:
-    """The most draft tokens of heads that make one each; None where a pass can follow another."""
-    draft = speculation.draft_model_config
-    num_heads = None if draft is None else getattr(draft.hf_config, "num_lookahead_tokens", None)
-    return num_heads if isinstance(num_heads, int) else None
 
 
 def device_name() -> str:
@@ -123,50 +72,6 @@ def device_name() -> str:
     return f"{models[0] if models else platform.processor()} x{len(os.sched_getaffinity(0))}"
 
 
-def setup_key(vllm_config, vllm_version: str, device: str, tiers: tuple[int, ...] | None) -> dict:
-    """Return all that step times depend on, by name. tiers: see captured_lengths."""
-    model, parallel, speculation = (
-        vllm_config.model_config,
-        vllm_config.parallel_config,
-        vllm_config.speculative_config,
-    )
-    draft_model = speculation.model
-    return {
-        "model": str(model.model),
-        "dtype": str(model.dtype),
-        "quantization": str(model.quantization),
-        "method": str(speculation.method),
-        "draft_model": None if draft_model is None else str(draft_model),
-        "longest": speculation.num_speculative_tokens,
-        "parallel": [parallel.tensor_parallel_size, parallel.data_parallel_size],
-        "eager": bool(model.enforce_eager),
-        "tiers": None if tiers is None else list(tiers),
-        "device": device,
-        "vllm": vllm_version,
-    }
-
-
-def comparison_key(vllm_config, settings: Settings) -> dict:
-    """Return all that an operator varies, by name: the results of `--act` are of one of these
-    set-ups alone."""
-    key = setup_key(vllm_config, vllm.__version__, device_name(), captured_lengths(vllm_config))
-    names = {each.name for each in fields(settings)} - WITHOUT_EFFECT
-    options = {
-        f"{part}.{name}": repr(getattr(getattr(vllm_config, part, None), name, None))
-        for part, names in VARIED.items()
-        for name in names
-    }
-    settings_key = {name: str(getattr(settings, name)) for name in names}
-    return key | settings_key | options | {"smartspec": _own_version()}
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("smartspec")
-    except metadata.PackageNotFoundError:  # a clone in PYTHONPATH
-        return ""
-
-
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:
     """Return the tiers: draft lengths for which vLLM has captured full graphs of decoding, if all
     requests draft alike. None where lengths may differ without loss: there are no such graphs, or
@@ -181,7 +86,8 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
     if mode is None or not mode.has_full_cudagraphs() or is_adaptive(vllm_config):
         return None
     is_v2 = vllm_config.use_v2_model_runner
-    if speculation.method in RAGGED and not (is_v2 and speculation.method in ON_THE_GPU):
+    # the V2 runner drafts the same number of tokens for all requests by n-grams, too
+    if speculation.method in RAGGED and not (is_v2 and speculation.method == "ngram"):
         return None
     table = speculation.num_speculative_tokens_per_batch_size
     if not table:

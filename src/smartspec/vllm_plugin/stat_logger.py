@@ -1,10 +1,8 @@
 """The metrics of the engines in vLLM's own registry, and so in its /metrics. vLLM loads the stat
 logger in the process that answers HTTP. It does nothing unless SmartSpec's scheduler is in use."""
 
-import atexit
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import REGISTRY, Metric
@@ -17,7 +15,6 @@ from smartspec.vllm_plugin.ab.metrics import toggle_metrics_path
 from smartspec.vllm_plugin.file_thread import SCRAPE_SECONDS, FileThread
 from smartspec.vllm_plugin.handover import newest
 from smartspec.vllm_plugin.observed.collector import ObservationCollector
-from smartspec.vllm_plugin.observed.file import log_conclusions
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.step.metrics import metrics_path
 
@@ -31,8 +28,8 @@ class MetricsCollector(Collector):
     none waits long. A file that cannot be read is left out, and the log says so once. All other
     metrics, vLLM's own among them, are shown."""
 
-    def __init__(self, paths: list[Path], files: FileThread | None = None):
-        self._paths, self._files = paths, files or FileThread()
+    def __init__(self, paths: list[Path], files: FileThread):
+        self._paths, self._files = paths, files
         self._families: dict[str, Metric] = {}
         self._unreadable: set[Path] = set()
 
@@ -106,18 +103,12 @@ class StatLogger(AggregateStatLoggerBase):
                 observation_path(folder, vllm_config.instance_id, index) for index in engine_indexes
             ]
             REGISTRY.register(ObservationCollector(files, thread))
-            atexit.register(_tell, thread, files)
 
     def record(self, *_, **__) -> None:
         """Do nothing: the engines count."""
 
     def log_engine_initialized(self, *_, **__) -> None:
         """Do nothing."""
-
-
-def _tell(files: FileThread, paths: list[Path]) -> None:
-    with suppress(TimeoutError):
-        files.call(lambda: log_conclusions(paths))
 
 
 StatLogger.__abstractmethods__ = frozenset()  # methods that a newer version demands do nothing here

@@ -1,6 +1,6 @@
 """`smartspec vllm ab URL`: the results of `--act`, from /metrics of a server of vLLM.
 
-It needs Python alone: `python -m smartspec.vllm_plugin.ab URL` runs on any machine that reaches the
+It needs numpy alone: `python -m smartspec.vllm_plugin.ab URL` runs on any machine that reaches the
 server.
 """
 
@@ -13,36 +13,33 @@ import urllib.request
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-ALL, SINCE = "all", "ab_since_seconds"
+from smartspec.observation.report import aligned
+
+ALL = "all"
 SAMPLE = re.compile(r"^smartspec_(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
-COLUMNS = ("requests", "pairs", "off", "SmartSpec", "ratio", "95 %", "off, all", "SmartSpec, all")
-
-
-@dataclass(frozen=True)
-class Row:
-    """The results of an engine at a number of requests."""
-
-    engine: str  # its number
-    requests: str  # at a time, at least; "all" for all
-    pairs: int  # of windows
-    ratio: float  # of speeds, with speculation to without
-    low: float | None  # end of the ratio's interval, None while there are too few pairs
-    high: float | None
-    off_speed: float  # tokens per second and request
-    on_speed: float
-    off_throughput: float  # tokens per second of the time with requests
-    on_throughput: float
+# Metrics with the label `requests`, by the state of speculation, as columns of the report.
+COLUMNS = {
+    ("ab_pairs", ""): "pairs",
+    ("ab_ratio", ""): "ratio",
+    ("ab_ratio_low", ""): "low",
+    ("ab_ratio_high", ""): "high",
+    ("ab_request_tokens_per_second", "off"): "off_speed",
+    ("ab_request_tokens_per_second", "on"): "on_speed",
+    ("ab_tokens_per_second", "off"): "off_throughput",
+    ("ab_tokens_per_second", "on"): "on_throughput",
+}
+HEADS = ("requests", "pairs", "off", "SmartSpec", "ratio", "95 %", "off, all", "SmartSpec, all")
 
 
 @dataclass(frozen=True)
 class Report:
     """The results of a server."""
 
-    rows: tuple[Row, ...]
-    off: dict[str, str]  # by engine, the reason for which speculation is off right now
-    guard_ratio: dict[str, float]  # by engine, the ratio that the guard measured last
-    since: dict[str, float]  # by engine, when the oldest pair ended, in seconds of the epoch
+    # by engine and requests at a time; low, high: None while there are too few pairs
+    rows: list[dict]
+    off: dict[str, str]  # by engine, why speculation is off right now
+    since: dict[str, float]  # by engine, when the oldest pair ended
 
 
 def fetch(url: str, seconds: float = 10.0) -> str:
@@ -66,65 +63,41 @@ def fetch(url: str, seconds: float = 10.0) -> str:
 
 def read(text: str) -> Report:
     """Return the report of a page of metrics. ValueError where SmartSpec is not in use."""
-    samples: dict[tuple[str, ...], float] = {}
+    rows, off, since, is_in_use = {}, {}, {}, False
     for name, labels, value in SAMPLE.findall(text):
-        by_label = dict(LABEL.findall(labels))
-        more = [
-            by_label[label] for label in ("requests", "reason", "speculation") if label in by_label
-        ]
-        samples[(name, by_label.get("engine", "0"), *more)] = float(value)
-    if not any(key[0] == "off" for key in samples):
+        label = dict(LABEL.findall(labels))
+        engine, requests, number = label.get("engine", "0"), label.get("requests"), float(value)
+        if name == "off":
+            is_in_use = True
+            off |= {engine: label["reason"]} if number else {}
+        elif name == "ab_since_seconds":
+            since[engine] = number
+        elif column := COLUMNS.get((name, label.get("speculation", ""))):
+            row = {"engine": engine, "requests": requests, "low": None, "high": None}
+            row = rows.setdefault((engine, requests), row)
+            row[column] = int(number) if column == "pairs" else number
+    if not is_in_use:
         raise ValueError(
             "the server has no metrics of SmartSpec: it is not in use there, or cannot write to "
             "its cache folder (its log says which)"
         )
-    rows = [_row(samples, *key[1:]) for key in samples if key[0] == "ab_pairs"]
-    return Report(
-        tuple(
-            sorted(
-                rows,
-                key=lambda row: (
-                    row.engine,
-                    row.requests == ALL,
-                    int(row.requests.replace(ALL, "0")),
-                ),
-            )
-        ),
-        {key[1]: key[2] for key, value in samples.items() if key[0] == "off" and value},
-        *(
-            {key[1]: value for key, value in samples.items() if key[0] == name}
-            for name in ("guard_ratio", SINCE)
-        ),
-    )
+    return Report(sorted(rows.values(), key=_order), off, since)
 
 
-def _row(samples: dict[tuple[str, ...], float], engine: str, requests: str) -> Row:
-    low, high = (samples.get((f"ab_ratio_{end}", engine, requests)) for end in ("low", "high"))
-    speeds = [
-        samples[(name, engine, requests, state)]
-        for name in ("ab_request_tokens_per_second", "ab_tokens_per_second")
-        for state in ("off", "on")
-    ]
-    pairs, ratio = (
-        int(samples[("ab_pairs", engine, requests)]),
-        samples[("ab_ratio", engine, requests)],
-    )
-    return Row(engine, requests, pairs, ratio, low, high, *speeds)
+def _order(row: dict) -> tuple[str, float]:
+    return row["engine"], float("inf") if row["requests"] == ALL else int(row["requests"])
 
 
 def table(report: Report) -> str:
     """Return a text for people: a table for each engine, and a line for each that serves without
     drafts."""
     lines = []
-    for engine in sorted({row.engine for row in report.rows}):
-        rows = [row for row in report.rows if row.engine == engine]
+    for engine in sorted({row["engine"] for row in report.rows}):
+        rows = [row for row in report.rows if row["engine"] == engine]
         lines += [f"engine {engine}"] if len(rows) < len(report.rows) else []
-        lines += _align([COLUMNS, *map(_cells, rows)])
-        if engine in report.since:
-            lines.append(
-                f"Pairs since {datetime.fromtimestamp(report.since[engine], UTC):%Y-%m-%d %H:%M} "
-                "UTC."
-            )
+        lines += aligned([HEADS, *map(_cells, rows)])
+        since = datetime.fromtimestamp(report.since[engine], UTC)
+        lines.append(f"Pairs since {since:%Y-%m-%d %H:%M} UTC.")
     if lines:
         lines.append(
             "Speeds are tokens per second and request; under `all`, tokens per second of all "
@@ -135,20 +108,14 @@ def table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    requests = row.requests if row.requests == ALL else f"{row.requests} or more"
-    interval = "" if row.low is None or row.high is None else f"{row.low:.3f} - {row.high:.3f}"
-    speeds = [f"{value:.1f}" for value in (row.off_speed, row.on_speed)]
-    throughputs = [f"{value:.1f}" for value in (row.off_throughput, row.on_throughput)]
-    return requests, str(row.pairs), *speeds, f"{row.ratio:.3f}", interval, *throughputs
-
-
-def _align(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+def _cells(row: dict) -> list[str]:
+    requests = row["requests"] if row["requests"] == ALL else f"{row['requests']} or more"
+    interval = "" if row["low"] is None else f"{row['low']:.3f} - {row['high']:.3f}"
+    speeds, throughputs = (
+        [f"{row[f'{state}_{name}']:.1f}" for state in ("off", "on")]
+        for name in ("speed", "throughput")
+    )
+    return [requests, f"{row['pairs']}", *speeds, f"{row['ratio']:.3f}", interval, *throughputs]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,12 +1,13 @@
 """Prometheus metrics of speculation on or off and of the results of `--act`, in a file beside that
 of the others."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from smartspec.vllm_plugin.ab.comparison import GUARD
-from smartspec.vllm_plugin.ab.results import Results
+from smartspec.vllm_plugin.ab.results import Level
 from smartspec.vllm_plugin.ab.windows import WINDOW
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.step.metrics import metrics_path, metrics_writer
@@ -78,11 +79,10 @@ class ToggleMetrics:
         """Count a time that the guard switches speculation off."""
         self._guard_stops.inc()
 
-    def set_results(self, results: Results) -> None:
-        """Set the results of --act so far."""
-        if results.since is not None:
-            self._set("ab_since_seconds", results.since)
-        for name, level in results.levels.items():
+    def set_results(self, levels: Mapping[str, Level], since: float) -> None:
+        """Set the results of --act so far. since: when the oldest pair ended."""
+        self._set("ab_since_seconds", since)
+        for name, level in levels.items():
             self._set("ab_pairs", level.pairs, name)
             self._set("ab_ratio", level.ratio, name)
             if (interval := level.interval) is not None:

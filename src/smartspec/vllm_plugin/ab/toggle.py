@@ -7,29 +7,24 @@ all where ranks run in lockstep) are dropped.
 """
 
 import logging
-import math
-import os
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from random import Random
 
 from smartspec.vllm_plugin.ab.comparison import LEAST_RATIO, Guard, Pair, compare
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics, toggle_metrics_path
-from smartspec.vllm_plugin.ab.results import ALL, Results, ResultsFile, level_name
+from smartspec.vllm_plugin.ab.results import ALL, Results, level_name
 from smartspec.vllm_plugin.ab.windows import WINDOW, Meter, Windows
 from smartspec.vllm_plugin.compatibility import has_fixed_drafts
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.settings import OBSERVE, Settings
-from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE, comparison_key
+from smartspec.vllm_plugin.setup import AUTOMATIC, MODEL_FREE
 from smartspec.vllm_plugin.step.decision import tokens_given
 from smartspec.vllm_plugin.switch import SWITCH, Switch, switch_path
 
 logger = logging.getLogger("vllm.smartspec")
 
-PARENT_SECONDS = 1.0  # between two looks
 DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two steps are under way
 
 
@@ -37,9 +32,7 @@ class Toggle:
     """The state of speculation in one scheduler. reason: None while it is on, else the reason for
     which it is off.
 
-    make_windows: makes the windows to measure, None for none. is_ready: false while windows wait.
-    plain_length: draft tokens that workers make while it is off. leave: called before speculation
-    goes off, with True if that is for long. clock: one that never goes back."""
+    make_windows: makes the windows to measure, None for none. clock: one that never goes back."""
 
     def __init__(
         self,
@@ -48,21 +41,14 @@ class Toggle:
         metrics: ToggleMetrics,
         make_windows: Callable[[], Windows] | None,
         *,
-        is_ready: Callable[[], bool],
-        plain_length: int,
-        leave: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
     ):
         self.reason: str | None = None
-        self._scheduler, self._switch, self._metrics, self._make_windows = (
-            scheduler,
-            switch,
-            metrics,
-            make_windows,
-        )
+        self._scheduler, self._switch, self._metrics = scheduler, switch, metrics
+        self._make_windows, self._clock = make_windows, clock
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
+        plain_length = _plain_length(scheduler.vllm_config)
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
-        self._is_ready, self._leave, self._clock = is_ready, leave, clock
         self._steps_to_drop = 0
         self._windows: Windows | None = None
         self._meter = Meter()
@@ -90,10 +76,11 @@ class Toggle:
         client."""
         if not self._meter.is_measuring or not scheduler_output.total_num_scheduled_tokens:
             return
-        tokens = tokens_given(outputs)
-        is_idle = not self._scheduler.has_unfinished_requests()
         self._meter.finish_step(
-            self._clock(), tokens, len(scheduler_output.num_scheduled_tokens), is_idle
+            self._clock(),
+            tokens_given(outputs),
+            len(scheduler_output.num_scheduled_tokens),
+            is_idle=not self._scheduler.has_unfinished_requests(),
         )
 
     def restore(self) -> None:
@@ -105,7 +92,9 @@ class Toggle:
         assert self._make_windows is not None
         meter = self._meter
         if self._windows is None:
-            if not self._is_ready():
+            # the first steps try lengths: they say nothing of SmartSpec
+            speculation = self._scheduler.speculation
+            if speculation is None or speculation.learner.controller is None:
                 return
             self._windows = self._make_windows()
             meter.begin(next(self._windows), now)
@@ -120,49 +109,33 @@ class Toggle:
         if reason == self.reason:
             return
         if reason is not None:
-            self._leave(reason != WINDOW)
+            self._scheduler.leave_speculation(reason != WINDOW)
         self.reason, self._steps_to_drop = reason, DROPPING_STEPS
         self._scheduler.dynamic_sd_lookup = self._lookup if reason is None else self._plain
         self._metrics.set_reason(reason)
 
 
-class Comparison:
-    """Windows of `--act`, their results so far, and a line a minute in the log.
+def compare_for(results: Results, metrics: ToggleMetrics, guard: Guard | None) -> Windows:
+    """Return the windows of `--act`. Their results are added to the others, go to metrics, and as a
+    line a minute to the log."""
+    random = Random()
 
-    results: of earlier servers. keep: called with the results after each pair."""
-
-    def __init__(
-        self,
-        results: Results,
-        keep: Callable[[Results], None],
-        metrics: ToggleMetrics,
-        guard: Guard | None,
-        random: Random | None = None,
-    ):
-        self.results, self._keep = results, keep
-        self._metrics, self._guard, self._random = metrics, guard, random or Random()
-        metrics.set_results(results)
-
-    def windows(self) -> Windows:
-        return compare(self._add, self._guard, lambda: self._random.random() < 0.5)
-
-    def _add(self, pair: Pair) -> None:
-        self.results.add(pair)
-        self._keep(self.results)
-        self._metrics.set_results(self.results)
-        level = self.results.levels[ALL]
-        low, high = level.interval or (math.nan, math.nan)
-        interval = (
-            "too few for an interval"
-            if level.interval is None
-            else f"95 %: {low:.3f} to {high:.3f}"
-        )
+    def add(pair: Pair) -> None:
+        results.add(pair)
+        levels = results.levels
+        metrics.set_results(levels, results.since)
+        level = levels[ALL]
+        interval = "too few for an interval"
+        if level.interval is not None:
+            interval = "95 %: {:.3f} to {:.3f}".format(*level.interval)
         logger.info(
             "A/B: SmartSpec has %.3f times the speed of no speculation (%d pairs of windows, %s). "
             "The last pair: %.1f against %.1f tokens per second and request, %s or more at a time.",
             level.ratio, level.pairs, interval, pair.on.speed, pair.off.speed,
             level_name(pair.off.requests),
         )  # fmt: skip
+
+    return compare(add, guard, lambda: random.random() < 0.5)
 
 
 def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
@@ -179,9 +152,7 @@ def make_guard(least_ratio: float, metrics: ToggleMetrics) -> Guard:
     return Guard(least_ratio, metrics.set_ratio, rest)
 
 
-def make_toggle(
-    scheduler, settings: Settings, files: FileThread, leave: Callable[[bool], None]
-) -> Toggle:
+def make_toggle(scheduler, settings: Settings, files: FileThread) -> Toggle:
     """Return the toggle of a scheduler of vLLM. Where it only observes, the operator's switch alone
     counts."""
     config = scheduler.vllm_config
@@ -195,63 +166,20 @@ def make_toggle(
     guard = make_guard(least_ratio, metrics) if least_ratio else None
     make_windows = guard.watch if guard else None
     if settings.act:
-        kept = _kept_results(settings.cache, comparison_key(config, settings), files)
-        make_windows = Comparison(*kept, metrics, guard).windows
+        make_windows = partial(compare_for, Results(), metrics, guard)
     switch = Switch(switch_path(settings.cache), files, metrics.set_switch)
     metrics.set_switch(switch.is_off)
     logger.info(
         "Speculation is off while %s exists (`smartspec vllm off` and `on`, or touch and rm).",
         switch.path,
     )
-
-    def has_controller() -> bool:  # the first steps try lengths: they say nothing of SmartSpec
-        return (
-            scheduler.speculation is not None
-            and scheduler.speculation.learner.controller is not None
-        )
-
-    length = _plain_length(config)
-    return Toggle(
-        scheduler,
-        switch,
-        metrics,
-        make_windows,
-        is_ready=has_controller,
-        plain_length=length,
-        leave=leave,
-    )
-
-
-def _kept_results(
-    cache: Path, key: dict, files: FileThread
-) -> tuple[Results, Callable[[Results], None]]:
-    """Return the results of earlier servers, and what keeps new ones."""
-    try:
-        file = files.call(lambda: ResultsFile(cache, key))
-        files.post("parent", partial(_leave_with_parent, file, files, os.getppid()))
-        return files.call(file.load), lambda results: files.post(
-            file, partial(file.store, deepcopy(results))
-        )
-    except TimeoutError as error:
-        logger.warning("results of --act are not kept for the next start (%s: %s)", cache, error)
-        return Results(), lambda results: None
-
-
-def _leave_with_parent(file: ResultsFile, files: FileThread, parent: int) -> None:
-    """Leave the file to the next server once the process that answers HTTP was killed: vLLM's
-    engine lives on then."""
-    if os.getppid() != parent:
-        file.close()
-    else:
-        files.post("parent", partial(_leave_with_parent, file, files, parent), PARENT_SECONDS)
+    return Toggle(scheduler, switch, metrics, make_windows)
 
 
 def _plain_length(vllm_config) -> int:
     """The draft tokens that workers make while speculation is off: none, where they honour that."""
     speculation = vllm_config.speculative_config
     is_honoured = vllm_config.use_v2_model_runner or speculation.method not in MODEL_FREE
-    return (
-        0
-        if is_honoured and not has_fixed_drafts(vllm_config)
-        else speculation.num_speculative_tokens
-    )
+    if is_honoured and not has_fixed_drafts(vllm_config):
+        return 0
+    return speculation.num_speculative_tokens

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from smartspec.control import CostCurve, DrafterSpec, LatencyModel
@@ -33,54 +32,39 @@ class CostFile:
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
         return self.folder / "vllm" / f"{digest}.json"
 
-    def load(self, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
-        """Return the model of this set-up, None without a file. ValueError or OSError says why a
-        file is unusable."""
+    def load(self, drafters: tuple[DrafterSpec, ...], files: FileThread) -> LatencyModel | None:
+        """Return the model of this set-up. None without a file, and, after a warning, where it is
+        unusable."""
         try:
-            text = self.path.read_text()
+            return files.call(lambda: self._read(drafters))
+        except (ValueError, OSError) as error:
+            logger.warning(
+                "the cost model %s is unusable (%s): step times are learned anew", self.path, error
+            )
+            return None
+
+    def _read(self, drafters: tuple[DrafterSpec, ...]) -> LatencyModel | None:
+        try:
+            data = json.loads(self.path.read_text())
         except FileNotFoundError:
             return None
-        data = json.loads(text)
         if not isinstance(data, dict) or data.get("key") != self.key:
             raise ValueError("it is of another set-up")
         latency = LatencyModel.from_dict(data.get("cost_model"))
         latency.use_drafters(drafters)
         return latency
 
-    def store(self, latency: LatencyModel) -> None:
-        """Write it whole or not at all; OSError where that is not possible, ValueError where times
-        are not finite. Nothing happens unless is_writable."""
-        self._store(latency.to_dict())
-
-    def store_soon(self, latency: LatencyModel, files: FileThread) -> None:
-        """Write it in the thread of files. Where that is not possible, there is a warning."""
-        files.post(self.path, partial(self._store_or_warn, latency.to_dict()))
-
-    def _store(self, cost_model: dict) -> None:
-        if self.is_writable:
-            write_json(self.path, {"key": self.key, "cost_model": cost_model})
-
-    def _store_or_warn(self, cost_model: dict) -> None:
+    def store(self, cost_model: dict) -> None:
+        """Write LatencyModel.to_dict() whole or not at all, if is_writable. Where that is not
+        possible, there is a warning."""
+        if not self.is_writable:
+            return
         try:
-            self._store(cost_model)
+            write_json(self.path, {"key": self.key, "cost_model": cost_model})
         except (OSError, ValueError) as error:
             logger.warning(
                 "the cost model cannot be kept (%s): the next start learns step times anew", error
             )
-
-
-def load_latency(
-    costs: CostFile, drafters: tuple[DrafterSpec, ...], files: FileThread
-) -> LatencyModel | None:
-    """Return the model of a file. None without one, and, after a warning, where the file is
-    unusable."""
-    try:
-        return files.call(lambda: costs.load(drafters))
-    except (ValueError, OSError) as error:
-        logger.warning(
-            "the cost model %s is unusable (%s): step times are learned anew", costs.path, error
-        )
-        return None
 
 
 def read_card(path: Path | None, setup: dict, files: FileThread) -> Card | None:

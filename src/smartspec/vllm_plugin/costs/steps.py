@@ -8,29 +8,19 @@ less often, and stored for the next start.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
-from smartspec.control import CostCurve, LatencyModel, ProfileSample
+from smartspec.control import CostCurve, LatencyModel
+from smartspec.observation.records import COLUMN, StepSize, sums_of
+from smartspec.observation.step_times import MODEL_NOISE, CellTimes
 
 TRIAL_STEPS = 32  # decoding steps without prefill until costs are known
 # decoding steps until then, if most have prefill, which hides what a draft token costs
 MIXED_TRIAL_STEPS = 128
 REPETITIONS = 5  # kept of every size
-MAX_SIZES = 2000
+MAX_SIZES = 500  # a fit to more takes a tenth of a second
 GUESS = CostCurve.linear(0.02, 0.0005)
-
-
-@dataclass(frozen=True)
-class StepSize:
-    """The size of a step, on which its time depends."""
-
-    rows: int  # requests that decode, and prefills
-    fed_tokens: int
-    scored_tokens: int
-    passes: int = 0  # draft passes that it ran, beyond those of every step
 
 
 class StepCosts:
@@ -42,19 +32,17 @@ class StepCosts:
         self.num_decoding = 0  # steps without prefill
         self._num_mixed = 0
         self._turn = self._turn_start = 0  # of a trial; the number of steps at its start
-        self._seconds: dict[StepSize, deque[tuple[int, float]]] = {}
+        self._steps: dict[tuple[int, ...], deque[StepSize]] = {}
 
-    def add(self, size: StepSize, context_tokens: int, seconds: float) -> None:
-        """Note a measured step. context_tokens: in the KV of all its rows."""
-        if size not in self._seconds and len(self._seconds) >= MAX_SIZES:
+    def add(self, step: StepSize) -> None:
+        """Note a measured step. passes: those beyond the ones that every step has. Steps in which
+        some requests decode beside prefill are wanted in a trial alone."""
+        size = step.requests, step.fed_tokens, step.prefills, step.passes
+        if size not in self._steps and len(self._steps) >= MAX_SIZES:
             return
-        self._seconds.setdefault(size, deque(maxlen=REPETITIONS)).append((context_tokens, seconds))
-        self.num_decoding += size.scored_tokens == size.fed_tokens
-
-    def add_mixed(self, size: StepSize, context_tokens: int, seconds: float) -> None:
-        """Note a step of the trial in which some requests decode beside prefill."""
-        self.add(size, context_tokens, seconds)
-        self._num_mixed += 1
+        self._steps.setdefault(size, deque(maxlen=REPETITIONS)).append(step)
+        self.num_decoding += not step.prefills
+        self._num_mixed += step.prefills > 0 and step.decoding > 0
 
     @property
     def is_complete(self) -> bool:
@@ -76,30 +64,16 @@ class StepCosts:
         return lengths[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
 
     def fit(self) -> LatencyModel:
-        """Return the model of the measured steps. If drafts have passes, steps that verify drafts
-        of another length than they make tell the seconds of passes from the target's."""
-        samples = [
-            (size, *map(median, zip(*times, strict=True))) for size, times in self._seconds.items()
-        ]
-        lengths = [context / size.rows for size, context, _ in samples]
-        # contexts cannot be told from the constant cost of a step
-        if samples and max(lengths) < 2.0 * min(lengths):
-            samples = [(size, 0.0, seconds) for size, _, seconds in samples]
-        if not samples:
-            return LatencyModel(
-                GUESS, (CostCurve.linear(GUESS.constant / 10, 0.0),) if self.has_passes else ()
-            )
-        passes = np.array(
-            [(size.passes, size.passes * size.rows) for size, _, _ in samples], dtype=float
-        )
-        target, (constant, per_row) = CostCurve.fit_beside(
-            [_profile_sample(*sample) for sample in samples], passes
-        )
-        drafts = (CostCurve.linear(max(constant, 1e-6), per_row),) if self.has_passes else ()
-        return LatencyModel(target, drafts)
-
-
-def _profile_sample(size: StepSize, context_tokens: float, seconds: float) -> ProfileSample:
-    return ProfileSample(
-        size.fed_tokens, int(context_tokens), size.rows, seconds, scored_tokens=size.scored_tokens
-    )
+        """Return the model of the measured steps, fitted as observations are. If drafts have
+        passes, steps that verify drafts of another length than they make tell the seconds of passes
+        from the target's."""
+        if not self._steps:
+            draft = CostCurve.linear(GUESS.constant / 10, 0.0)
+            return LatencyModel(GUESS, (draft,) if self.has_passes else ())
+        means = np.array([np.median(sums_of(list(some)), axis=0) for some in self._steps.values()])
+        means[:, COLUMN["drafting"]] = 0.0
+        contexts = means[:, COLUMN["context_tokens"]] / means[:, COLUMN["requests"]]
+        if contexts.max() < 2.0 * contexts.min():  # they cannot be told from a step's constant cost
+            means[:, COLUMN["context_tokens"]] = 0.0
+        noise = np.full(len(means), MODEL_NOISE)
+        return CellTimes(means, noise, ridge=0.0).fit().latency(self.has_passes)

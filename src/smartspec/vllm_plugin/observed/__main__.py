@@ -1,4 +1,4 @@
-"""`smartspec vllm observed [FILE or URL]`, an observation for the operator, or, where the command
+"""`smartspec vllm observed [FILE]`, an observation for the operator, or, where the command
 line's libraries are missing, `python -m smartspec.vllm_plugin.observed`. It needs numpy alone. See
 docs/observe.md."""
 
@@ -12,18 +12,16 @@ from smartspec.observation.card import Card
 from smartspec.observation.files import newest_observation, read_observation, write_json
 from smartspec.observation.forecast import Forecasts
 from smartspec.observation.length_tables import (
+    LengthRange,
     ranges_of,
     sglang_config,
     tensorrt_llm_config,
     vllm_config,
 )
-from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, most_requests, summary, text
-from smartspec.vllm_plugin.observed.samples import read_url
 from smartspec.vllm_plugin.settings import Settings
 
 LONGEST, MOST_REQUESTS = 64, 65_536  # a draft, a batch
-TABLES = {"vllm": "vllm.json", "sglang": "sglang.json", "tensorrt-llm": "tensorrt-llm.json"}
 # quantiles of each length's speed: SGLang chooses among what is best within them
 DOUBTS = (0.1, 0.9)
 
@@ -31,40 +29,21 @@ DOUBTS = (0.1, 0.9)
 def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
     """Return ready tables by engine. least: shortest length that they name. most: largest batch. An
     engine is missing where no length pays."""
-    by_size = best_lengths(forecasts, most, least)
-    tables = {"vllm": vllm_config(ranges_of(by_size))}
-    doubtful = [best_lengths(forecasts, most, least, quantile) for quantile in DOUBTS]
-    tables["sglang"] = sglang_config([ranges_of(sizes) for sizes in (by_size, *doubtful)])
-    if by_size[0]:
-        tables["tensorrt-llm"] = tensorrt_llm_config(ranges_of(by_size))
+    sizes = [2**n for n in range(most.bit_length())]  # for larger ones, too, up to the next
+
+    def ranges(best: list[int]) -> list[LengthRange]:
+        return ranges_of([best[size.bit_length() - 1] for size in range(1, most + 1)])
+
+    likeliest = [forecasts.likeliest.best(size, least) for size in sizes]
+    draws = [sorted(draw.best(size, least) for draw in forecasts.draws) for size in sizes]
+    doubtful = [[each[int(q * (len(each) - 1))] for each in draws] for q in DOUBTS]
+    tables = {
+        "vllm": vllm_config(ranges(likeliest)),
+        "sglang": sglang_config([ranges(best) for best in (likeliest, *doubtful)]),
+    }
+    if likeliest[0]:
+        tables["tensorrt-llm"] = tensorrt_llm_config(ranges(likeliest))
     return tables
-
-
-def best_lengths(
-    forecasts: Forecasts, most: int, least: int, quantile: float | None = None
-) -> list[int]:
-    """Return lengths for batches of 1 to most requests: that of the largest power of two that is
-    not larger. quantile: of the draws' best lengths, None for the likeliest forecast's."""
-    lengths: list[int] = []
-    while len(lengths) < most:
-        size = len(lengths) + 1
-        if quantile is None:
-            best = forecasts.likeliest.best(size, least)
-        else:
-            bests = sorted(draw.best(size, least) for draw in forecasts.draws)
-            best = bests[int(quantile * (len(bests) - 1))]
-        lengths += [best] * min(size, most - len(lengths))
-    return lengths
-
-
-def read(source: str | None, cache: Path) -> Observation:
-    """Return the observation of a file, of a server's /metrics, or the newest of the cache folder.
-    ValueError says what is wrong."""
-    if source is None:
-        return newest_observation(cache)[1]
-    if source.startswith(("http://", "https://")):
-        return read_url(source)
-    return read_observation(Path(source))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -76,9 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "source",
-        nargs="?",
-        help="file, or URL of a server (default: the newest of the cache folder)",
+        "file", nargs="?", type=Path, help="of an observation (default: the newest of the cache)"
     )
     parser.add_argument("--cache", type=Path, help="folder of the setting `cache`")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -115,11 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
 def report(options: argparse.Namespace) -> None:
     """Print a report, and write the files that the options name. ValueError and OSError say what is
     wrong."""
-    observation = read(options.source, options.cache or Settings.read(None, os.environ).cache)
+    cache = options.cache or Settings.read(None, os.environ).cache
+    file = options.file
+    observation = newest_observation(cache) if file is None else read_observation(file)
     longest = longest_of(observation) if options.longest is None else options.longest
-    head = observation.setup.get("most_drafts") or LONGEST
-    if not 1 <= longest <= head:
-        raise ValueError(f"--longest {longest}: the drafter drafts 1 to {head} tokens")
+    if not 1 <= longest <= LONGEST:
+        raise ValueError(f"--longest {longest}: use 1 to {LONGEST}")
     forecasts = Forecasts(observation, longest)
     figures = summary(forecasts)
     print(json.dumps(figures) if options.json else text(figures))
@@ -128,11 +106,12 @@ def report(options: argparse.Namespace) -> None:
         if not 1 <= most <= MOST_REQUESTS:
             raise ValueError(f"--max-batch {most}: use 1 to {MOST_REQUESTS}")
         for engine, table in tables_of(forecasts, 0 if options.allow_zero else 1, most).items():
-            write_json(options.tables / TABLES[engine], table)
-            print(f"{options.tables / TABLES[engine]}", file=sys.stderr)
+            path = options.tables / f"{engine}.json"
+            write_json(path, table)
+            print(path, file=sys.stderr)
     if options.card is not None:
         Card.of(observation).write(options.card)
-        print(f"{options.card}", file=sys.stderr)
+        print(options.card, file=sys.stderr)
 
 
 if __name__ == "__main__":

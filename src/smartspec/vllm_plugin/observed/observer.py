@@ -10,63 +10,57 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import repeat
+from dataclasses import replace
+from functools import partial
 
-from smartspec.observation.files import observation_path
-from smartspec.observation.records import DraftOutcome, Observation, StepSize
+from smartspec.observation.files import observation_path, write_json
+from smartspec.observation.records import Arrivals, DraftOutcome, Observation
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.file_thread import FileThread
-from smartspec.vllm_plugin.observed.file import ObservationFile, log_conclusions
+from smartspec.vllm_plugin.handover import Handover
 from smartspec.vllm_plugin.settings import Settings
 from smartspec.vllm_plugin.setup import describe_setup
-from smartspec.vllm_plugin.step.adaptive import verified_by_request
-from smartspec.vllm_plugin.step.batch import NO_PREFILL, Prefill
 from smartspec.vllm_plugin.step.callers import class_of
 from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
-from smartspec.vllm_plugin.step.metrics import Metrics, metrics_path
+from smartspec.vllm_plugin.step.metrics import Metrics, make_metrics
+from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
 
 SUM_STEPS = 64  # steps that are summed at once
-CONTEXT_STEPS = 8  # steps between two sums of contexts, which grow slowly
-WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0  # between two writes; where vLLM waits for requests
-MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
+# at most, until what is summed is written; where vLLM waits for requests
+WRITE_SECONDS, IDLE_WRITE_SECONDS = 10.0, 2.0
 FinishedStep = tuple[Step, EmittedTokens]
 
 
 class Observer:
     """The object that vLLM's scheduler calls. has_passes: drafts are made by passes of a model.
-    is_adaptive: vLLM's workers choose the drafts that they verify. on_steps: called with finished
-    steps. on_end: called once the last state is about to be written."""
+    is_adaptive: vLLM's workers choose the drafts that they verify. write: called with an
+    observation, and the seconds after which it is to be in its file, unless it is written sooner:
+    then the newest is."""
 
     def __init__(
         self,
         scheduler,
         observation: Observation,
-        file: ObservationFile,
+        write: Callable[[Observation, float], None],
+        metrics: Metrics,
         *,
         has_passes: bool,
-        is_adaptive: bool = False,
-        on_steps: Callable[[list[FinishedStep], None], None] = lambda steps, controller: None,
-        on_end: Callable[[], None] = lambda: None,
+        is_adaptive: bool,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self._scheduler, self.observation, self.file = scheduler, observation, file
-        self._has_passes, self._is_adaptive, self._clock = has_passes, is_adaptive, clock
-        self._on_steps, self._on_end = on_steps, on_end
+        self._scheduler, self.observation, self._write_soon = scheduler, observation, write
+        self._metrics, self._has_passes, self._clock = metrics, has_passes, clock
         self._classes: dict[str, str] = {}  # of requests under way
-        self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
-        self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._steps = StepsUnderWay(scheduler, is_adaptive, lambda: self._clock())
         self._last_length = scheduler.num_spec_tokens
         self._sum_queue: list[FinishedStep] = []
         # those whose drafts' outcomes are not counted yet
         self._count_queue: list[FinishedStep] = []
         self._ended_requests: list[str] = []
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
-        self._context = self._context_rows = self._steps_to_sum = 0  # see _context_of
         self._start: float | None = None
-        self._write_time = float("inf")  # of the last write, or of the first step
-        self._minute, self._in_minute = 0, 0
 
     @property
     def _is_off(self) -> bool:
@@ -82,25 +76,12 @@ class Observer:
         scheduled = output.num_scheduled_tokens
         if not scheduled:
             return
-        drafts = output.scheduled_spec_decode_tokens
-        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
-        num_verified, prefill = sum(verified.values()), NO_PREFILL
-        if output.total_num_scheduled_tokens - num_verified != len(scheduled):
-            prefill = self._prefill(scheduled, verified)
-        step = Step(
-            output=output,
-            start=self._clock(),
-            prefill=prefill,
-            verified=verified,
-            num_verified=num_verified,
-            num_decoding=len(scheduled) - prefill.num_prefills,
-            context_tokens=self._context_of(scheduled, prefill),
-            draft_length=0 if self._is_off else self._last_length,
-        )
+        step = self._steps.add(output, 0 if self._is_off else self._last_length)
+        if step.prefill.num_prefills:
+            for name in scheduled:
+                if name not in self._classes:
+                    self._meet(name, self._scheduler.requests[name])
         self._last_length = output.num_spec_tokens_to_schedule
-        self._steps[id(output)] = step
-        if len(self._steps) > MAX_UNDER_WAY:
-            self._steps.pop(next(iter(self._steps)))
 
     def while_running(self) -> None:
         """Do work that can wait: a step has been handed to the workers, so no step waits for it."""
@@ -112,25 +93,17 @@ class Observer:
         self._ended_requests.clear()
         if len(self._sum_queue) >= SUM_STEPS:
             self._sum()
-        self._write(WRITE_SECONDS)
+            self._write_soon(self.observation, WRITE_SECONDS)
 
     def before_update(self, output, model_output) -> FinishedStep | None:
         """Return a finished step and its tokens, None for a step that fed nothing."""
-        step = self._steps.pop(id(output), None)
-        if step is None:
-            return None
-        now = self._clock()
-        step.seconds = now - (
-            step.start if self._last_completion is None else self._last_completion
-        )
-        self._last_completion = now
-        if self._start is None:  # again after a time in which nothing was observed
-            self._start = step.start - self.observation.arrivals.seconds
-        self.observation.arrivals.seconds = max(now - self._start, 0.0)
-        if self._is_adaptive and step.verified:
-            step.verified = verified_by_request(model_output, step.verified)
-            step.num_verified = sum(step.verified.values())
-        return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
+        finished = self._steps.finish(output, model_output)
+        if finished is not None:
+            arrivals, now = self.observation.arrivals, self._clock()
+            if self._start is None:  # again after a time in which nothing was observed
+                self._start = finished[0].start - arrivals.seconds
+            arrivals.seconds = max(now - self._start, 0.0)
+        return finished
 
     def after_update(self, finished: FinishedStep | None, outputs: Mapping) -> None:
         """Keep a finished step, which is summed later."""
@@ -139,10 +112,10 @@ class Observer:
             self._sum_queue.append((step, tokens.with_given(outputs)))
             self._count_queue.append(finished)
         if not self._scheduler.has_unfinished_requests():
-            self._last_completion = None
+            self._steps.pause()
             self.while_running()
             self._sum()
-            self._write(IDLE_WRITE_SECONDS, later=True)
+            self._write_soon(self.observation, IDLE_WRITE_SECONDS)
 
     def forget_acceptance(self) -> None:
         """Do nothing: an observation is of all weights that were served."""
@@ -150,60 +123,17 @@ class Observer:
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are
         dropped. Requests under way lose their class, as they may end unseen."""
-        for queue in (
-            self._steps,
-            self._sum_queue,
-            self._count_queue,
-            self._classes,
-            self._ended_requests,
-        ):
+        self._steps.drop_all()
+        for queue in (self._sum_queue, self._count_queue, self._classes, self._ended_requests):
             queue.clear()
-        self._last_completion = self._start = None
+        self._start = None
 
     def finish(self) -> None:
         """Write the observation: vLLM ends."""
         self.while_running()
         self._sum()
         if self.observation.num_steps:
-            self.file.write_soon(self.observation)
-            self._on_end()
-
-    def _write(self, spacing: float, later: bool = False) -> None:
-        """Write if the last write was so many seconds ago. later: else write then, as no step may
-        come that does it."""
-        now = self._clock()
-        self._write_time = min(self._write_time, now)  # a clock may be set back
-        rest = self._write_time + spacing - now
-        if rest <= 0:
-            self._write_time = now
-            self._sum()
-        if rest <= 0 or later:
-            self.file.write_soon(self.observation, max(rest, 0.0))
-
-    def _prefill(self, scheduled: dict[str, int], verified: dict[str, int]) -> Prefill:
-        """Return the prefill of a step in which some requests are fed more than a token beside
-        their drafts."""
-        requests, chunks = self._scheduler.requests, []
-        for name, count in scheduled.items():
-            fed = count - verified.get(name, 0)
-            if fed > 1:
-                chunks.append((requests[name].num_computed_tokens, fed))
-                if name not in self._classes:
-                    self._meet(name, requests[name])
-        return Prefill.of(chunks)
-
-    def _context_of(self, scheduled: dict[str, int], prefill: Prefill) -> int:
-        """Return the tokens in the KV of all requests, summed every few steps, and where requests
-        come or go. Between, each decodes on."""
-        if self._steps_to_sum <= 0 or prefill.num_prefills or len(scheduled) != self._context_rows:
-            requests, self._steps_to_sum, self._context_rows = (
-                self._scheduler.requests,
-                CONTEXT_STEPS,
-                len(scheduled),
-            )
-            self._context = sum([requests[name].num_computed_tokens for name in scheduled])
-        self._steps_to_sum -= 1
-        return self._context
+            self._write_soon(self.observation, 0.0)
 
     def _meet(self, name: str, request) -> None:
         """Note a request that begins."""
@@ -211,88 +141,70 @@ class Observer:
         arrivals = self.observation.arrivals
         arrivals.requests += 1
         arrivals.prompt_tokens += request.num_prompt_tokens
-        minute = int(arrivals.seconds // 60)
-        self._in_minute = self._in_minute + 1 if minute == self._minute else 1
-        self._minute = minute
-        arrivals.busiest_minute = max(arrivals.busiest_minute, self._in_minute)
 
     def _count(self, step: Step, tokens: EmittedTokens) -> None:
         """Count the outcomes of a step's drafts. Requests whose output does not count are left
         out."""
-        verified, length = step.verified, step.draft_length
-        if tokens.invalid:
-            verified = {
-                name: max(n - tokens.invalid.get(name, 0), 0) for name, n in verified.items()
-            }
-        classes, emitted = (
-            map(self._classes.get, verified, repeat("")),
-            map(tokens.emitted.get, verified, repeat(0)),
-        )
-        for (name, drafted, count), rows in Counter(
-            zip(classes, verified.values(), emitted, strict=True)
-        ).items():
-            if count:
-                self._outcomes[name, length, drafted, min(count - 1, drafted)] += rows
+        length, invalid = step.draft_length, tokens.invalid
+        for name, n in step.verified.items():
+            if emitted := tokens.emitted.get(name, 0):
+                drafted = max(n - invalid.get(name, 0), 0)
+                accepted = min(emitted - 1, drafted)
+                self._outcomes[self._classes.get(name, ""), length, drafted, accepted] += 1
         if without := step.num_decoding - len(step.verified):
             self._outcomes["", length, 0, 0] += max(without, 0)
 
     def _sum(self) -> None:
         finished, self._sum_queue = self._sum_queue, []
         outcomes, self._outcomes = self._outcomes, Counter()
-        later = self._has_passes and self._scheduler.use_v2_model_runner
-        sizes = [_size(step, tokens, self._passes(step, later)) for step, tokens in finished]
+        sizes = [step.size(tokens, self._passes(step)) for step, tokens in finished]
         self.observation.add_steps([step.draft_length for step, _ in finished], sizes)
         self.observation.add_outcomes(
             (DraftOutcome(*key), count) for key, count in outcomes.items()
         )
-        self._on_steps([(step, tokens) for step, tokens in finished if step.seconds > 0], None)
+        self._metrics.observe([each for each in finished if each[0].seconds > 0], None)
 
-    def _passes(self, step: Step, later: bool) -> int:
+    def _passes(self, step: Step) -> int:
         """The passes of a draft model in the measured time. Where drafts end after the step's
-        tokens are out, these are the passes for the step itself, else those for the next step."""
+        tokens are out (V2 runner), these are the passes for the step itself, else those for the
+        next step."""
         if not self._has_passes:
             return 0
-        return max(step.draft_length if later else step.output.num_spec_tokens_to_schedule, 1)
-
-
-def _size(step: Step, tokens: EmittedTokens, passes: int) -> StepSize:
-    prefill = step.prefill
-    return StepSize(
-        seconds=step.seconds,
-        requests=step.num_decoding + prefill.num_prefills,
-        decoding=step.num_decoding,
-        context_tokens=step.context_tokens,
-        fed_tokens=step.num_decoding + step.num_verified + prefill.prefill_tokens,
-        verified_tokens=step.num_verified,
-        emitted_tokens=tokens.num_given,
-        prefills=prefill.num_prefills,
-        prefill_tokens=prefill.prefill_tokens,
-        passes=passes,
-    )
+        is_later = self._scheduler.use_v2_model_runner
+        return max(step.draft_length if is_later else step.output.num_spec_tokens_to_schedule, 1)
 
 
 def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
-    """Return the observer of a scheduler, with its file, its metrics, and the end of the log."""
+    """Return the observer of a scheduler, with its file and its metrics."""
     config = scheduler.vllm_config
-    engine_index = config.parallel_config.data_parallel_index
     setup = describe_setup(scheduler)
-    path = observation_path(settings.cache, config.instance_id, engine_index)
+    path = observation_path(
+        settings.cache, config.instance_id, config.parallel_config.data_parallel_index
+    )
     logger.info(
         "SmartSpec observes: vLLM's own draft lengths are used. See `smartspec vllm observed`, %s",
         path,
     )
-    metrics = Metrics(
-        metrics_path(settings.cache, config.instance_id, engine_index),
-        engine_index,
-        settings.metrics_seconds,
-        files,
-    )
+    file = Handover(path, "what is observed")
+
+    def write(data: Observation) -> None:
+        file.write(lambda where: write_json(where, data.to_dict()))
+
     return Observer(
         scheduler,
         Observation(setup),
-        ObservationFile(path, files),
+        lambda observation, seconds: files.post(file, partial(write, _copy(observation)), seconds),
+        make_metrics(config, settings, files),
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),
-        on_steps=metrics.observe,
-        on_end=lambda: files.post("the end", lambda: log_conclusions([path])),
+    )
+
+
+def _copy(observation: Observation) -> Observation:
+    """Return a copy for a thread: while steps are summed, sums are replaced, and never changed."""
+    return replace(
+        observation,
+        cells=dict(observation.cells),
+        outcomes=Counter(observation.outcomes),
+        arrivals=Arrivals(**vars(observation.arrivals)),
     )

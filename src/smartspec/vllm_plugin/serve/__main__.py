@@ -14,9 +14,8 @@ from smartspec.vllm_plugin.settings import Settings
 HELP = {
     "policy": "who decides: goodput (default), off, fixed:K, uniform:K,..., observe, or module:Class",  # noqa: E501
     "decision_log": "new file for a line of JSON per decision",
-    "cache": "folder of step times, metrics, results and the file `off` (default: ~/.cache/smartspec)",  # noqa: E501
+    "cache": "folder of step times, metrics and the file `off` (default: ~/.cache/smartspec)",
     "metrics_seconds": "seconds between two hand-overs of metrics to the API server (default: 1)",
-    "verification": "whose step times vLLM's adaptive verification goes by: smartspec (default) or vllm",  # noqa: E501
     "drafter": (
         "drafters in the scheduler: prompt-lookup, datastore, recycling or module:Class, with "
         "commas between"
@@ -40,8 +39,8 @@ HELP = {
 }
 EXPLANATION = """\
 It becomes `vllm serve` with --scheduler-cls, --speculative-config and --additional-config, and prints that command.
-Without --spec-method and --spec-model, drafts are n-grams. All other options, --config FILE too, are vLLM's.
-Later: `smartspec vllm off` and `on` (drafts, at once), `ab URL`, `observed [URL]`; each has a --help.
+Without --spec-method and --spec-model, drafts are n-grams. All other options are vLLM's.
+Later: `smartspec vllm off` and `on` (drafts, at once), `ab URL`, `observed`; each has a --help.
 vLLM warns that the interface of schedulers is not public. That is so: versions are tested one by one, and
 `smartspec vllm check` reads the installed one. On a CPU, vLLM takes 0.92 of the memory: VLLM_CPU_KVCACHE_SPACE=4 (GiB
 for KV) takes less."""  # noqa: E501
@@ -98,9 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(
-        *(f"# {note}" for note in (command.reason, *command.notes)), command, sep="\n", flush=True
-    )
+    print(f"# {command.reason}", command, sep="\n", flush=True)
     if not options.print:
         os.execve(command.words[0], command.words, {**os.environ, **command.variables})
     return 0

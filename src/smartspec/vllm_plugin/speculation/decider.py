@@ -7,7 +7,6 @@ import numpy as np
 
 from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView
 from smartspec.vllm_plugin.speculation.drafts import OwnDrafters
-from smartspec.vllm_plugin.speculation.followed import COPYING, FollowedTokens
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step import batch
 from smartspec.vllm_plugin.step.callers import Callers, Columns
@@ -33,7 +32,6 @@ class Decider:
         self._is_adaptive = is_adaptive
         self.own = own
         self.callers = Callers(self._max_draft_tokens)
-        self._matches = FollowedTokens() if drafter.name in COPYING else None
 
     def decide(self, rows: list, last_draft_length: int) -> Decision:
         """Decide about these requests, which decode in the next step. last_draft_length: of the
@@ -78,12 +76,9 @@ class Decider:
 
     def observe(self, step: Step, outcome: EmittedTokens) -> None:
         """Note what the next decision needs of a step that is over."""
-        if step.decision is None:
-            return
-        if self._matches is not None:
-            self._matches.observe(step.decision, step, outcome)
-        if self.own is not None and step.decision.drafter is not None:
-            step.free_tests = self.own.observe(step.decision.drafter, step.verified, outcome.tokens)
+        decision = step.decision
+        if self.own is not None and decision is not None and decision.drafter is not None:
+            step.free_tests = self.own.observe(decision.drafter, step.verified, outcome.tokens)
 
     def end(self, name: str) -> None:
         """Forget a request of vLLM that has ended."""
@@ -95,7 +90,6 @@ class Decider:
 
     def start_over(self) -> None:
         """Forget all requests: they count as new."""
-        self._matches = None if self._matches is None else FollowedTokens()
         if self.own is not None:
             self.own.start_over()
         for number in self.callers.forget_all():
@@ -115,7 +109,7 @@ class Decider:
             request_ids=columns.numbers,
             context_tokens=context_tokens,
             row_caps=caps,
-            **self._drafts(rows, columns.names, caps),
+            **self._drafts(rows, caps),
             draft_token_budget=max(budget, 0),
             num_waiting=scheduler.get_request_counts()[1],
             now=self._clock(),
@@ -124,21 +118,15 @@ class Decider:
             **vars(prefill),
         )
 
-    def _drafts(self, rows: list, names: tuple[str, ...], caps: np.ndarray) -> dict:
+    def _drafts(self, rows: list, caps: np.ndarray) -> dict:
         """Return the drafts that exist, or queries for them. caps: int [R], longest draft of
         each."""
         if self.own is not None:
             return {"queries": self.own.queries(rows, caps, self._scheduler.max_model_len)}
-        lengths = caps
-        if not self._drafter.has_passes:  # they exist already
-            lengths = np.minimum(
-                caps, np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64)
-            )
-        return {
-            "drafters": (
-                DrafterView(lengths, None if self._matches is None else self._matches.of(names)),
-            )
-        }
+        if self._drafter.has_passes:
+            return {"drafters": (DrafterView(caps),)}
+        lengths = np.array([len(request.spec_token_ids) for request in rows], dtype=np.int64)
+        return {"drafters": (DrafterView(np.minimum(caps, lengths)),)}
 
 
 def _cut_off(rows: list, planned: list[int]) -> np.ndarray:

@@ -6,7 +6,6 @@ only in steps in which the controller queries. Drafts are put into requests as v
 its workers, which draft nothing.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,13 +31,13 @@ from smartspec.drafters.drafter_names import (
 )
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.drafters.tokenizer_digest import quick_digest
+from smartspec.vllm_plugin.compatibility import attribute_problem, signature_problem
+from smartspec.vllm_plugin.needs import Need
 from smartspec.vllm_plugin.settings import Settings
 
 DEFAULT = "prompt-lookup,datastore"
 _MODELS = find_spec("smartspec_models")  # a package of its own, which a server may lack
 SHIPPED = Path((_MODELS and _MODELS.origin) or __file__).parent / "datastores"
-# of a model runner's execute_model, V1
-RUNNER_PARAMETERS = ("scheduler_output", "intermediate_tensors")
 # vLLM verifies chains, and its requests have no predicted output
 NOT_HERE = ("ngram-tree", "prediction")
 
@@ -60,9 +59,8 @@ class OwnDrafters:
         """Return queries that look for drafts after these requests' texts. caps: int [R], longest
         draft of each."""
         self._rows, self._batch = rows, None
-        return tuple(
-            [partial(self._query, drafter, caps, max_model_len) for drafter in self.drafters]
-        )
+        query = partial(self._query, caps, max_model_len)
+        return tuple([partial(query, drafter) for drafter in self.drafters])
 
     def place(self, scheduler, drafter: np.ndarray, lengths: np.ndarray) -> None:
         """Put drafts into the requests. drafter: int [R], whose draft each gets. lengths: int [R],
@@ -112,7 +110,7 @@ class OwnDrafters:
         self._rows, self._batch = [], None
 
     def _query(
-        self, drafter: ModelFreeDrafter, caps: np.ndarray, max_model_len: int, is_queried: bool
+        self, caps: np.ndarray, max_model_len: int, drafter: ModelFreeDrafter, is_queried: bool
     ) -> DrafterView:
         if not is_queried:
             return DrafterView(no_tokens(len(caps)))
@@ -169,21 +167,16 @@ def find_datastore(model_config, settings: Settings) -> Datastore | None:
     fits. ValueError where a datastore of a name does not fit."""
     if settings.datastore == "none":
         return None
+    vocab_size = model_config.get_vocab_size()
     if settings.datastore is not None:
         datastore = Datastore(Path(settings.datastore).expanduser())
-        datastore.check_for(
-            _tokenizer_digest(model_config), model_config.get_vocab_size(), str(model_config.model)
-        )
+        datastore.check_for(_tokenizer_digest(model_config), vocab_size, str(model_config.model))
         return datastore
-    vocab_size = model_config.get_vocab_size()
-    headers = {folder.parent: read_header(folder.parent) for folder in SHIPPED.glob(f"*/{HEADER}")}
-    likely = {
-        folder: header for folder, header in headers.items() if header.vocab_size == vocab_size
-    }
-    digest = _tokenizer_digest(model_config) if likely else ""
-    return next(
-        (Datastore(folder) for folder, header in likely.items() if header.tokenizer == digest), None
-    )
+    for folder in [path.parent for path in SHIPPED.glob(f"*/{HEADER}")]:
+        header = read_header(folder)
+        if header.vocab_size == vocab_size and header.tokenizer == _tokenizer_digest(model_config):
+            return Datastore(folder)
+    return None
 
 
 def _tokenizer_digest(model_config) -> str:
@@ -193,27 +186,23 @@ def _tokenizer_digest(model_config) -> str:
     return "" if tokenizer is None else quick_digest(tokenizer)
 
 
-def leave_out_speculation(worker, expected: tuple[str, ...]) -> str | None:
+def leave_out_speculation(worker, expected: Need) -> str | None:
     """Let a worker of vLLM do steps without drafts as if no speculation were configured: it
     prepares less, and uses the plain sampler. If its runner is not as expected, nothing changes.
     Return the problem, None without one."""
     runner = worker.model_runner
-    parameters = tuple(inspect.signature(runner.execute_model).parameters)
-    if parameters != expected or not hasattr(runner, "speculative_config"):
-        return (
-            f"{type(runner).__name__}.execute_model takes {parameters} in this version of vLLM, "
-            f"expected {expected}"
-        )
+    problem = signature_problem(type(runner), expected) or attribute_problem(runner, expected)
+    if problem is not None:
+        return problem
     if runner.model_config.is_hybrid:
         return "the model has states, whose place depends on accepted drafts"
     execute_model, speculation = runner.execute_model, runner.speculative_config
 
-    def execute_step(scheduler_output, intermediate_tensors=None):
+    def execute_step(scheduler_output, *arguments, **options):
         # Sampling, which follows, reads it too.
-        runner.speculative_config = (
-            speculation if scheduler_output.scheduled_spec_decode_tokens else None
-        )
-        return execute_model(scheduler_output, intermediate_tensors)
+        has_drafts = bool(scheduler_output.scheduled_spec_decode_tokens)
+        runner.speculative_config = speculation if has_drafts else None
+        return execute_model(scheduler_output, *arguments, **options)
 
     runner.execute_model = execute_step
     return None

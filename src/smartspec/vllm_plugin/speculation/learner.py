@@ -2,11 +2,12 @@
 estimates."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from smartspec.control import DrafterSpec, LatencyModel, Plan, SafeController, StepSeconds
-from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS, StepCosts, StepSize
+from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS, StepCosts
 from smartspec.vllm_plugin.step.decision import EmittedTokens, Step, make_outcome
 
 # Steps that are counted together. After a pass of the model the counting code is no longer in the
@@ -51,7 +52,7 @@ class Learner:
         self._report_queue.append((step, tokens))
         step.timed_length = self._last_length if self._has_late_drafts() else step.draft_length
         self._last_length = step.draft_length
-        if step.decision is not None and not step.decision.has_comparison:
+        if step.decision is not None and step.decision.cut_off is None:
             step.decision = step.decision.select_rows(step.output.num_scheduled_tokens)
         plan = None if step.decision is None else step.decision.plan
         if plan is None or plan.view is None or self.controller is None:
@@ -72,8 +73,8 @@ class Learner:
 
     def report(self) -> None:
         """Count the steps since the last report. At times the cost model is fitted to all steps."""
-        for step, _ in self._report_queue:
-            self._note_costs(step)
+        for step, tokens in self._report_queue:
+            self._note_costs(step, tokens)
         self._on_steps(self._report_queue, self.controller)
         self._report_queue.clear()
         if self.controller is None and self.costs.is_complete:
@@ -117,22 +118,12 @@ class Learner:
             draft = (step.seconds - host) * draft / (draft + predicted.target)
         return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)
 
-    def _note_costs(self, step: Step) -> None:
+    def _note_costs(self, step: Step, tokens: EmittedTokens) -> None:
         """Note the cost of a step's size: steps of decoding requests alone, or of prefill alone.
         Steps of both count while there is no controller: under steady load there may be no
         others."""
-        fed, prefill = step.num_decoding + step.num_verified, step.prefill
-        passes = (
-            max(step.timed_length - KEPT_PASSES, 0)
-            if self._drafter.has_passes and step.num_decoding
-            else 0
-        )
-        rows, tokens = step.num_decoding + prefill.num_prefills, fed + prefill.prefill_tokens
-        size, seconds = (
-            StepSize(rows, tokens, fed + prefill.num_prefills, passes),
-            step.seconds - step.host_seconds,
-        )
-        if not (step.num_decoding and prefill.num_prefills):
-            self.costs.add(size, step.context_tokens, seconds)
-        elif self.controller is None:
-            self.costs.add_mixed(size, step.context_tokens, seconds)
+        has_drafts = self._drafter.has_passes and step.num_decoding
+        passes = max(step.timed_length - KEPT_PASSES, 0) if has_drafts else 0
+        size = replace(step.size(tokens, passes), seconds=step.seconds - step.host_seconds)
+        if self.controller is None or not (size.decoding and size.prefills):
+            self.costs.add(size)

@@ -16,15 +16,9 @@ from smartspec.vllm_plugin.speculation.decider import Decider
 from smartspec.vllm_plugin.speculation.drafts import OwnDrafters
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.step import batch
-from smartspec.vllm_plugin.step.adaptive import (
-    COSTS,
-    COSTS_SPACING,
-    cost_curves,
-    verified_by_request,
-)
+from smartspec.vllm_plugin.step.adaptive import COSTS, COSTS_SPACING, cost_curves
 from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
-
-MAX_UNDER_WAY = 16  # steps that wait for their outcome; vLLM has two at a time
+from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 
 
 class Speculation:
@@ -51,16 +45,16 @@ class Speculation:
         self.decider = Decider(
             scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock()
         )
-        self._is_adaptive, self._cost_sizes = is_adaptive, cost_sizes
-        self._steps_to_costs = 0
+        self._cost_sizes, self._steps_to_costs = cost_sizes, 0
         # requests that have ended since the last step was scheduled
         self._ended_requests: list[str] = []
         self._old_requests: list[str] = []  # those that no decision is about
         self._decision: Decision | None = None  # the last one
         self._is_open = False  # true until a step carries it out
         self._last_draft_length = 0  # draft tokens made in the last scheduled step
-        self._steps: dict[int, Step] = {}  # scheduled and not finished, by identity of their output
-        self._last_completion: float | None = None  # None while vLLM waits for requests
+        self._steps = StepsUnderWay(
+            scheduler, is_adaptive, lambda: self._clock(), self._forget_ends
+        )
         self._learn_queue: list[tuple[Step, EmittedTokens]] = []
 
     def before_schedule(self) -> None:
@@ -86,29 +80,16 @@ class Speculation:
         if self._decision is None or not output.total_num_scheduled_tokens:
             return
         output.num_spec_tokens_to_schedule = self._decision.draft_length
-        drafts = output.scheduled_spec_decode_tokens
-        verified = dict(zip(drafts, map(len, drafts.values()), strict=True))
-        num_decoding, prefill, context_tokens = self._split_batch(
-            output.num_scheduled_tokens, verified
-        )
         has_drafts = not self._is_ahead or self._last_draft_length >= self._decision.draft_length
         is_carried_out = self._is_open and has_drafts
         self._is_open = self._is_open and not has_drafts
-        self._steps[id(output)] = Step(
-            output=output,
-            start=self._clock(),
-            prefill=prefill,
-            verified=verified,
-            num_verified=sum(verified.values()),
-            num_decoding=num_decoding,
-            context_tokens=context_tokens,
-            draft_length=self._decision.draft_length,
-            decision=self._decision if is_carried_out else None,
-            ended_requests=tuple(self._ended_requests),
+        self._steps.add(
+            output,
+            self._decision.draft_length,
+            self._decision if is_carried_out else None,
+            tuple(self._ended_requests),
         )
         self._ended_requests.clear()
-        if len(self._steps) > MAX_UNDER_WAY:
-            self._drop_oldest()
         self._last_draft_length = self._decision.draft_length
         if self._cost_sizes is not None:
             self._send_costs(output)
@@ -117,33 +98,18 @@ class Speculation:
         """Learn from earlier steps, and decide about the next one where a model makes its drafts. A
         step has been handed to the workers, so no step waits for this."""
         self._learn()
-        newest = next(reversed(self._steps.values()), None)
-        is_held = (
-            newest is not None
-            and newest.decision is not None
-            and (self._tiers or len(self._steps) > 1)
-        )
+        newest = self._steps.newest
+        is_decided = newest is not None and newest.decision is not None
+        is_held = is_decided and (self._tiers or len(self._steps) > 1)
         if self._is_ahead and not self._is_open and not is_held:
             self._decide(batch.decoding_requests(self._scheduler))
 
     def before_update(self, output, model_output) -> tuple[Step, EmittedTokens] | None:
         """Return a finished step and its tokens, None for a step that fed nothing."""
-        if id(output) not in self._steps:
-            return None
-        while next(iter(self._steps)) != id(output):  # vLLM finishes steps in order
-            self._drop_oldest()
-        step = self._steps.pop(id(output))
-        now = self._clock()
-        start = step.start if self._last_completion is None else self._last_completion
-        step.seconds = max(now - start, 1e-9)
-        # else the decision was made before these seconds
-        if step.decision is not None and start < step.start:
-            step.host_seconds = min(step.decision.host_seconds, step.seconds)
-        self._last_completion = now
-        if self._is_adaptive and step.verified:
-            step.verified = verified_by_request(model_output, step.verified)
-            step.num_verified = sum(step.verified.values())
-        return step, EmittedTokens.of(step, model_output, self._scheduler.requests)
+        finished = self._steps.finish(output, model_output)
+        if finished is not None:
+            finished[0].seconds = max(finished[0].seconds, 1e-9)
+        return finished
 
     def after_update(self, finished: tuple[Step, EmittedTokens] | None, outputs: Mapping) -> None:
         """Note a finished step, once vLLM has applied its output. Work that can wait is left for
@@ -157,7 +123,7 @@ class Speculation:
         if is_idle or self.learner.controller is None:
             self._learn()
         if is_idle:
-            self._last_completion = None
+            self._steps.pause()
             self.learner.report()
 
     def pause(self) -> None:
@@ -166,14 +132,7 @@ class Speculation:
         is on again."""
         self._learn()
         self.learner.report()
-        while self._steps:
-            self._drop_oldest()
-        self._decision, self._is_open, self._last_draft_length, self._last_completion = (
-            None,
-            False,
-            0,
-            None,
-        )
+        self._drop_steps()
 
     def finish(self) -> None:
         """Count finished steps: vLLM ends."""
@@ -193,16 +152,15 @@ class Speculation:
     def start_over(self) -> None:
         """Begin anew after a failure in the middle of a step. Steps that wait for an outcome are
         dropped. Knowledge of time and acceptance is kept. Requests count as new."""
-        for queue in (self._steps, self._learn_queue, self._ended_requests, self._old_requests):
+        self._drop_steps()
+        for queue in (self._learn_queue, self._ended_requests, self._old_requests):
             queue.clear()
-        self._decision, self._is_open, self._last_draft_length, self._last_completion = (
-            None,
-            False,
-            0,
-            None,
-        )
         self.learner.start_over()
         self.decider.start_over()
+
+    def _drop_steps(self) -> None:
+        self._steps.drop_all()
+        self._decision, self._is_open, self._last_draft_length = None, False, 0
 
     def _decide(self, rows: list) -> bool:
         """Decide about the next step, in which these requests decode. Return false where there is
@@ -227,40 +185,11 @@ class Speculation:
         default = self._decision.draft_length if self._tiers else 0
         return [by_name.get(request.request_id, default) for request in rows]
 
-    def _split_batch(
-        self, scheduled: dict[str, int], verified: dict[str, int]
-    ) -> tuple[int, batch.Prefill, int]:
-        """Return the requests of a step that decode, its prefill, and the tokens in the KV of all
-        its requests."""
-        decision, requests = self._decision, self._scheduler.requests
-        assert decision is not None, "a step without a decision is not noted"
-        # exactly the requests of the decision
-        if self._is_open and tuple(scheduled) == decision.names:
-            return len(scheduled), batch.NO_PREFILL, decision.view.total_context_tokens
-        num_fed = sum(scheduled.values()) - sum(verified.values())
-        if not self._is_open and num_fed == len(scheduled):  # one token each
-            return (
-                num_fed,
-                batch.NO_PREFILL,
-                sum([requests[name].num_computed_tokens for name in scheduled]),
-            )
-        fed = {name: n - verified.get(name, 0) for name, n in scheduled.items()}
-        decoding = (
-            set(decision.names) & set(fed) if self._is_open else {n for n in fed if fed[n] == 1}
-        )
-        prefill = batch.Prefill.of(
-            [(requests[n].num_computed_tokens, fed[n]) for n in fed if n not in decoding]
-        )
-        return len(decoding), prefill, sum(requests[name].num_computed_tokens for name in fed)
-
     def _send_costs(self, output) -> None:
         """Send costs with this step, every COSTS_SPACING steps, as soon as they are known."""
         assert self._decision is not None and self._cost_sizes is not None
-        view, latency, self._steps_to_costs = (
-            self._decision.view,
-            self.learner.latency,
-            self._steps_to_costs - 1,
-        )
+        view, latency = self._decision.view, self.learner.latency
+        self._steps_to_costs -= 1
         if self._steps_to_costs > 0 or latency is None or not view.num_rows:
             return
         self._steps_to_costs = COSTS_SPACING
@@ -278,6 +207,6 @@ class Speculation:
             self.decider.end(name)
         self._old_requests.clear()
 
-    def _drop_oldest(self) -> None:
-        """Drop the oldest step and the decision that it carries out."""
-        self._old_requests += self._steps.pop(next(iter(self._steps))).ended_requests
+    def _forget_ends(self, step: Step) -> None:
+        """Forget a step whose outcome never comes, but not which requests ended before it."""
+        self._old_requests += step.ended_requests

@@ -7,10 +7,10 @@ given.
 """
 
 import logging
-import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -55,15 +55,10 @@ class Columns:
 
     @staticmethod
     def of(names: tuple[str, ...], callers: list[Caller]) -> "Columns":
-        return Columns(
-            names,
-            numbers=np.array([caller.number for caller in callers], dtype=np.int64),
-            max_draft_tokens=np.array(
-                [caller.max_draft_tokens for caller in callers], dtype=np.int64
-            ),
-            weights=np.array([caller.weight for caller in callers], dtype=float),
-            class_ids=np.array([caller.class_id for caller in callers], dtype=np.int64),
-        )
+        whole = [(c.number, c.max_draft_tokens, c.class_id) for c in callers]
+        numbers, longest, class_ids = np.array(whole, dtype=np.int64).reshape(-1, 3).T
+        weights = np.array([caller.weight for caller in callers], dtype=float)
+        return Columns(names, numbers, longest, weights, class_ids)
 
 
 class Callers:
@@ -106,41 +101,33 @@ class Callers:
 
     def _add(self, request) -> Caller:
         options = _options_of(request)
-        longest, weight, name = (
-            options.get(field) for field in (MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS)
-        )
-        # Compared before they are converted: whole numbers may be too large for a float, and floats
+        # Compared before it is converted: whole numbers may be too large for a float, and floats
         # for an integer.
-        is_length = _is_number(longest) and longest >= 0
-        is_weight = _is_number(weight) and MIN_WEIGHT <= weight <= MAX_WEIGHT
-        is_class = _is_class(name)
+        longest = self._read(options, MAX_DRAFT_TOKENS, lambda n: _is_number(n) and n >= 0)
+        weight = self._read(
+            options, WEIGHT, lambda n: _is_number(n) and MIN_WEIGHT <= n <= MAX_WEIGHT
+        )
+        name = self._read(options, WORKLOAD_CLASS, _is_class)
+        most = self._max_draft_tokens
         caller = Caller(
             number=next(self._next_number),
-            max_draft_tokens=int(min(longest, self._max_draft_tokens))
-            if is_length
-            else self._max_draft_tokens,
-            weight=float(weight) if is_weight else 1.0,
-            class_id=self._class_ids.of(name) if is_class else 0,
+            max_draft_tokens=most if longest is None else int(min(longest, most)),
+            weight=1.0 if weight is None else float(weight),
+            class_id=0 if name is None else self._class_ids.of(name),
         )
-        for field, is_sound in (
-            (MAX_DRAFT_TOKENS, is_length),
-            (WEIGHT, is_weight),
-            (WORKLOAD_CLASS, is_class),
-        ):
-            if options.get(field) is not None and not is_sound:
-                self._warn(field, options[field])
         self._known[request.request_id] = caller
         return caller
 
-    def _warn(self, field: str, value: object) -> None:
-        if field in self._warnings:  # once: a client that is wrong is wrong with every request
-            return
-        self._warnings.add(field)
-        text = (
-            "%s of a request is %s and counts as not given: use %s. Other such values are not "
-            "logged."
-        )
-        logger.warning(text, field, _short(value), RANGES[field])
+    def _read(self, options: Mapping, field: str, is_sound: Callable[[Any], bool]) -> Any:
+        """Return the value of an option; None, after a warning, for one that is not sound."""
+        value = options.get(field)
+        if value is None or is_sound(value):
+            return value
+        if field not in self._warnings:  # once: a client that is wrong is wrong with every request
+            self._warnings.add(field)
+            text = "%s of a request counts as not given: use %s, not this %s. Said once."
+            logger.warning(text, field, RANGES[field], type(value).__name__)
+        return None
 
 
 def class_of(request) -> str:
@@ -160,12 +147,3 @@ def _is_class(name: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _short(value: object) -> str:
-    """Return a short text of any value: Python refuses to print whole numbers of many digits."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"a whole number of {value.bit_length()} bits"
-    if value is None or isinstance(value, int | float | str):
-        return reprlib.repr(value)
-    return f"a {type(value).__name__}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from smartspec.control import BatchView, Drafted, DrafterView, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.observation.records import StepSize
 from smartspec.vllm_plugin.step.batch import Prefill
 
 
@@ -28,11 +29,6 @@ class Decision:
     plan: Plan | None = None  # the controller's, if there is one
     drafter: np.ndarray | None = None  # int [R], whose draft each row gets
     host_seconds: float = 0.0  # that the decision took where it searches for drafts, else 0
-
-    @property
-    def has_comparison(self) -> bool:
-        """True if the tokens of its outcome are compared with drafts."""
-        return self.cut_off is not None
 
     @cached_property
     def shortest(self) -> int:
@@ -77,6 +73,22 @@ class Step:
     is_overruled: bool = False  # true if its lengths differ from those of the policy's rule alone
     free_tests: tuple[FreeTests, ...] = ()  # by drafter, where drafters of ours were queried
 
+    def size(self, tokens: "EmittedTokens", passes: int) -> StepSize:
+        """Return what the step's time depends on, with that time. passes: of a draft model."""
+        prefill = self.prefill
+        return StepSize(
+            seconds=self.seconds,
+            requests=self.num_decoding + prefill.num_prefills,
+            decoding=self.num_decoding,
+            context_tokens=self.context_tokens,
+            fed_tokens=self.num_decoding + self.num_verified + prefill.prefill_tokens,
+            verified_tokens=self.num_verified,
+            emitted_tokens=tokens.num_given,
+            prefills=prefill.num_prefills,
+            prefill_tokens=prefill.prefill_tokens,
+            passes=passes,
+        )
+
 
 @dataclass(frozen=True)
 class EmittedTokens:
@@ -112,12 +124,9 @@ class EmittedTokens:
             and (request := requests.get(name))
             and not request.num_stale_output_tokens
         }
-        is_compared = step.decision is not None and step.decision.has_comparison
-        tokens = (
-            {name: tuple(sampled[row]) for name, row in rows if name in emitted}
-            if is_compared
-            else {}
-        )
+        tokens = {}
+        if step.decision is not None and step.decision.cut_off is not None:  # they are compared
+            tokens = {name: tuple(sampled[row]) for name, row in rows if name in emitted}
         return EmittedTokens(emitted, tokens, step.output.num_invalid_spec_tokens or {})
 
 
