@@ -150,9 +150,9 @@ def serve(
     latency = LatencyModel(
         TARGET_SECONDS, tuple(DRAFT_SECONDS if spec.has_passes else None for spec in specs)
     )
-    controller = Controller(
-        parse_policy(policy), max_draft_tokens, latency, drafters=specs, strict=True
-    )
+    if isinstance(policy, str):
+        policy = parse_policy(policy)
+    controller = Controller(policy, max_draft_tokens, latency, drafters=specs, strict=True)
     core, now, accepted = EngineCore(Scheduler(blocks, **limits), executor, controller), 0.0, 0
     waiting = list(reversed(requests))
     while waiting or core.has_work:

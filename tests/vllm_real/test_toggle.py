@@ -38,7 +38,6 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
     speculation, options = METHODS[method]
     if "asynchronous" in method:
         asynchronous(monkeypatch)
-    monkeypatch.setattr(switch, "LOOK_SECONDS", 0.0)
     path = switch.switch_path(tmp_path)
     with serving(model, speculation or self_draft(model), tmp_path, **options) as llm:
         scheduler, seen = scheduler_of(llm), []
@@ -50,7 +49,7 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
                 path.touch()
             elif step % 9 == 0:
                 path.unlink(missing_ok=True)
-            self.toggle._switch._next_look = -float("inf")
+            self.toggle._switch._files.wait()  # for its look
             output = schedule(self, *arguments, **more)
             seen.append(
                 (self.toggle.reason, sum(map(len, output.scheduled_spec_decode_tokens.values())))
@@ -68,7 +67,7 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
         assert len(off) >= 5 and not any(off)
         assert any(verified for reason, verified in seen if reason is None)
         path.touch()
-        scheduler.toggle._switch._next_look = -float("inf")
+        scheduler.toggle._switch._files.wait()
         monkeypatch.setattr(type(scheduler), "schedule", schedule)
         before = counters(llm)
         assert answers(llm, prompts[:2]) == expected[:2]
@@ -76,17 +75,28 @@ def test_off_and_on_in_the_middle(method, model, prompts, expected, tmp_path, mo
 
 
 def test_windows_of_act_count_what_vllm_emits(model, prompts, tmp_path):
-    with serving(model, NGRAM, tmp_path, {"act": True}) as llm:
-        toggle = scheduler_of(llm).toggle
-        counted, finish = [], toggle._meter.finish_step
-        toggle._meter.finish_step = lambda now, tokens, *rest: (
-            counted.append(tokens),
-            finish(now, tokens, *rest),
-        )
+    def answer(llm) -> int:
+        """Return the tokens of six answers."""
         outputs = llm.chat(
             [[{"role": "user", "content": text}] for text in prompts[:6]],
             SamplingParams(temperature=0.0, max_tokens=30),
             use_tqdm=False,
         )
-        assert sum(counted) == sum(len(output.outputs[0].token_ids) for output in outputs)
+        return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+    with serving(model, NGRAM, tmp_path, {"act": True}) as llm:
+        toggle = scheduler_of(llm).toggle
+        for _ in range(20):  # until the controller decides: windows begin then
+            if toggle._meter.is_measuring:
+                break
+            answer(llm)
+        counted, finish = [], toggle._meter.finish_step
+
+        def count(now, tokens, *rest, **more):
+            counted.append(tokens)
+            finish(now, tokens, *rest, **more)
+
+        toggle._meter.finish_step = count
+        num_tokens = answer(llm)
+        assert sum(counted) == num_tokens > 0
         assert toggle.reason in (None, WINDOW)

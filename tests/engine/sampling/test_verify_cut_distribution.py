@@ -14,7 +14,6 @@ from smartspec.control.latency.model import LatencyModel
 from smartspec.control.records import StepSeconds
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
-from smartspec.core.policy_names import parse_policy
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
@@ -66,7 +65,7 @@ def test_what_is_cut_does_not_depend_on_what_was_drawn():
     specs = tuple(drafter.spec for drafter in executor.drafters)
     policy = Goodput()
     policy.queries = lambda num_rows: True  # in every step
-    controller = Controller(parse_policy(policy), K, latency, drafters=specs, strict=True)
+    controller = Controller(policy, K, latency, drafters=specs, strict=True)
     core = EngineCore(scheduler, executor, controller)
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=1.0, ignore_eos=True)
     request = Request(0, [FORK], params, seed=7)
