@@ -57,6 +57,7 @@ def test_a_source_that_has_everything(version, tmp_path, capsys):
         and "that the plugin needs are there" in said
     )
     assert "untested" not in said and "adaptive verification" not in said
+    assert "tested nowhere yet: dspark, PARD" in said
 
 
 @pytest.mark.parametrize("name", ["reallocate_drafts", "_batch_draft_capacity"])
