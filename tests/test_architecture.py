@@ -86,6 +86,7 @@ ORDER = {
         "file_thread",
         "handover",
         "switch",
+        "metrics_page",
         "proposer",
         "setup",
         "step",

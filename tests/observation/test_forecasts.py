@@ -130,6 +130,20 @@ def test_the_text_has_every_load_and_says_what_is_beyond(forecasts):
     assert "interpolated: " in shown
 
 
+def test_the_drafters_kv_is_told_with_what_it_costs():
+    kv = {"tokens": 60_000, "drafter_share": 0.25}
+    found = summary(Forecasts(observe([(4, 3)], setup={"kv": kv}), 3, num_draws=1))
+    assert found["drafter_kv"]["tokens_without"] == 80_000
+    length = found["traffic"]["mean_prompt_tokens"] + found["traffic"]["mean_output_tokens"]
+    assert found["drafter_kv"]["requests_without"] == pytest.approx(80_000 / length, rel=1e-3)
+
+    assert (
+        "the drafter's KV takes 25.0% of the memory for KV: 60,000 tokens fit, 80,000 without it"
+        in text(found)
+    )
+    assert summary(Forecasts(observe([(4, 3)]), 3, num_draws=1))["drafter_kv"] is None
+
+
 def test_too_little_is_said_so():
     with pytest.raises(ValueError, match="3 steps were observed: too few"):
         Forecasts(observe([(4, 3)], steps=3), 5)

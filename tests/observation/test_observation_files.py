@@ -164,7 +164,7 @@ def test_numbers_that_cannot_be_are_named(file, words, capsys, tmp_path, monkeyp
 def test_json_is_the_summary(file, capsys):
     assert main([str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"loads", "crossover", "regret", "acceptance", "traffic", "setup"} == set(
+    assert {"loads", "crossover", "regret", "acceptance", "drafter_kv", "traffic", "setup"} == set(
         found
     )
     assert set(found["acceptance"]) == {"all", "code"}

@@ -57,6 +57,7 @@ def test_a_source_that_has_everything(version, tmp_path, capsys):
         and "that the plugin needs are there" in said
     )
     assert "untested" not in said and "adaptive verification" not in said
+    assert "tested nowhere yet: dspark, PARD" in said
 
 
 @pytest.mark.parametrize("name", ["reallocate_drafts", "_batch_draft_capacity"])
@@ -198,6 +199,7 @@ def test_names_of_vllm_are_read_plainly():
         "has_admitted_counts",
         "adaptive_verification",
         "reason",
+        "kv_cache_specs",
     }
     for path in Path(check.__file__).parent.rglob("*.py"):
         calls = [

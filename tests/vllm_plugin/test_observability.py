@@ -155,6 +155,17 @@ def test_what_servers_left_is_removed_in_time(tmp_path):
     }  # fmt: skip
 
 
+def test_the_newest_observation_stays(tmp_path):
+    """With those of the other engines of that server."""
+    folder = tmp_path / "cache" / "vllm" / "observed"
+    folder.mkdir(parents=True)
+    for name, days in {"last-0": 41, "last-1": 40, "before-0": 50}.items():
+        (folder / f"{name}.json").write_text("")
+        os.utime(folder / f"{name}.json", (time.time() - 24 * 3600 * days,) * 2)
+    run(make_config(tmp_path), num_requests=1, max_tokens=5)
+    assert {path.name for path in folder.iterdir()} == {"last-0.json", "last-1.json"}
+
+
 def test_engines_are_shown_together(tmp_path, clean_registry):
     for index in (0, 1):
         config = make_config(tmp_path, data_parallel_index=index)

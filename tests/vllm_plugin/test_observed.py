@@ -1,11 +1,14 @@
 """Policy `observe`: vLLM's own lengths, and what is kept of them."""
 
+import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from test_ab import server_of
 from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
 from vllm.schedulers import AsyncScheduler, Scheduler
 
@@ -17,6 +20,7 @@ from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.observed import observer
 from smartspec.vllm_plugin.observed.__main__ import main
 from smartspec.vllm_plugin.observed.collector import TEXTS, ObservationCollector
+from smartspec.vllm_plugin.setup import kv_memory
 from smartspec.vllm_plugin.step.decision import Step
 
 OBSERVE = {"policy": "observe"}
@@ -253,3 +257,60 @@ def test_the_command_reads_the_newest(tmp_path, capsys):
     run(make_config(tmp_path, method="draft_model", settings=OBSERVE)).scheduler.shutdown()
     assert main(["--cache", str(tmp_path / "cache")]) == 0
     assert "goodput" in capsys.readouterr().out
+
+
+def metrics_page(*paths):
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(list(paths), FileThread()))
+    return generate_latest(registry).decode()
+
+
+def test_the_command_reads_what_a_server_names(tmp_path, capsys):
+    """All engines, where they could write: a first collection names them already. URLs are written
+    as for `ab`."""
+    for index in (0, 1):
+        config = make_config(tmp_path, settings=OBSERVE, data_parallel_index=index)
+        run(config, num_requests=3).scheduler.shutdown()
+    first, second = sorted((tmp_path / "cache/vllm/observed").iterdir())
+    moved = first.rename(first.with_name('a "quoted" name.json'))
+    with server_of(metrics_page(moved, second, tmp_path / "of-an-engine-that-waits.json")) as url:
+        for each in (url, f"{url}/", f"{url}/metrics", f"{url}/v1", url.removeprefix("http://")):
+            assert main([each, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["traffic"]["requests"] == 6
+
+
+def test_a_server_whose_observation_cannot_be_read_is_named(tmp_path, capsys):
+    run(make_config(tmp_path, settings=OBSERVE)).scheduler.shutdown()
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    page = metrics_page(path)
+    path.unlink()
+    with server_of(page) as url:
+        assert main([url]) == 2
+    with server_of("vllm:num_requests_running 3.0\n") as other:
+        assert main([other]) == 2
+    assert main([other]) == 2
+    elsewhere, none, gone = capsys.readouterr().err.splitlines()
+    assert str(path) in elsewhere and "kubectl exec POD -- smartspec vllm observed" in elsewhere
+    assert "tells no observation: start the server with --observe" in none
+    assert f"{other}/metrics does not answer" in gone
+
+
+@pytest.mark.parametrize("name", ["draft_model.layers.0.attn", "model.layers.2.attn"])
+def test_the_drafters_part_of_the_memory_for_kv(name):
+    """Its layers have a name of their own, or numbers after the target's."""
+    spec = SimpleNamespace(page_size_bytes=4096, block_size=16)
+    small = SimpleNamespace(page_size_bytes=2048, block_size=16)
+    names = ["model.layers.0.attn", "model.layers.1.attn", name]
+    mixed = SimpleNamespace(**vars(spec), kv_cache_specs={name: small})
+    scheduler = SimpleNamespace(
+        kv_cache_config=SimpleNamespace(
+            num_blocks=100,
+            kv_cache_groups=[SimpleNamespace(kv_cache_spec=mixed, layer_names=names)],
+        ),
+        vllm_config=SimpleNamespace(
+            model_config=SimpleNamespace(get_total_num_hidden_layers=lambda: 2)
+        ),
+    )
+    assert kv_memory(scheduler) == {"tokens": 1600, "drafter_share": 0.2}
+    scheduler.kv_cache_config = None
+    assert kv_memory(scheduler) is None

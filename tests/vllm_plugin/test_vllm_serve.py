@@ -318,6 +318,31 @@ def test_an_untested_newer_vllm_is_tried_where_that_is_said(package, monkeypatch
     assert f"--scheduler-cls {SCHEDULER}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [("--polcy", "policy"), ("--spec_tokn=3", "spec-tokens"), ("--observed", "observe")],
+)
+def test_a_typo_of_an_option_of_ours_is_refused_at_once(typo, meant, package, capsys):
+    assert main(["MODEL", typo, "off"]) == 2
+    said = f"error: unknown option {typo.partition('=')[0]}: did you mean --{meant}?\n"
+    assert capsys.readouterr().err == said
+
+
+# The options of vLLM 0.32 that are most like ours, and some that everybody uses.
+VLLM_OPTIONS = (
+    "cache-dir", "is-moe-model", "port", "method", "model", "max-tokens", "factors", "endpoint",
+    "draft-sample-method", "num-speculative-tokens", "hf-token", "diffusion-config",
+    "kv-cache-dtype", "scheduling-policy", "tokenizer", "seed", "max-num-seqs", "guided-decoding",
+    "data-parallel-size", "max-logprobs", "collect-detailed-traces", "kv-cache-metrics",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VLLM_OPTIONS)
+def test_options_of_vllm_pass(name):
+    for word in (f"--{name}", f"--{name.replace('-', '_')}"):
+        assert word in made("MODEL", word, "1").words
+
+
 def test_help_needs_no_page():
     text = " ".join(make_parser().format_help().split())
     assert "docs/" not in text

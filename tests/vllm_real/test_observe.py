@@ -49,6 +49,7 @@ def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path
     accepted = sum(outcome.accepted * n for outcome, n in observation.outcomes.items())
     assert accepted == counts["num_accepted_tokens"]
     assert observation.arrivals.requests == 16
+    assert observation.setup["kv"]["drafter_share"] == (0.5 if method == "self-draft" else 0.0)
 
 
 @pytest.mark.parametrize("given", [None, NGRAM])
@@ -88,7 +89,7 @@ def test_a_server_tells_what_it_observed(given, model, tmp_path):
         for _ in range(60):
             time.sleep(1)
             if any((tmp_path / "vllm/observed").glob("*.json")):
-                said = observed("--cache", str(tmp_path), "--json")
+                said = observed(address, "--json")
                 if said["traffic"]["requests"] == 12:
                     break
         assert said["traffic"]["requests"] == 12 and said["loads"][0]["now"] > 0

@@ -59,13 +59,20 @@ def read_observation(path: Path) -> Observation:
 def newest_observation(cache: Path) -> Observation:
     """The observation that was written last, with those of the other engines of the same server.
     ValueError where there is none."""
-    folder = cache / "vllm" / FOLDER
-    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    files = newest_files(cache)
     if not files:
         raise ValueError(
-            f"{folder} holds no observation: run `smartspec vllm serve MODEL --observe` and send "
-            "requests"
+            f"{cache / 'vllm' / FOLDER} holds no observation: run `smartspec vllm serve MODEL "
+            "--observe` and send requests"
         )
-    instance = files[-1].stem.rpartition("-")[0]
-    mine = [path for path in files if path.stem.rpartition("-")[0] == instance]
-    return Observation.merged([read_observation(path) for path in mine])
+    return Observation.merged(list(map(read_observation, files)))
+
+
+def newest_files(cache: Path) -> list[Path]:
+    """The files of the server that wrote an observation last: one for each engine. OSError where
+    they cannot be seen."""
+    files = sorted(
+        (cache / "vllm" / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime
+    )
+    instances = [path.stem.rpartition("-")[0] for path in files]
+    return [path for path, each in zip(files, instances, strict=True) if each == instances[-1]]

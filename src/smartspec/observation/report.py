@@ -115,6 +115,7 @@ def summary(forecasts: Forecasts) -> dict:
     return {
         "setup": observation.setup,
         "traffic": traffic_of(observation),
+        "drafter_kv": drafter_kv(observation),
         "acceptance": acceptance_of(observation),
         "loads": shown,
         "crossover": _crossover(forecasts),
@@ -137,6 +138,24 @@ def traffic_of(observation: Observation) -> dict:
         "mean_prompt_tokens": round(arrivals.prompt_tokens / requests, 1),
         "mean_output_tokens": round(emitted / requests, 1),
         "tokens_per_second": round(emitted / busy, 1),
+    }
+
+
+def drafter_kv(observation: Observation) -> dict | None:
+    """What the drafter's KV costs: its share of the memory for KV, and the tokens and the requests
+    as observed that fit into that memory, with it and without. None where it has none, or the
+    engine does not say."""
+    kv, traffic = observation.setup.get("kv"), traffic_of(observation)
+    if not kv or not kv["drafter_share"]:
+        return None
+    length = max(traffic["mean_prompt_tokens"] + traffic["mean_output_tokens"], 1.0)
+    tokens, without = kv["tokens"], kv["tokens"] / (1.0 - kv["drafter_share"])
+    return {
+        "share": kv["drafter_share"],
+        "tokens": tokens,
+        "tokens_without": round(without),
+        "requests": round(tokens / length, 1),
+        "requests_without": round(without / length, 1),
     }
 
 
@@ -169,6 +188,12 @@ def text(found: dict) -> str:
         f"{traffic['requests_per_second']:g} a second, prompts of "
         f"{traffic['mean_prompt_tokens']:g} tokens, answers of {traffic['mean_output_tokens']:g}",
     ]
+    if kv := found["drafter_kv"]:
+        lines.append(
+            f"the drafter's KV takes {kv['share']:.1%} of the memory for KV: {kv['tokens']:,} "
+            f"tokens fit, {kv['tokens_without']:,} without it; that is {kv['requests']:,} requests "
+            f"of this length, {kv['requests_without']:,} without it, and further ones wait"
+        )
     for name, each in found["acceptance"].items():
         depths = " ".join(f"{chance:.2f}" for chance in each["acceptance"])
         lines.append(f"acceptance by depth, {name}: {depths or 'no draft was verified'}")

@@ -17,6 +17,13 @@ from pathlib import Path
 from smartspec.vllm_plugin.compatibility import version_problem
 from smartspec.vllm_plugin.needs import ADAPTIVE_NEEDS, NEEDS, Need
 
+TESTED = {  # methods of vLLM by where they ran with the plugin, see docs/vllm-how.md
+    "in vLLM's CPU build and on a GPU": "ngram, eagle3",
+    "in vLLM's CPU build": "draft_model, eagle, P-EAGLE, mtp, dflash, medusa, suffix, custom_class",
+    "on a GPU": "ngram_gpu",
+    "nowhere yet": "dspark, PARD, Gemma's and Step's heads",
+}
+
 
 def package_of(path: Path) -> Path:
     """Return the package vllm at a path, of a clone or of a folder of packages. FileNotFoundError
@@ -128,6 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     lines = missing_members(package)
     num_needs = sum(len(need.methods) + len(need.attributes) for need in NEEDS)
     print("\n".join(lines) if lines else f"all {num_needs} members that the plugin needs are there")
+    print("\n".join(f"tested {where}: {methods}" for where, methods in TESTED.items()))
     for line in missing_members(package, ADAPTIVE_NEEDS):
         print(f"beside adaptive verification, vLLM's own step times are used: {line}")
     return 1 if lines else 0

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from smartspec.observation.files import newest_files
+
 logger = logging.getLogger("vllm.smartspec")
 
 DAY = 24 * 3600.0
@@ -61,12 +63,14 @@ def newest(path: Path) -> Path | None:
 
 
 def remove_old(cache: Path) -> None:
-    """Remove what servers before have left."""
-    temporary = Path(tempfile.gettempdir())
+    """Remove what servers before have left, and keep the newest observation."""
+    temporary, kept = Path(tempfile.gettempdir()), []
+    with suppress(OSError):  # another engine may remove files too
+        kept = newest_files(cache)
     for pattern, age in OLD.items():
         for path in [*(cache / "vllm").glob(pattern), *temporary.glob(f"smartspec-{pattern}")]:
-            with suppress(OSError):  # another engine may remove it too; a folder may be read-only
-                if time.time() - path.stat().st_mtime > age:
+            with suppress(OSError):  # the same; a folder may be read-only
+                if path not in kept and time.time() - path.stat().st_mtime > age:
                     path.unlink()
 
 

@@ -3,6 +3,7 @@ lengths with graphs."""
 
 import os
 import platform
+import re
 from pathlib import Path
 
 import vllm
@@ -55,6 +56,31 @@ def describe_setup(scheduler) -> dict:
         "table": table if table is None else [list(row) for row in table],
         "max_requests": scheduler.max_num_running_reqs,
         "max_batched_tokens": scheduler.max_num_scheduled_tokens,
+    }
+
+
+def kv_memory(scheduler) -> dict | None:
+    """Return the tokens whose KV fits into memory, and the drafter's share of that memory; None if
+    unknown. A drafter's layers are named draft_model, or numbered on after the target's (0.32:
+    model_executor/models)."""
+    memory = scheduler.kv_cache_config
+    if memory is None or not memory.kv_cache_groups:
+        return None
+    target = scheduler.vllm_config.model_config.get_total_num_hidden_layers()
+    total = drafter = 0.0  # bytes of a token
+    for group in memory.kv_cache_groups:
+        specs = getattr(group.kv_cache_spec, "kv_cache_specs", {})  # of layers that differ
+        for name in group.layer_names:
+            spec = specs.get(name, group.kv_cache_spec)
+            size = spec.page_size_bytes / spec.block_size
+            total += size
+            number = re.search(r"layers\.(\d+)", name)
+            if name.startswith("draft_model.") or (number and int(number[1]) >= target):
+                drafter += size
+    blocks = memory.num_blocks // len(memory.kv_cache_groups)
+    return {
+        "tokens": blocks * min(group.kv_cache_spec.block_size for group in memory.kv_cache_groups),
+        "drafter_share": round(drafter / max(total, 1.0), 4),
     }
 
 

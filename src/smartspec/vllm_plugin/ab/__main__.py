@@ -6,18 +6,14 @@ server.
 
 import argparse
 import json
-import re
 import sys
-import urllib.error
-import urllib.request
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from smartspec.observation.report import aligned
+from smartspec.vllm_plugin.metrics_page import fetch, samples
 
 ALL = "all"
-SAMPLE = re.compile(r"^smartspec_(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
-LABEL = re.compile(r'(\w+)="([^"]*)"')
 # Metrics with the label `requests`, by the state of speculation, as columns of the report.
 COLUMNS = {
     ("ab_pairs", ""): "pairs",
@@ -42,31 +38,11 @@ class Report:
     since: dict[str, float]  # by engine, when the oldest pair ended
 
 
-def fetch(url: str, seconds: float = 10.0) -> str:
-    """Return the metrics of a server. url: of it, or of its /metrics. ValueError says why there are
-    none."""
-    address = url if "://" in url else f"http://{url}"
-    address = address.rstrip("/")
-    address = address if address.endswith("/metrics") else f"{address.removesuffix('/v1')}/metrics"
-    try:
-        with urllib.request.urlopen(address, timeout=seconds) as response:
-            return response.read().decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        raise ValueError(
-            f"{address} answers {error.code} {error.reason}: is this vLLM's server?"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{address} does not answer ({getattr(error, 'reason', error)})"
-        ) from error
-
-
 def read(text: str) -> Report:
     """Return the report of a page of metrics. ValueError where SmartSpec is not in use."""
     rows, off, since, is_in_use = {}, {}, {}, False
-    for name, labels, value in SAMPLE.findall(text):
-        label = dict(LABEL.findall(labels))
-        engine, requests, number = label.get("engine", "0"), label.get("requests"), float(value)
+    for name, label, number in samples(text):
+        engine, requests = label.get("engine", "0"), label.get("requests")
         if name == "off":
             is_in_use = True
             off |= {engine: label["reason"]} if number else {}

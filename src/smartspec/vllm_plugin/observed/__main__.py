@@ -1,10 +1,11 @@
-"""`smartspec vllm observed [FILE]`, an observation for the operator, or, where the command
+"""`smartspec vllm observed [FILE or URL]`, an observation for the operator, or, where the command
 line's libraries are missing, `python -m smartspec.vllm_plugin.observed`. It needs numpy alone. See
 docs/observe.md."""
 
 import argparse
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -18,10 +19,13 @@ from smartspec.observation.length_tables import (
     tensorrt_llm_config,
     vllm_config,
 )
+from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, most_requests, summary, text
+from smartspec.vllm_plugin.metrics_page import fetch, samples
 from smartspec.vllm_plugin.settings import Settings
 
 LONGEST, MOST_REQUESTS = 64, 65_536  # a draft, a batch
+URL = re.compile(r"\w+://.*|[^/]+:\d+(/|/v1|/metrics)?")
 # quantiles of each length's speed: SGLang chooses among what is best within them
 DOUBTS = (0.1, 0.9)
 
@@ -46,6 +50,31 @@ def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
     return tables
 
 
+def read(source: str | None, cache: Path) -> Observation:
+    """Return the observation of a file, of a server, or the newest of the cache folder. ValueError
+    says what is wrong."""
+    if source is None:
+        return newest_observation(cache)
+    return read_url(source) if URL.fullmatch(source) else read_observation(Path(source))
+
+
+def read_url(url: str) -> Observation:
+    """Return the observation of a server on this machine, all its engines together."""
+    page = samples(fetch(url))
+    paths = [Path(labels["path"]) for name, labels, _ in page if name == "observation_info"]
+    if not paths:
+        raise ValueError(
+            f"{url} tells no observation: start the server with --observe and send requests. Where "
+            "it cannot write to its cache folder, its log says so"
+        )
+    if gone := [path for path in paths if not path.is_file()]:
+        raise ValueError(
+            f"{url} observes into {gone[0]}, which is not on this machine: kubectl exec POD -- "
+            "smartspec vllm observed"
+        )
+    return Observation.merged(list(map(read_observation, paths)))
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="smartspec vllm observed",
@@ -55,7 +84,9 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "file", nargs="?", type=Path, help="of an observation (default: the newest of the cache)"
+        "source",
+        nargs="?",
+        help="file, or URL of a server on this machine (default: the newest of the cache)",
     )
     parser.add_argument("--cache", type=Path, help="folder of the setting `cache`")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -93,8 +124,7 @@ def report(options: argparse.Namespace) -> None:
     """Print a report, and write the files that the options name. ValueError and OSError say what is
     wrong."""
     cache = options.cache or Settings.read(None, os.environ).cache
-    file = options.file
-    observation = newest_observation(cache) if file is None else read_observation(file)
+    observation = read(options.source, cache)
     longest = longest_of(observation) if options.longest is None else options.longest
     if not 1 <= longest <= LONGEST:
         raise ValueError(f"--longest {longest}: use 1 to {LONGEST}")

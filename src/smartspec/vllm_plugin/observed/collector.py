@@ -1,8 +1,10 @@
-"""What was observed, in vLLM's /metrics, for Grafana. The process that answers HTTP reads the files
-of the engines, and computes again when one has changed."""
+"""What was observed, in vLLM's /metrics: the paths of the engines' files, for `smartspec vllm
+observed URL`, and conclusions for Grafana. The process that answers HTTP reads the files, and
+computes again when one has changed."""
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import Metric
@@ -12,7 +14,7 @@ from smartspec.observation.files import read_observation
 from smartspec.observation.forecast import Forecasts
 from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, summary
-from smartspec.vllm_plugin.file_thread import FileThread
+from smartspec.vllm_plugin.file_thread import SCRAPE_SECONDS, FileThread
 from smartspec.vllm_plugin.handover import newest
 
 logger = logging.getLogger(__name__)
@@ -28,11 +30,12 @@ Sample = tuple[str, dict[str, str], float]
 
 class ObservationCollector(Collector):
     """A source of samples. paths: of the engines' observations. Missing or unreadable files are
-    left out. files: the thread that reads and computes, for which no collection waits: what has
-    changed is there with the next one."""
+    left out. files: the thread that reads and computes, for which no collection waits long:
+    conclusions that have changed are there with the next one."""
 
     def __init__(self, paths: list[Path], files: FileThread):
         self._paths, self._files = paths, files
+        self._found: list[Path] = []
         self._times: list[float] = []
         self._families: list[Metric] = []
 
@@ -41,17 +44,26 @@ class ObservationCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Return the samples of the files as they were seen last."""
+        """Return the paths of the files, and the conclusions as they were last."""
+        with suppress(OSError):  # a folder that hangs, or cannot be seen: the last ones
+            self._found = self._files.call(self._find, SCRAPE_SECONDS)
         self._files.post(self, self._look)
+        info = Metric("smartspec_observation_info", "File of an engine's observation", "gauge")
+        for path in self._found:
+            info.add_sample(info.name, {"path": str(path.absolute())}, 1.0)
+        yield from [info] if info.samples else []
         yield from self._families
+
+    def _find(self) -> list[Path]:
+        return [file for path in self._paths if (file := newest(path))]
 
     def _look(self) -> None:
         try:
-            found = [file for path in self._paths if (file := newest(path))]
-            times = [file.stat().st_mtime for file in found]
-            if found and times != self._times:
+            times = [file.stat().st_mtime for file in self._found]
+            if times and times != self._times:
                 self._times = times
-                self._families = _families(Observation.merged(list(map(read_observation, found))))
+                parts = list(map(read_observation, self._found))
+                self._families = _families(Observation.merged(parts))
         except (OSError, ValueError) as error:  # a file is cut, or too little was observed
             logger.info("what was observed is left out of /metrics: %s", error)
             self._families = []

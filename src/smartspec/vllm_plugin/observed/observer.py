@@ -19,7 +19,7 @@ from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.handover import Handover
 from smartspec.vllm_plugin.settings import Settings
-from smartspec.vllm_plugin.setup import describe_setup
+from smartspec.vllm_plugin.setup import describe_setup, kv_memory
 from smartspec.vllm_plugin.step.callers import class_of
 from smartspec.vllm_plugin.step.decision import EmittedTokens, Step
 from smartspec.vllm_plugin.step.metrics import Metrics, make_metrics
@@ -177,7 +177,7 @@ class Observer:
 def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
     """Return the observer of a scheduler, with its file and its metrics."""
     config = scheduler.vllm_config
-    setup = describe_setup(scheduler)
+    setup = describe_setup(scheduler) | {"kv": kv_memory(scheduler)}
     path = observation_path(
         settings.cache, config.instance_id, config.parallel_config.data_parallel_index
     )

@@ -11,8 +11,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from importlib import metadata
 from itertools import chain, pairwise
 
@@ -32,6 +33,8 @@ from smartspec.vllm_plugin.settings import OBSERVE, SECTION, Settings
 from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
 SCHEDULER = "smartspec.vllm_plugin.Scheduler"
+# of a typo and an option of ours, see difflib; those of vLLM 0.32 stay below 0.75
+LEAST_ALIKE = 0.8
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def serve_command(
 ) -> ServeCommand:
     """Return the command of these options. vllm_words: for vLLM as they are. ValueError on a
     contradiction."""
+    check_typos(vllm_words, vars(options))
     check_words(vllm_words)
     additional = make_additional_config(options, vllm_words)
     settings = Settings.read(additional, environment)
@@ -110,6 +114,14 @@ def serve_command(
     is_slow = slowness(method, machine.is_cpu, environment) is not None
     variables = {"NUMBA_THREADING_LAYER": "workqueue"} if is_slow else {}
     return ServeCommand((*words, *chain.from_iterable(added.items())), variables, route.reason)
+
+
+def check_typos(words: list[str], own: Iterable[str]) -> None:
+    """Raise ValueError on an option for vLLM that is nearly one of ours. own: the names of ours."""
+    for name in (word.partition("=")[0] for word in words if word.startswith("--")):
+        if near := get_close_matches(name[2:].replace("-", "_"), own, 1, LEAST_ALIKE):
+            meant = near[0].replace("_", "-")
+            raise ValueError(f"unknown option {name}: did you mean --{meant}?")
 
 
 def check_words(words: list[str]) -> None:
