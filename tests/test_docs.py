@@ -45,7 +45,7 @@ WRITTEN = [page for page in [*PAGES, ROOT / "CHANGELOG.md"] if page not in GENER
 TUTORIAL = DOCS / "extend.md"  # mostly code
 RESULTS = [page for page in WRITTEN if page.parent.name == "results"]
 GUIDES = [page for page in WRITTEN if page.parent == DOCS and page != TUTORIAL]
-MAX_README_LINES, MAX_GUIDE_LINES, MAX_LINE = 89, 125, 100
+MAX_README_LINES, MAX_GUIDE_LINES, MAX_LINE = 90, 125, 100
 # All that an operator of vLLM needs, in one place; the example in numbers.
 MAX_LINES = {"vllm.md": 245, "vllm-how.md": 232, "observe.md": 165, "controller.md": 150}
 COMMANDS = typer.main.get_command(_build_app()).commands
