@@ -159,8 +159,6 @@ def test_other_options_are_vllm_words_as_they_are():
         "--enforce-eager",
         "--served-model-name",
         "a",
-        "--spec-tokn",
-        "3",
     ]
     assert added(made("MODEL", *rest, "--policy", "off"))["rest"] == rest
 
