@@ -9,10 +9,12 @@ from smartspec.vllm_plugin.needs import Need, need_of
 from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
 UNTESTED = "SMARTSPEC_UNTESTED"  # the environment variable that allows a newer version
-SCHEDULER = need_of("v1/core/sched/scheduler.py")
+STOCK_SCHEDULER = need_of("v1/core/sched/scheduler.py")
+# names that options of vLLM have as values
+SCHEDULER = "smartspec.vllm_plugin.Scheduler"
+EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
 # the drafter of vLLM's workers that makes none
 NO_DRAFTS = "smartspec.vllm_plugin.proposer.NoDrafts"
-EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
 
 
 def has_scheduler_drafts(vllm_config) -> bool:
@@ -48,7 +50,7 @@ def version_problem(version: str, environment: Mapping[str, str] = os.environ) -
     return None
 
 
-def signature_problem(owner: type, need: Need = SCHEDULER) -> str | None:
+def signature_problem(owner: type, need: Need = STOCK_SCHEDULER) -> str | None:
     """The first method of one of vLLM's classes that is missing or has other parameters."""
     for name, expected in need.methods.items():
         method = getattr(owner, name, None)
@@ -63,7 +65,7 @@ def signature_problem(owner: type, need: Need = SCHEDULER) -> str | None:
     return None
 
 
-def attribute_problem(owner: object, need: Need = SCHEDULER) -> str | None:
+def attribute_problem(owner: object, need: Need = STOCK_SCHEDULER) -> str | None:
     """The attributes that an object of such a class lacks."""
     missing = [name for name in need.attributes if not hasattr(owner, name)]
     if missing:

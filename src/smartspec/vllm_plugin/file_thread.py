@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from threading import Condition, Thread
+from threading import TIMEOUT_MAX, Condition, Thread
 from typing import TypeVar
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -80,10 +80,9 @@ class FileThread:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while (key := self._due_key()) is None:
-                    next_due = min((due for due, _ in self._jobs.values()), default=float("inf"))
-                    rest = next_due - time.monotonic()
-                    self._changed.wait(None if rest == float("inf") else max(rest, 0.0))
+                while (rest := self._seconds_to_next()) > 0:
+                    self._changed.wait(min(rest, TIMEOUT_MAX))
+                key = min(self._jobs, key=lambda key: self._jobs[key][0])
                 _, job = self._jobs.pop(key)
                 self._job_start = time.monotonic()
             try:
@@ -92,7 +91,7 @@ class FileThread:
                 logger.exception("SmartSpec failed with a file: vLLM serves on")
             self._job_start = None
 
-    def _due_key(self) -> Hashable | None:
-        """The first of the jobs that are due, None for none."""
-        now = time.monotonic()
-        return next((key for key, (due, _) in self._jobs.items() if due <= now), None)
+    def _seconds_to_next(self) -> float:
+        """The seconds until a job is due, inf without one."""
+        next_due = min((due for due, _ in self._jobs.values()), default=float("inf"))
+        return next_due - time.monotonic()

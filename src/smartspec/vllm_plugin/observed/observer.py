@@ -62,11 +62,6 @@ class Observer:
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
         self._start: float | None = None
 
-    @property
-    def _is_off(self) -> bool:
-        """True while an operator has drafts off."""
-        return self._scheduler.toggle is not None and self._scheduler.toggle.reason is not None
-
     def before_schedule(self) -> None:
         """Do nothing: vLLM decides."""
 
@@ -76,7 +71,8 @@ class Observer:
         scheduled = output.num_scheduled_tokens
         if not scheduled:
             return
-        step = self._steps.add(output, 0 if self._is_off else self._last_length)
+        is_off = self._scheduler.off_reason is not None
+        step = self._steps.add(output, 0 if is_off else self._last_length)
         if step.prefill.num_prefills:
             for name in scheduled:
                 if name not in self._classes:

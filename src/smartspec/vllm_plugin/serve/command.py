@@ -20,7 +20,13 @@ from itertools import chain, pairwise
 from smartspec.core.policy_names import parse_policy
 from smartspec.observation.card import Card
 from smartspec.vllm_plugin.check import installed_package, missing_members, version_of
-from smartspec.vllm_plugin.compatibility import EXECUTOR, is_newer, slowness, version_problem
+from smartspec.vllm_plugin.compatibility import (
+    EXECUTOR,
+    SCHEDULER,
+    is_newer,
+    slowness,
+    version_problem,
+)
 from smartspec.vllm_plugin.serve.routes import (
     LONGEST,
     OWN,
@@ -32,7 +38,6 @@ from smartspec.vllm_plugin.serve.routes import (
 from smartspec.vllm_plugin.settings import OBSERVE, SECTION, Settings
 from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
 
-SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 # of a typo and an option of ours, see difflib; those of vLLM 0.32 stay below 0.75
 LEAST_ALIKE = 0.8
 

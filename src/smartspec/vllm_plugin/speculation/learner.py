@@ -81,20 +81,16 @@ class Learner:
             self.latency = self.costs.fit()
             self.controller = self.make_controller(self.latency)
         elif self.costs.num_decoding >= self._next_fit:
+            # The controller goes on with the new model: there may be sizes it has guessed.
             self._next_fit = 2 * self.costs.num_decoding
-            self._refit()
+            self.latency = self.costs.fit()
+            self._on_costs(self.latency)
+            if self.controller is not None:
+                self.controller.use_latency(self.latency)
 
     def start_over(self) -> None:
         """Forget the steps since the last report."""
         self._report_queue.clear()
-
-    def _refit(self) -> None:
-        """Fit the cost model to all steps. The controller goes on with it: there may be sizes it
-        has guessed."""
-        self.latency = self.costs.fit()
-        self._on_costs(self.latency)
-        if self.controller is not None:
-            self.controller.use_latency(self.latency)
 
     def _split(self, step: Step) -> StepSeconds:
         """Split a measured time. Only the whole step can be timed, so draft passes get their

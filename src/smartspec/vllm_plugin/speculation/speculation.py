@@ -126,17 +126,13 @@ class Speculation:
             self._steps.pause()
             self.learner.report()
 
-    def pause(self) -> None:
-        """Stop, as speculation goes off for a while. Finished steps are counted, and steps that
-        wait for an outcome are dropped. Requests stay known. Nothing is called before speculation
-        is on again."""
+    def finish(self) -> None:
+        """Stop, as speculation goes off for a while, or vLLM ends. Finished steps are counted, and
+        steps that wait for an outcome are dropped. Requests stay known. Nothing is called before
+        speculation is on again."""
         self._learn()
         self.learner.report()
         self._drop_steps()
-
-    def finish(self) -> None:
-        """Count finished steps: vLLM ends."""
-        self.pause()
 
     def forget_acceptance(self) -> None:
         """The target's weights have changed: forget how often drafts were accepted, not what steps
