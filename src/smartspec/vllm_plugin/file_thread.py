@@ -24,7 +24,7 @@ class FileThread:
         self._changed = Condition()
         # with the time it is due
         self._jobs: dict[Hashable, tuple[float, Callable[[], object]]] = {}
-        self._job_start: float | None = None  # None while no job is under way
+        self._job_start = float("inf")  # while no job is under way
         self._thread: Thread | None = None
 
     def post(self, key: Hashable, job: Callable[[], object], seconds: float = 0.0) -> None:
@@ -53,7 +53,8 @@ class FileThread:
 
         self.post(answer_it, answer_it)
         try:
-            return answer.result(max(seconds - self._seconds_of_job(), 0.0))
+            seconds_of_job = max(time.monotonic() - self._job_start, 0.0)
+            return answer.result(max(seconds - seconds_of_job, 0.0))
         except TimeoutError:
             if answer.done():  # the job's own
                 raise
@@ -73,10 +74,6 @@ class FileThread:
             return False
         return True
 
-    def _seconds_of_job(self) -> float:
-        start = self._job_start
-        return 0.0 if start is None else time.monotonic() - start
-
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -89,7 +86,7 @@ class FileThread:
                 job()
             except Exception:
                 logger.exception("SmartSpec failed with a file: vLLM serves on")
-            self._job_start = None
+            self._job_start = float("inf")
 
     def _seconds_to_next(self) -> float:
         """The seconds until a job is due, inf without one."""

@@ -115,10 +115,10 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
     # the V2 runner drafts the same number of tokens for all requests by n-grams, too
     if speculation.method in RAGGED and not (is_v2 and speculation.method == "ngram"):
         return None
+    longest = speculation.num_speculative_tokens
     table = speculation.num_speculative_tokens_per_batch_size
     if not table:
-        return (speculation.num_speculative_tokens,)
-    longest = speculation.num_speculative_tokens
+        return (longest,)
     return tuple(sorted({min(length, longest) for *_, length in table if length})) or None
 
 

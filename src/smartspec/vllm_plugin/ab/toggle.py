@@ -56,15 +56,14 @@ class Toggle:
 
     def before_schedule(self) -> None:
         """Read the switch, end windows that are over, and drop drafts while speculation is off."""
-        now = self._clock()
         if self._switch.is_off:
-            if self.reason != SWITCH:
-                self._windows = self._meter.window = None
-                self._set(SWITCH)
-        elif self.reason == SWITCH:
-            self._set(None)
-        if self.reason != SWITCH and self._make_windows is not None:
-            self._measure(now)
+            self._windows = self._meter.window = None
+            self._set(SWITCH)
+        else:
+            if self.reason == SWITCH:
+                self._set(None)
+            if self._make_windows is not None:
+                self._measure()
         if self.reason is not None and (self._plain[0] or self._steps_to_drop):
             self._steps_to_drop -= 1
             for request in self._scheduler.running:
@@ -87,10 +86,9 @@ class Toggle:
         """Give draft lengths back as they were, for good."""
         self._scheduler.dynamic_sd_lookup, self.reason = self._lookup, None
 
-    def _measure(self, now: float) -> None:
+    def _measure(self) -> None:
         """End windows that are over, and begin those that follow."""
-        assert self._make_windows is not None
-        meter = self._meter
+        meter, now = self._meter, self._clock()
         if self._windows is None:
             # the first steps try lengths: they say nothing of SmartSpec
             speculation = self._scheduler.speculation

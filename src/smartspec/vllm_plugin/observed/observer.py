@@ -105,7 +105,8 @@ class Observer:
         """Keep a finished step, which is summed later."""
         if finished is not None:
             step, tokens = finished
-            self._sum_queue.append((step, tokens.with_given(outputs)))
+            finished = step, tokens.with_given(outputs)
+            self._sum_queue.append(finished)
             self._count_queue.append(finished)
         if not self._scheduler.has_unfinished_requests():
             self._steps.pause()

@@ -37,7 +37,7 @@ class Learner:
         *,
         on_steps: OnSteps,
         on_costs: Callable[[LatencyModel], None],
-        has_late_drafts: Callable[[], bool] = lambda: False,
+        has_late_drafts: Callable[[], bool],
     ):
         self._drafter, self.make_controller, self.latency = drafter, make_controller, latency
         self.controller = None if latency is None else make_controller(latency)
@@ -96,20 +96,13 @@ class Learner:
         """Split a measured time. Only the whole step can be timed, so draft passes get their
         predicted time: if a step takes longer, as beside prefill, that says nothing of drafts. Fits
         learn their cost, from steps that verify another length than they make."""
-        host = step.host_seconds
-        if (
-            not self._drafter.has_passes
-            or not step.timed_length
-            or self.latency is None
-            or step.decision is None
-        ):
+        host, decision = step.host_seconds, step.decision
+        if not self._drafter.has_passes or not step.timed_length:
             return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
-        rows = step.decision.view.num_rows
+        rows = decision.view.num_rows
         plan = Plan(np.full(rows, step.timed_length), np.zeros(rows, dtype=np.int64))
-        verified = np.array(
-            [step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64
-        )
-        predicted = self.latency.predict(step.decision.view, plan, verified)
+        verified = decision.column(step.verified)
+        predicted = self.latency.predict(decision.view, plan, verified)
         if (draft := predicted.draft) >= step.seconds - host:  # the target's pass took time, too
             draft = (step.seconds - host) * draft / (draft + predicted.target)
         return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)
