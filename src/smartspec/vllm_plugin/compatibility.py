@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from smartspec.vllm_plugin.needs import Need, need_of
-from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
+from smartspec.vllm_plugin.tested_versions import NEWEST, OLDEST, VERSIONS, numbers
 
 UNTESTED = "SMARTSPEC_UNTESTED"  # the environment variable that allows a newer version
 STOCK_SCHEDULER = need_of("v1/core/sched/scheduler.py")
@@ -42,11 +42,10 @@ def version_problem(version: str, environment: Mapping[str, str] = os.environ) -
     """The problem of a version of vLLM. version: vllm.__version__ ("0.32.0+cpu"). One that is newer
     than the tested ones is tried where the environment says so."""
     release = numbers(version)
-    least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
     if release is None or release < VERSIONS[0]:
-        return f"vLLM {version} is not supported (supported: {least} and later)"
+        return f"vLLM {version} is not supported (supported: {OLDEST} and later)"
     if is_newer(version) and environment.get(UNTESTED, "") in ("", "0"):
-        return f"vLLM {version} is untested (tested: {least} to {newest}; {UNTESTED}=1 tries it)"
+        return f"vLLM {version} is untested (tested: {OLDEST} to {NEWEST}; {UNTESTED}=1 tries it)"
     return None
 
 

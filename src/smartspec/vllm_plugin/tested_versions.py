@@ -23,3 +23,4 @@ def rows() -> list[dict[str, str]]:
 
 _RELEASES = [*filter(None, (numbers(row["vllm"]) for row in rows()))]
 VERSIONS = min(_RELEASES), max(_RELEASES)  # the first and the last that are used
+OLDEST, NEWEST = (".".join(map(str, each)) for each in VERSIONS)

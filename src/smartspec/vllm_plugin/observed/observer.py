@@ -148,8 +148,8 @@ class Observer:
                 drafted = max(n - invalid.get(name, 0), 0)
                 accepted = min(emitted - 1, drafted)
                 self._outcomes[self._classes.get(name, ""), length, drafted, accepted] += 1
-        if without := step.num_decoding - len(step.verified):
-            self._outcomes["", length, 0, 0] += max(without, 0)
+        if (without := step.num_decoding - len(step.verified)) > 0:
+            self._outcomes["", length, 0, 0] += without
 
     def _sum(self) -> None:
         finished, self._sum_queue = self._sum_queue, []
@@ -184,13 +184,15 @@ def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
     )
     file = Handover(path, "what is observed")
 
-    def write(data: Observation) -> None:
-        file.write(lambda where: write_json(where, data.to_dict()))
+    def write(observation: Observation, seconds: float) -> None:
+        data = _copy(observation)
+        job = partial(file.write, lambda where: write_json(where, data.to_dict()))
+        files.post(file, job, seconds)
 
     return Observer(
         scheduler,
         Observation(setup),
-        lambda observation, seconds: files.post(file, partial(write, _copy(observation)), seconds),
+        write,
         make_metrics(config, settings, files),
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),

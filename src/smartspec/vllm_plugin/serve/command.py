@@ -36,7 +36,7 @@ from smartspec.vllm_plugin.serve.routes import (
     read_object,
 )
 from smartspec.vllm_plugin.settings import OBSERVE, SECTION, Settings
-from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
+from smartspec.vllm_plugin.tested_versions import NEWEST, OLDEST, numbers
 
 # of a typo and an option of ours, see difflib; those of vLLM 0.32 stay below 0.75
 LEAST_ALIKE = 0.8
@@ -60,9 +60,9 @@ def make_command(options: argparse.Namespace, vllm_words: list[str]) -> ServeCom
     is supported. A version that is newer than the tested ones serves alone."""
     package = installed_package()
     if package is None:
-        least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
         raise ValueError(
-            f"vLLM is not installed for {sys.executable}: pip install 'vllm>={least},<={newest}.99'"
+            f"vLLM is not installed for {sys.executable}: "
+            f"pip install 'vllm>={OLDEST},<={NEWEST}.99'"
         )
     version = version_of(package) or ""
     machine = machine_of(version, os.environ)
