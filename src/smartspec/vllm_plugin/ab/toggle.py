@@ -30,9 +30,7 @@ DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two ste
 
 class Toggle:
     """The state of speculation in one scheduler. reason: None while it is on, else the reason for
-    which it is off.
-
-    make_windows: makes the windows to measure, None for none. clock: one that never goes back."""
+    which it is off. make_windows: makes the windows to measure, None for none."""
 
     def __init__(
         self,
@@ -40,12 +38,10 @@ class Toggle:
         switch: Switch,
         metrics: ToggleMetrics,
         make_windows: Callable[[], Windows] | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ):
         self.reason: str | None = None
         self._scheduler, self._switch, self._metrics = scheduler, switch, metrics
-        self._make_windows, self._clock = make_windows, clock
+        self._make_windows, self._clock = make_windows, time.monotonic
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
         plain_length = _plain_length(scheduler.vllm_config)
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)

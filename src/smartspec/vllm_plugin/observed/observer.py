@@ -48,10 +48,9 @@ class Observer:
         *,
         has_passes: bool,
         is_adaptive: bool,
-        clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler, self.observation, self._write_soon = scheduler, observation, write
-        self._metrics, self._has_passes, self._clock = metrics, has_passes, clock
+        self._metrics, self._has_passes, self._clock = metrics, has_passes, time.perf_counter
         self._classes: dict[str, str] = {}  # of requests under way
         self._steps = StepsUnderWay(scheduler, is_adaptive, lambda: self._clock())
         self._last_length = scheduler.num_spec_tokens

@@ -9,7 +9,7 @@ with captured graphs, every second step is decided: more decisions brought nothi
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from smartspec.control import DrafterSpec
 from smartspec.vllm_plugin.speculation.decider import Decider
@@ -36,9 +36,8 @@ class Speculation:
         *,
         tiers: tuple[int, ...] | None = None,
         cost_sizes: tuple[int, ...] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ):
-        self._scheduler, self._tiers, self._clock = scheduler, tiers, clock
+        self._scheduler, self._tiers, self._clock = scheduler, tiers, time.perf_counter
         self._is_ahead = drafter.has_passes
         self.learner = learner
         is_adaptive = cost_sizes is not None
