@@ -146,8 +146,8 @@ def test_windows_without_traffic_count_for_nothing():
 def test_a_pause_between_two_windows_parts_them():
     late = window(ACT[True], 20)
     late.length = 3600.0
-    assert Pair.of((late, window(ACT[False], 10))) is None
-    assert Pair.of((window(ACT[True], 20), window(ACT[False], 10))) is not None
+    assert Pair.of(late, window(ACT[False], 10)) is None
+    assert Pair.of(window(ACT[True], 20), window(ACT[False], 10)) is not None
 
 
 def test_traffic_that_repeats_every_minute_or_grows_favours_neither():

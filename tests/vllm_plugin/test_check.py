@@ -153,16 +153,9 @@ RECEIVERS = {
     "CacheConfig": ("cache_config",),
 }
 OURS = {
-    "speculation",
-    "toggle",
-    "rest",
-    "files",
-    "begin",
-    "leave_speculation",
-    "get_output",
-    "urlopen",
-    "learner",
-}
+    "speculation", "toggle", "off_reason", "rest", "files", "begin", "leave_speculation",
+    "get_output", "urlopen", "learner",
+}  # fmt: skip
 
 
 def names_touched(path: Path) -> set[tuple[str, str]]:

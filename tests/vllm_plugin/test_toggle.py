@@ -177,7 +177,7 @@ def test_clocks_that_jump(tmp_path, monkeypatch):
     wall = iter([-1e9, 1e9] * 100_000)
     monkeypatch.setattr(time, "time", lambda: next(wall))
     assert any(map(any, serve(engine, 0)))
-    assert Toggle.__init__.__kwdefaults__["clock"] is time.monotonic
+    assert Scheduler(make_config(tmp_path)).toggle._clock is time.monotonic
 
 
 def test_a_folder_of_no_server_is_pointed_out(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Tests with vLLM and a real model, in an environment of their own: `make test-vllm`. They are
 marked, so that the default tests leave them out."""
 
+import logging
 import os
 from datetime import date
 from importlib.util import find_spec
@@ -43,6 +44,12 @@ def prompts() -> list[str]:
 
     short = [prompt.text for prompt in shipped_prompts() if len(prompt.text) < 600]
     return [short[number * len(short) // 50] for number in range(50)]
+
+
+@pytest.fixture
+def seen_logs(monkeypatch):
+    """vLLM's logger keeps what it says to itself."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -1,7 +1,14 @@
-"""vLLM in this process, with its own scheduler or ours, and a policy whose lengths never rest."""
+"""vLLM in this process, with its own scheduler or ours, or as a server, and a policy whose lengths
+never rest."""
 
 import gc
+import os
+import socket
+import subprocess
 import sys
+import time
+import urllib.request
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +20,7 @@ from smartspec.control import BatchView, Controller, Plan, Policy
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS
 from smartspec.vllm_plugin.speculation import builder
 
+START_SECONDS = 600
 LONGEST = 5
 NGRAM = {
     "method": "ngram",
@@ -21,6 +29,7 @@ NGRAM = {
     "prompt_lookup_max": 4,
 }
 IN_SCHEDULER = {"model": NO_DRAFTS, "num_speculative_tokens": LONGEST}
+ALL_DRAFTERS = {"drafter": "prompt-lookup,recycling,datastore"}
 EXECUTOR = {"distributed_executor_backend": "smartspec.vllm_plugin.executor.Executor"}
 
 
@@ -127,8 +136,47 @@ def answers(llm: LLM, prompts: list[str], max_tokens: int = 48) -> list[list[int
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def counters(llm: LLM) -> dict[str, int]:
+def counters(llm: LLM) -> Counter[str]:
     """vLLM's own counts of speculation."""
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     found = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-    return {name: int(found.get(f"vllm:spec_decode_{name}", 0)) for name in names}
+    return Counter({name: int(found.get(f"vllm:spec_decode_{name}", 0)) for name in names})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def server(words: list[str], log: Path, **environment: str):
+    """A small server of `python -m` and these words, and its address. log: gets what it says."""
+    port = free_port()
+    environment = {
+        **os.environ,
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",
+        **environment,
+    }
+    command = [sys.executable, "-m", *words, "--port", str(port), "--max-num-seqs", "4"]
+    command += ["--enforce-eager", "--dtype", "float32"]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/health", process, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _wait_for(url: str, process: subprocess.Popen, log: Path) -> None:
+    for _ in range(START_SECONDS):
+        try:
+            urllib.request.urlopen(url, timeout=1)
+            return
+        except OSError:
+            assert process.poll() is None, log.read_text()[-3000:]
+            time.sleep(1)
+    raise AssertionError(log.read_text()[-3000:])

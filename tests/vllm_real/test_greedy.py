@@ -35,10 +35,7 @@ def test_answers_are_those_without_speculation(
     with serving(model, speculation, tmp_path) as llm:
         free, before = free_blocks(llm), counters(llm)
         got = answers(llm, prompts)
-        scheduler, counts = (
-            scheduler_of(llm),
-            {name: n - before[name] for name, n in counters(llm).items()},
-        )
+        scheduler, counts = scheduler_of(llm), counters(llm) - before
         assert (
             scheduler.speculation is not None
             and not scheduler.speculation.learner.controller.num_errors

@@ -4,7 +4,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -15,9 +14,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
-from serving import NGRAM
-
-START_SECONDS = 600
+from serving import NGRAM, server
 
 
 @pytest.fixture(
@@ -26,64 +23,24 @@ START_SECONDS = 600
 def address(request, model, tmp_path_factory):
     ranks, replicas = request.param  # of tensor and data parallelism: the model has nine heads
     folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     settings = {
         "cache": str(folder),
         "decision_log": str(folder / "decisions.jsonl"),
         "metrics_seconds": 0,
     }
-    command = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        model,
-        "--port",
-        str(port),
-    ]
-    command += [
-        "--served-model-name",
-        "smollm2",
-        "--enforce-eager",
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "1024",
-    ]
-    command += ["--max-num-seqs", "4", "--speculative-config", json.dumps(NGRAM)]
-    command += ["--tensor-parallel-size", str(ranks), "--data-parallel-size", str(replicas)]
-    command += [
-        "--scheduler-cls",
-        "smartspec.vllm_plugin.Scheduler",
-        "--per-request-spec-decode-metrics",
-        "detailed",
-    ]
-    command += ["--additional-config", json.dumps({"smartspec": settings})]
-    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    words = ["vllm.entrypoints.openai.api_server", "--model", model]
+    words += ["--served-model-name", "smollm2", "--max-model-len", "1024"]
+    words += ["--tensor-parallel-size", str(ranks), "--data-parallel-size", str(replicas)]
+    words += ["--scheduler-cls", "smartspec.vllm_plugin.Scheduler"]
+    words += ["--per-request-spec-decode-metrics", "detailed"]
+    words += ["--speculative-config", json.dumps(NGRAM)]
+    words += ["--additional-config", json.dumps({"smartspec": settings})]
+    environment = {}
     if ranks * replicas > 1:
         cores = [str(rank % os.cpu_count()) for rank in range(ranks * replicas)]
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(cores)
-    with (folder / "server.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/health", server, folder / "server.log")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def wait_for(url: str, server: subprocess.Popen, log) -> None:
-    for _ in range(START_SECONDS):
-        try:
-            urllib.request.urlopen(url, timeout=1)
-            return
-        except OSError:
-            assert server.poll() is None, log.read_text()[-3000:]
-            time.sleep(1)
-    raise AssertionError(log.read_text()[-3000:])
+    with server(words, folder / "server.log", **environment) as running:
+        yield running
 
 
 def metrics(address: str) -> dict[str, float]:
@@ -155,39 +112,13 @@ def test_the_benchmark_of_vllm(address, model, prompts, tmp_path):
     )
     # `vllm bench serve`, which the CPU wheel lacks
     command += "add_cli_args(p); main(p.parse_args())"
-    options = [
-        "--base-url",
-        address,
-        "--model",
-        "smollm2",
-        "--tokenizer",
-        model,
-        "--dataset-name",
-        "custom",
-    ]
-    options += [
-        "--dataset-path",
-        str(tmp_path / "prompts.jsonl"),
-        "--custom-output-len",
-        "24",
-        "--num-prompts",
-        "8",
-    ]
-    options += [
-        "--max-concurrency",
-        "4",
-        "--temperature",
-        "0",
-        "--save-result",
-        "--result-dir",
-        str(tmp_path),
-    ]
+    options = ["--base-url", address, "--tokenizer", model]
+    options += ["--dataset-path", str(tmp_path / "prompts.jsonl"), "--result-dir", str(tmp_path)]
+    options += ["--model", "smollm2", "--dataset-name", "custom", "--custom-output-len", "24"]
+    options += ["--num-prompts", "8", "--max-concurrency", "4", "--temperature", "0"]
+    options += ["--save-result", "--result-filename", "r.json"]
     before = counted(address)
-    subprocess.run(
-        [sys.executable, "-c", command, *options, "--result-filename", "r.json"],
-        check=True,
-        timeout=600,
-    )
+    subprocess.run([sys.executable, "-c", command, *options], check=True, timeout=600)
     result = json.loads((tmp_path / "r.json").read_text())
     after = counted(address, before["smartspec_verified_tokens_total"])
     assert result["completed"] == 8 and result["failed"] == 0

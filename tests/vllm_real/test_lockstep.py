@@ -6,9 +6,6 @@ rank has to make each of them. In the other, drafts are made without passes."""
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,8 +13,8 @@ import pytest
 from gathering import write_plugin
 from make_experts import make_experts
 from openai import OpenAI
-from serving import self_draft
-from test_http import counted, metrics, wait_for
+from serving import self_draft, server
+from test_http import counted, metrics
 
 # no passes
 LAST_TOKEN = {
@@ -30,48 +27,19 @@ LAST_TOKEN = {
 @pytest.mark.parametrize("method", ["last token", "self-draft"])
 def test_ranks_that_decide_differently_go_on(method, model, prompts, tmp_path):
     target = make_experts(tmp_path / "model", model)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "smartspec.vllm_plugin.serve",
-        target,
-        "--port",
-        str(port),
-        "--enforce-eager",
-    ]
-    command += [
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "1024",
-        "--max-num-seqs",
-        "4",
-        "--data-parallel-size",
-        "2",
-    ]
-    command += [
-        "--speculative-config",
-        json.dumps(LAST_TOKEN if method == "last token" else self_draft(target)),
-    ]
-    command += ["--cache", str(tmp_path), "--metrics-seconds", "0", "--policy", "fixed:3"]
-    environment = os.environ | {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(rank % os.cpu_count()) for rank in range(2)),
-        "VLLM_LOGGING_LEVEL": "INFO",
-        "PYTHONPATH": os.pathsep.join(
-            [str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
+    speculation = LAST_TOKEN if method == "last token" else self_draft(target)
+    words = ["smartspec.vllm_plugin.serve", target, "--cache", str(tmp_path)]
+    words += ["--max-model-len", "1024", "--data-parallel-size", "2"]
+    words += ["--metrics-seconds", "0", "--policy", "fixed:3"]
+    words += ["--speculative-config", json.dumps(speculation)]
+    cores = "|".join(str(rank % os.cpu_count()) for rank in range(2))
+    path = os.pathsep.join(
+        [str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
     write_plugin(tmp_path)
     log = tmp_path / "server.log"
-    with log.open("w") as out:
-        server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/health", server, log)
-        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=120)
+    with server(words, log, VLLM_CPU_OMP_THREADS_BIND=cores, PYTHONPATH=path) as address:
+        client = OpenAI(base_url=f"{address}/v1", api_key="none", timeout=120)
 
         def answer(number: int, **options) -> str:
             """Of uneven length, so that a rank often runs dummy batches while the other decides."""
@@ -92,7 +60,7 @@ def test_ranks_that_decide_differently_go_on(method, model, prompts, tmp_path):
             without = list(
                 pool.map(lambda number: answer(number, smartspec_max_draft_tokens=0), range(12))
             )
-            before = metrics(f"http://127.0.0.1:{port}")
+            before = metrics(address)
             longest = [1 + number % 3 for number in range(12)]
             assert (
                 list(
@@ -100,9 +68,6 @@ def test_ranks_that_decide_differently_go_on(method, model, prompts, tmp_path):
                 )
                 == without
             )
-        after = counted(f"http://127.0.0.1:{port}", before["smartspec_verified_tokens_total"])
+        after = counted(address, before["smartspec_verified_tokens_total"])
         assert log.read_text().count("SmartSpec decides draft lengths") == 2
         assert after["smartspec_controller_errors_total"] == 0
-    finally:
-        server.terminate()
-        server.wait(60)

@@ -82,10 +82,7 @@ def test_answers_are_those_without_speculation(
     with serving(target, speculation_of(method, tmp_path, target), tmp_path) as llm:
         free, before = free_blocks(llm), counters(llm)
         got = answers(llm, few)
-        scheduler, counts = (
-            scheduler_of(llm),
-            {name: n - before[name] for name, n in counters(llm).items()},
-        )
+        scheduler, counts = scheduler_of(llm), counters(llm) - before
         assert (
             scheduler.speculation is not None
             and not scheduler.speculation.learner.controller.num_errors

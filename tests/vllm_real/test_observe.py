@@ -1,17 +1,22 @@
 """Policy `observe` in vLLM itself: nothing is changed, and what is kept is what vLLM counts."""
 
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 
 import pytest
-from serving import NGRAM, answers, asynchronous, counters, scheduler_of, self_draft, serving
-from test_http import wait_for
+from serving import (
+    NGRAM,
+    answers,
+    asynchronous,
+    counters,
+    scheduler_of,
+    self_draft,
+    server,
+    serving,
+)
 
 from smartspec.observation.files import newest_observation
 from smartspec.observation.records import COLUMN
@@ -31,7 +36,7 @@ def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path
         with serving(model, speculation, folder, OBSERVE) as llm:
             before = counters(llm)
             got = answers(llm, prompts[:16])
-            found.append((got, {name: n - before[name] for name, n in counters(llm).items()}))
+            found.append((got, counters(llm) - before))
             if folder is not None:
                 assert type(scheduler_of(llm).speculation).__name__ == "Observer"
                 assert not scheduler_of(llm).rest.steps
@@ -54,35 +59,10 @@ def test_vllm_drafts_as_it_does_alone(method, is_async, model, prompts, tmp_path
 
 @pytest.mark.parametrize("given", [None, NGRAM])
 def test_a_server_tells_what_it_observed(given, model, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "smartspec.vllm_plugin.serve",
-        model,
-        "--observe",
-        "--cache",
-        str(tmp_path),
-    ]
-    command += [] if given is None else ["--speculative-config", json.dumps(given)]
-    command += [
-        "--port",
-        str(port),
-        "--served-model-name",
-        "small",
-        "--enforce-eager",
-        "--dtype",
-        "float32",
-    ]
-    command += ["--max-model-len", "512", "--max-num-seqs", "4"]
-    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-    path, address = tmp_path / "server.log", f"http://127.0.0.1:{port}"
-    with path.open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    try:
-        wait_for(f"{address}/health", server, path)
+    words = ["smartspec.vllm_plugin.serve", model, "--observe", "--cache", str(tmp_path)]
+    words += [] if given is None else ["--speculative-config", json.dumps(given)]
+    words += ["--served-model-name", "small", "--max-model-len", "512"]
+    with server(words, tmp_path / "server.log") as address:
         for number in range(12):
             complete(address, f"Repeat three times: apple, pear, plum, number {number}.")
         # what ended last is written soon after: vLLM kills its engines at the end
@@ -99,9 +79,6 @@ def test_a_server_tells_what_it_observed(given, model, tmp_path):
             time.sleep(1)
         assert b"smartspec_steps_total" in page and b"smartspec_observed_regret_ratio" in page
         assert said["setup"]["method"] == "ngram" and said["acceptance"]["all"]["tested"][0] > 0
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
     observed("--cache", str(tmp_path), "--json", "--card", str(tmp_path / "card.json"))
     assert json.loads((tmp_path / "card.json").read_text())["kind"] == "smartspec-card"
 

@@ -5,10 +5,11 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from serving import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "vllm.md").read_text()
 
@@ -32,9 +33,6 @@ def quick_start(model: str, port: int) -> str:
 
 
 def test_it_serves_and_counts(model, tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "SMARTSPEC_CACHE": str(tmp_path),
@@ -45,7 +43,7 @@ def test_it_serves_and_counts(model, tmp_path):
     said = tmp_path / "said"
     with said.open("w") as out:
         shell = subprocess.Popen(
-            ["bash", "-c", quick_start(model, port)],
+            ["bash", "-c", quick_start(model, free_port())],
             stdout=out, stderr=subprocess.STDOUT, env=environment, cwd=tmp_path,
             start_new_session=True,
         )  # fmt: skip

@@ -6,18 +6,26 @@ import logging
 import pytest
 import vllm
 from prometheus_client.parser import text_string_to_metric_families
-from serving import NGRAM, answers, counters, free_blocks, restless, scheduler_of, serving
+from serving import (
+    ALL_DRAFTERS,
+    EXECUTOR,
+    IN_SCHEDULER,
+    NGRAM,
+    answers,
+    counters,
+    free_blocks,
+    restless,
+    scheduler_of,
+    serving,
+)
 from vllm import SamplingParams
 
 from smartspec.control import Controller
 from smartspec.vllm_plugin.costs.sources import CostFile
 from smartspec.vllm_plugin.speculation import builder
 
-
-@pytest.fixture(autouse=True)
-def seen_logs(monkeypatch):
-    """vLLM's logger keeps what it says to itself."""
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+pytestmark = pytest.mark.usefixtures("seen_logs")
+DRAFTS = {"ngram": (NGRAM, None), "drafts in the scheduler": (IN_SCHEDULER, ALL_DRAFTERS)}
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +39,12 @@ def expected(model, few) -> list[list[int]]:
         return answers(llm, few)
 
 
-def test_preemption(model, few, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize("drafts", DRAFTS)
+def test_preemption(drafts, model, few, expected, tmp_path, monkeypatch):
     restless(monkeypatch)
-    with serving(
-        model, NGRAM, tmp_path, block_size=32, num_gpu_blocks_override=24, max_model_len=512
-    ) as llm:
+    little = {"block_size": 32, "num_gpu_blocks_override": 24, "max_model_len": 512}
+    speculation, settings = DRAFTS[drafts]
+    with serving(model, speculation, tmp_path, settings, **little) as llm:
         free = free_blocks(llm)
         assert answers(llm, few) == expected
         preemptions = next(m.value for m in llm.get_metrics() if m.name == "vllm:num_preemptions")
@@ -44,9 +53,11 @@ def test_preemption(model, few, expected, tmp_path, monkeypatch):
         assert scheduler_of(llm).speculation is not None
 
 
-def test_aborted_requests_leave_nothing_in_memory(model, few, tmp_path, monkeypatch):
+@pytest.mark.parametrize("drafts", DRAFTS)
+def test_aborted_requests_leave_nothing_in_memory(drafts, model, few, tmp_path, monkeypatch):
     restless(monkeypatch)
-    with serving(model, NGRAM, tmp_path) as llm:
+    speculation, settings = DRAFTS[drafts]
+    with serving(model, speculation, tmp_path, settings) as llm:
         free, engine = free_blocks(llm), llm.llm_engine
         for number, prompt in enumerate(few):
             engine.add_request(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=60))
@@ -60,6 +71,8 @@ def test_aborted_requests_leave_nothing_in_memory(model, few, tmp_path, monkeypa
         speculation = scheduler_of(llm).speculation
         assert free_blocks(llm) == free
         assert len(speculation.decider.callers) <= 1 and not speculation._steps
+        if own := speculation.decider.own:
+            assert len(own._texts) <= 1
 
 
 def test_counters_are_those_of_vllm(model, few, expected, tmp_path):
@@ -104,9 +117,15 @@ def test_a_failing_controller_and_a_corrupt_cost_file(
     assert "is unusable" in caplog.text and "the controller failed" in caplog.text
 
 
-def test_an_unknown_version(model, few, expected, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(("speculation", "options"), [(NGRAM, {}), (IN_SCHEDULER, EXECUTOR)])
+def test_an_unknown_version(
+    speculation, options, model, few, expected, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(vllm, "__version__", "0.99.0")
-    with caplog.at_level(logging.WARNING), serving(model, NGRAM, tmp_path) as llm:
+    with (
+        caplog.at_level(logging.WARNING),
+        serving(model, speculation, tmp_path, **options) as llm,
+    ):
         assert type(scheduler_of(llm)).__module__ == "vllm.v1.core.sched.scheduler"
         assert answers(llm, few) == expected
     assert "vLLM 0.99.0 is untested" in caplog.text and "SMARTSPEC_UNTESTED=1" in caplog.text

@@ -2,16 +2,16 @@
 lengths."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import sqrt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import hypot, sqrt
 
 import numpy as np
 
 from smartspec.observation.records import DraftOutcome, Observation
 
 # how well something is known: measured, interpolated, extrapolated
-SEEN, BETWEEN, BEYOND = "seen", "between", "beyond"
+RANKS = SEEN, BETWEEN, BEYOND = "seen", "between", "beyond"
 LEAST_ROWS = 100  # outcomes of a length: with fewer, another length says more
 # neighbouring steps of a request are alike: so many outcomes say as much as an independent one
 ALIKE_STEPS = 4.0
@@ -53,7 +53,7 @@ def draft_of(observation: Observation, length: int) -> Draft:
     means = shares @ np.array([(each.verified, each.accepted, each.share) for each in drafts])
     verified, accepted, share = means.tolist()
     deviation = float(np.linalg.norm(shares * [each.deviation for each in drafts]))
-    known = max((each.known for each in drafts), key=(SEEN, BETWEEN, BEYOND).index)
+    known = max((each.known for each in drafts), key=RANKS.index)
     return Draft(verified, accepted, deviation, known, share)
 
 
@@ -74,9 +74,12 @@ def acceptance_by_depth(
 
 def accepted_variance(outcomes: Outcomes) -> float:
     """The variance of a request's accepted draft tokens in a step."""
-    rows = max(sum(outcomes.values()), 1)
-    mean = sum(n * o.accepted for o, n in outcomes.items()) / rows
-    return sum(n * o.accepted**2 for o, n in outcomes.items()) / rows - mean**2
+    mean = _mean(outcomes, lambda o: o.accepted)
+    return _mean(outcomes, lambda o: o.accepted**2) - mean**2
+
+
+def _mean(outcomes: Outcomes, value: Callable[[DraftOutcome], float]) -> float:
+    return sum(n * value(o) for o, n in outcomes.items()) / max(sum(outcomes.values()), 1)
 
 
 def _by_class(outcomes: Outcomes) -> list[Outcomes]:
@@ -97,34 +100,36 @@ def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
     longer = [k for k in enough if k >= length]
     source = min(longer) if longer else max(enough)
     mine = {outcome: count for outcome, count in outcomes.items() if outcome.length == source}
-    if longer:
-        known = SEEN if source == length and rows[source] >= LEAST_ROWS else BETWEEN
-        return _cut(mine, rows[source], length, known)
-    return _extended(mine, rows[source], source, length)
+    if not longer:
+        return _extended(mine, source, length)
+    known = SEEN if source == length and rows[source] >= LEAST_ROWS else BETWEEN
+    return _cut(mine, length, known)
 
 
-def _cut(outcomes: Outcomes, rows: int, length: int, known: str) -> Draft:
+def _cut(outcomes: Outcomes, length: int, known: str) -> Draft:
     """The draft made of the first tokens of drafts that were as long, or longer."""
-    verified = sum(n * min(o.drafted, length) for o, n in outcomes.items()) / rows
-    accepted = sum(n * min(o.accepted, length) for o, n in outcomes.items()) / rows
-    squares = sum(n * min(o.accepted, length) ** 2 for o, n in outcomes.items()) / rows
-    share = sum(n for o, n in outcomes.items() if o.drafted) / rows
+    accepted = _mean(outcomes, lambda o: min(o.accepted, length))
+    variance = _mean(outcomes, lambda o: min(o.accepted, length) ** 2) - accepted**2
     return Draft(
-        verified, accepted, sqrt(max(squares - accepted**2, 0.0) * ALIKE_STEPS / rows), known, share
+        verified=_mean(outcomes, lambda o: min(o.drafted, length)),
+        accepted=accepted,
+        deviation=sqrt(max(variance, 0.0) * ALIKE_STEPS / sum(outcomes.values())),
+        known=known,
+        share=_mean(outcomes, lambda o: o.drafted > 0),
     )
 
 
-def _extended(outcomes: Outcomes, rows: int, longest: int, length: int) -> Draft:
+def _extended(outcomes: Outcomes, longest: int, length: int) -> Draft:
     """The draft if it is longer than any seen: further tokens are accepted as the last one was."""
-    seen = _cut(outcomes, rows, longest, BEYOND)
-    whole = sum(n for o, n in outcomes.items() if o.drafted == longest)
-    all_right = sum(n for o, n in outcomes.items() if o.accepted == longest)
-    tested = sum(
-        n for o, n in outcomes.items() if o.drafted == longest and o.accepted >= longest - 1
-    )
-    chance, more = all_right / max(tested, 1), length - longest
-    further = all_right / rows * sum(chance**depth for depth in range(1, more + 1))
-    deviation = sqrt(seen.deviation**2 + (DOUBT_BEYOND * further) ** 2)
-    return Draft(
-        seen.verified + whole / rows * more, seen.accepted + further, deviation, BEYOND, seen.share
+    seen, more = _cut(outcomes, longest, BEYOND), length - longest
+    whole = _mean(outcomes, lambda o: o.drafted == longest)
+    tested = _mean(outcomes, lambda o: o.drafted == longest and o.accepted >= longest - 1)
+    all_right = _mean(outcomes, lambda o: o.accepted == longest)
+    chance = all_right / tested if tested else 0.0
+    further = all_right * sum(chance**depth for depth in range(1, more + 1))
+    return replace(
+        seen,
+        verified=seen.verified + whole * more,
+        accepted=seen.accepted + further,
+        deviation=hypot(seen.deviation, DOUBT_BEYOND * further),
     )

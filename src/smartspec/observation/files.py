@@ -71,8 +71,9 @@ def newest_observation(cache: Path) -> Observation:
 def newest_files(cache: Path) -> list[Path]:
     """The files of the server that wrote an observation last: one for each engine. OSError where
     they cannot be seen."""
-    files = sorted(
-        (cache / "vllm" / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime
-    )
-    instances = [path.stem.rpartition("-")[0] for path in files]
-    return [path for path, each in zip(files, instances, strict=True) if each == instances[-1]]
+    files = sorted((cache / "vllm" / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime)
+    return [path for path in files if _instance(path) == _instance(files[-1])]
+
+
+def _instance(path: Path) -> str:
+    return path.stem.rpartition("-")[0]

@@ -5,21 +5,21 @@ Prompts come as often, and are as long, as observed. Then tokens per second are 
 step over its time, and a request gets its share of them.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, sqrt
 
 import numpy as np
 
-from smartspec.observation.acceptance import BETWEEN, BEYOND, NO_DRAFT, SEEN, Draft, draft_of
-from smartspec.observation.records import BENDS, COLUMN, Observation, level_of
+from smartspec.observation.acceptance import BETWEEN, BEYOND, RANKS, Draft, draft_of
+from smartspec.observation.records import BENDS, Observation, level_of, total
 from smartspec.observation.step_times import FEATURES, CellTimes, StepTimes
 
 OFF = -1  # as a length: a server without speculation, whose steps have no draft pass
 LEAST_STEPS = 20  # of a load and a length that count as seen
 NUM_DRAWS, INTERVAL = 100, (0.05, 0.95)
 NEAR = 1.5  # a load within this factor of those seen is between them
-RANKS = (SEEN, BETWEEN, BEYOND)
 # Where drafts are looked up, what a server without speculation saves of a step without drafts: the
 # lookup, and sampling by rejection. Mean and doubt. vLLM's CPU build with ngram: 0.06 to 0.14
 # (docs/results/vllm.md), an H100: 0 to 0.03.
@@ -38,8 +38,7 @@ class Traffic:
 
     @staticmethod
     def of(observation: Observation) -> "Traffic":
-        total = np.array(list(observation.cells.values())).sum(axis=0)
-        sums = {name: float(total[number]) for name, number in COLUMN.items()}
+        sums = total(observation.cells.values())
         chunks = max(sums["prefills"], 1e-9)
         return Traffic(
             chunks=sums["prefills"] / max(sums["emitted_tokens"], 1.0),
@@ -75,12 +74,12 @@ class Forecast:
 
     def accepted(self, length: int) -> float:
         """Draft tokens accepted of a request in a step."""
-        return self._draft(length).accepted
+        return self._drafts[max(length, 0)].accepted
 
     def step(self, requests: float, length: int, accepts: float = 1.0) -> tuple[float, float]:
         """Tokens that a mean step emits, and its seconds, where so many times the usual draft
         tokens are accepted."""
-        draft, traffic = self._draft(length), self._traffic
+        draft, traffic = self._drafts[max(length, 0)], self._traffic
         tokens = 1.0 + min(draft.accepted * accepts, max(draft.verified, draft.accepted))
         ending = 1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens
         prefills = traffic.chunks * tokens * requests / ending
@@ -114,27 +113,16 @@ class Forecast:
     def crossover(self, most: int) -> int | None:
         """The fewest requests at a time from which on no speculation makes most, up to `most`. None
         if there are none."""
-        if self._gain(most) > 0:
+        loads = [0, *loads_up_to(most)]
+        last = next(i for i in reversed(range(len(loads))) if not i or self._gain(loads[i]) > 0)
+        if loads[last] == most:
             return None
-        lower, upper = 0, most
-        for load in loads_up_to(most)[::-1]:
-            if self._gain(load) > 0:
-                lower = load
-                break
-            upper = load
-        while upper - lower > 1:
-            middle = (lower + upper) // 2
-            lower, upper = (middle, upper) if self._gain(middle) > 0 else (lower, middle)
-        return upper
+        between = range(loads[last] + 1, loads[last + 1])
+        return between.start + bisect_left(between, True, key=lambda load: self._gain(load) <= 0)
 
     def _gain(self, requests: int) -> float:
-        best = max(
-            self.tokens_per_second(requests, length) for length in self.lengths if length > 0
-        )
+        best = self.tokens_per_second(requests, self.best(requests, least=1))
         return best - self.tokens_per_second(requests, OFF)
-
-    def _draft(self, length: int) -> Draft:
-        return NO_DRAFT if length <= 0 else self._drafts[length]
 
 
 class Forecasts:
@@ -155,7 +143,7 @@ class Forecasts:
         """The state of knowledge of this load with this length: seen, between what was seen, or
         beyond it. No server that is observed is without a draft pass, if it has any."""
         has_passes = bool(self.observation.setup.get("has_passes"))
-        draft = NO_DRAFT if length <= 0 else self.drafts[length]
+        draft = self.drafts[max(length, 0)]
         cells = [key for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS]
         if not cells or (length == OFF and has_passes):
             return BEYOND
@@ -173,11 +161,8 @@ class Forecasts:
     @cached_property
     def _sizes(self) -> list[float]:
         """The mean requests at a time of each load that counts as seen."""
-        loads: dict[int, np.ndarray] = {}
-        for (level, *_), cell in self.observation.cells.items():
-            loads[level] = loads.get(level, 0.0) + cell
-        seen = [cell for cell in loads.values() if cell[0] >= LEAST_STEPS]
-        return [cell[COLUMN["requests"]] / cell[0] for cell in seen]
+        loads = [total(cells.values()) for cells in self.observation.by_level.values()]
+        return [sums["requests"] / sums["steps"] for sums in loads if sums["steps"] >= LEAST_STEPS]
 
     def interval(self, value) -> tuple[float, float]:
         """The interval of value(forecast), a number."""

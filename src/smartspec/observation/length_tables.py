@@ -24,6 +24,11 @@ def ranges_of(by_size: list[int]) -> list[LengthRange]:
     return [LengthRange(sizes[0], sizes[-1], length) for length, sizes in runs]
 
 
+def lengths_by_size(table: list[LengthRange]) -> list[int]:
+    """Inverse of ranges_of."""
+    return [each.length for each in table for _ in range(each.first, each.last + 1)]
+
+
 def with_lengths(
     table: list[LengthRange], lengths: tuple[int, ...], least: int = 0
 ) -> list[LengthRange]:
@@ -33,8 +38,9 @@ def with_lengths(
     may then use any of them at any batch size. Lengths that are best for no batch size stand at the
     largest sizes, one each. ValueError if there are not as many batch sizes."""
     last = table[-1].last
-    allowed = {r.length: max((k for k in lengths if k <= r.length), default=least) for r in table}
-    by_size = [allowed[r.length] for r in table for _ in range(r.first, r.last + 1)]
+    by_size = [
+        max((k for k in lengths if k <= best), default=least) for best in lengths_by_size(table)
+    ]
     if len(set(lengths)) > last:
         raise ValueError(
             f"{len(set(lengths))} lengths do not fit into batches of up to {last}: name fewer"
@@ -49,12 +55,7 @@ def with_lengths(
 
 def without_zeros(table: list[LengthRange]) -> list[LengthRange]:
     """The table with a length of 1 where it says 0, neighbours of one length merged."""
-    ranges: list[LengthRange] = []
-    for entry in table:
-        length = max(entry.length, 1)
-        first = ranges.pop().first if ranges and ranges[-1].length == length else entry.first
-        ranges.append(LengthRange(first, entry.last, length))
-    return ranges
+    return ranges_of([max(length, 1) for length in lengths_by_size(table)])
 
 
 def vllm_config(table: list[LengthRange]) -> dict:
@@ -70,7 +71,8 @@ def sglang_config(tables: list[list[LengthRange]]) -> dict:
     lengths differ, with the lengths that any of the tables (for several acceptances) names for
     it."""
     starts = sorted({r.first for table in tables for r in table})
-    slots = {start: sorted({_length_at(table, start) for table in tables}) for start in starts}
+    by_size = list(map(lengths_by_size, tables))
+    slots = {start: sorted({lengths[start - 1] for lengths in by_size}) for start in starts}
     return {str(start): {"candidate_steps": steps} for start, steps in slots.items()}
 
 
@@ -83,7 +85,3 @@ def tensorrt_llm_config(table: list[LengthRange]) -> dict:
         raise ValueError("no drafts are best for every batch size: leave speculation off")
     schedule = {r.last: min(r.length, longest) for r in table if r.length}
     return {"max_draft_len": longest, "draft_len_schedule": schedule}
-
-
-def _length_at(table: list[LengthRange], batch_size: int) -> int:
-    return next(r.length for r in table if r.first <= batch_size <= r.last)

@@ -42,11 +42,8 @@ class StepSize:
     def drafted(self) -> int:
         """Verified draft tokens of a request, in the mean: 0 where no request has any, else at
         least 1."""
-        return (
-            max(round(self.verified_tokens / max(self.decoding, 1)), 1)
-            if self.verified_tokens
-            else 0
-        )
+        mean = self.verified_tokens / max(self.decoding, 1)
+        return max(round(mean), int(self.verified_tokens > 0))
 
 
 SUMS = ("steps", *(each.name for each in fields(StepSize)), "squares", "mixed", "pass_rows",
@@ -90,6 +87,14 @@ class Observation:
     @property
     def num_steps(self) -> int:
         return int(sum(cell[0] for cell in self.cells.values()))
+
+    @property
+    def by_level(self) -> dict[int, dict[Key, np.ndarray]]:
+        """The cells of each level, the smallest first."""
+        found: dict[int, dict[Key, np.ndarray]] = {}
+        for key in sorted(self.cells):
+            found.setdefault(key[0], {})[key] = self.cells[key]
+        return found
 
     def add_steps(self, lengths: list[int], steps: list[StepSize]) -> None:
         """Add finished steps. lengths: of the drafts that each verified."""
@@ -166,6 +171,12 @@ def level_of(requests: float) -> int:
     """Requests at a time, rounded to half powers of two: 0 for 1, 1 for 1.4, 2 for 2, ... 12 for
     64."""
     return round(2 * math.log2(max(requests, 1)))
+
+
+def total(cells: Iterable[np.ndarray]) -> dict[str, float]:
+    """The SUMS of these cells together, by name."""
+    whole = np.sum(list(cells), axis=0)
+    return {name: float(whole[number]) for name, number in COLUMN.items()}
 
 
 def sums_of(steps: Sequence[StepSize]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The report of an observation to the operator: now, what each length would make, the crossover,
 what the present setting loses. As JSON-able values, and as text."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from smartspec.observation.acceptance import (
     accepted_variance,
 )
 from smartspec.observation.forecast import INTERVAL, OFF, Forecast, Forecasts
-from smartspec.observation.records import COLUMN, Observation
+from smartspec.observation.records import COLUMN, Observation, total
 from smartspec.observation.step_times import STALL_STEPS
 
 LEAST_SHARE = 0.01  # of the time at a load: loads that were rarer are not shown
@@ -46,14 +47,13 @@ def loads_of(observation: Observation) -> list[Load]:
     spread = accepted_variance(observation.outcomes)
     seconds = sum(cell[COLUMN["seconds"]] for cell in observation.cells.values())
     loads = []
-    for level in sorted({level for level, *_ in observation.cells}):
-        cells = {key: cell for key, cell in observation.cells.items() if key[0] == level}
-        sums = _named(np.sum(list(cells.values()), axis=0))
+    for cells in observation.by_level.values():
+        sums = total(cells.values())
         if sums["seconds"] < LEAST_SHARE * seconds or not sums["emitted_tokens"]:
             continue
-        lengths: dict[int, int] = {}
+        lengths: Counter[int] = Counter()
         for (_, length, _), cell in cells.items():
-            lengths[length] = lengths.get(length, 0) + int(cell[0])
+            lengths[length] += int(cell[0])
         steps, rows = sums["steps"], max(sums["decoding"], 1.0)
         variance = max(sums["squares"] * steps / sums["seconds"] ** 2 - 1.0, 0.0)
         accepted = max(sums["emitted_tokens"] - rows - sums["prefills"], 0.0) / rows
@@ -63,7 +63,7 @@ def loads_of(observation: Observation) -> list[Load]:
                 requests=sums["requests"] / steps,
                 share=sums["seconds"] / seconds,
                 tokens_per_second=sums["emitted_tokens"] / sums["seconds"],
-                lengths=lengths,
+                lengths=dict(lengths),
                 accepted=accepted,
                 doubt=(float(np.sqrt(variance * STALL_STEPS / steps)), float(of_accepted)),
             )
@@ -126,7 +126,7 @@ def summary(forecasts: Forecasts) -> dict:
 def traffic_of(observation: Observation) -> dict:
     """Arrivals and lengths of requests."""
     arrivals = observation.arrivals
-    sums = _named(np.sum(list(observation.cells.values()), axis=0))
+    sums = total(observation.cells.values())
     requests, busy, emitted = max(arrivals.requests, 1), sums["seconds"], sums["emitted_tokens"]
     return {
         "steps": observation.num_steps,
@@ -243,10 +243,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in rows
     ]
-
-
-def _named(cell: np.ndarray) -> dict[str, float]:
-    return {name: float(cell[number]) for name, number in COLUMN.items()}
 
 
 def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> np.ndarray:

@@ -112,8 +112,8 @@ class CellTimes:
         assumed may be."""
         seconds = self.means[:, COLUMN["seconds"]]
         design = features(self.means, bend) / seconds[:, None]
-        scale = np.maximum(design.max(axis=0), 1e-300)
-        scale[design.max(axis=0) <= 0] = 1.0
+        most = design.max(axis=0)
+        scale = np.where(most > 0, most, 1.0)
         shares = np.array(USUAL_SHARE)
         usual = np.diag(1.0 / shares)[np.isfinite(shares)]
         shortest = seconds.min()

@@ -62,11 +62,11 @@ def _missing_members(package: Path, need: Need) -> Iterator[str]:
         yield f"{name}: {need.file} {'has no such class' if path.is_file() else 'does not exist'}"
         return
     base = _class(package / need.base[0], need.base[1]) if need.base else None
-    classes = [owner] if base is None else [base, owner]
-    bodies = [node for each in classes for node in each.body]
+    classes = [*filter(None, (base, owner))]
     methods = {
         node.name: node
-        for node in bodies
+        for each in classes
+        for node in each.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     for member, expected in need.methods.items():
@@ -84,10 +84,8 @@ def _class(path: Path, name: str) -> ast.ClassDef | ast.Module | None:
     tree = ast.parse(path.read_text("utf-8")) if path.is_file() else None
     if tree is None or not name:
         return tree
-    nodes = ast.walk(tree)
-    return next(
-        (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name), None
-    )
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return next((each for each in classes if each.name == name), None)
 
 
 def _parameters(method: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
@@ -99,8 +97,9 @@ def _fields(owner: ast.ClassDef | ast.Module) -> set[str]:
     """Return the names that a class's body assigns, and those that its methods set on self."""
     names = set()
     for node in ast.walk(owner):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names |= {node.attr} if ast.unparse(node.value) == "self" else set()
+        match node:
+            case ast.Attribute(ast.Name("self"), name, ast.Store()):
+                names.add(name)
     for node in owner.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             names |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

@@ -6,13 +6,15 @@ import os
 from collections.abc import Mapping
 
 from smartspec.vllm_plugin.needs import Need, need_of
-from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
+from smartspec.vllm_plugin.tested_versions import NEWEST, OLDEST, VERSIONS, numbers
 
 UNTESTED = "SMARTSPEC_UNTESTED"  # the environment variable that allows a newer version
-SCHEDULER = need_of("v1/core/sched/scheduler.py")
+STOCK_SCHEDULER = need_of("v1/core/sched/scheduler.py")
+# names that options of vLLM have as values
+SCHEDULER = "smartspec.vllm_plugin.Scheduler"
+EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
 # the drafter of vLLM's workers that makes none
 NO_DRAFTS = "smartspec.vllm_plugin.proposer.NoDrafts"
-EXECUTOR = "smartspec.vllm_plugin.executor.Executor"
 
 
 def has_scheduler_drafts(vllm_config) -> bool:
@@ -40,15 +42,14 @@ def version_problem(version: str, environment: Mapping[str, str] = os.environ) -
     """The problem of a version of vLLM. version: vllm.__version__ ("0.32.0+cpu"). One that is newer
     than the tested ones is tried where the environment says so."""
     release = numbers(version)
-    least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
     if release is None or release < VERSIONS[0]:
-        return f"vLLM {version} is not supported (supported: {least} and later)"
+        return f"vLLM {version} is not supported (supported: {OLDEST} and later)"
     if is_newer(version) and environment.get(UNTESTED, "") in ("", "0"):
-        return f"vLLM {version} is untested (tested: {least} to {newest}; {UNTESTED}=1 tries it)"
+        return f"vLLM {version} is untested (tested: {OLDEST} to {NEWEST}; {UNTESTED}=1 tries it)"
     return None
 
 
-def signature_problem(owner: type, need: Need = SCHEDULER) -> str | None:
+def signature_problem(owner: type, need: Need = STOCK_SCHEDULER) -> str | None:
     """The first method of one of vLLM's classes that is missing or has other parameters."""
     for name, expected in need.methods.items():
         method = getattr(owner, name, None)
@@ -63,7 +64,7 @@ def signature_problem(owner: type, need: Need = SCHEDULER) -> str | None:
     return None
 
 
-def attribute_problem(owner: object, need: Need = SCHEDULER) -> str | None:
+def attribute_problem(owner: object, need: Need = STOCK_SCHEDULER) -> str | None:
     """The attributes that an object of such a class lacks."""
     missing = [name for name in need.attributes if not hasattr(owner, name)]
     if missing:

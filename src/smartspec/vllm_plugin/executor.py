@@ -44,6 +44,7 @@ class Executor(VllmExecutor):
     methods find no difference."""
 
     supports_pp = MultiprocExecutor.supports_pp
+    supports_async_scheduling = MultiprocExecutor.supports_async_scheduling
     has_admitted_counts = True  # outputs say what adaptive verification has verified
 
     def __new__(cls, vllm_config):
@@ -73,11 +74,6 @@ class Executor(VllmExecutor):
             return next(filter(None, self.collective_rpc(change, args=arguments)), None)
         except Exception as error:
             return repr(error)
-
-    @classmethod
-    def supports_async_scheduling(cls) -> bool:
-        """Return the answer of vLLM's own executor."""
-        return MultiprocExecutor.supports_async_scheduling()
 
     def execute_model(self, scheduler_output, non_block: bool = False):
         """Let the workers begin a pass. vLLM would wait for its end before it calls them to sample.

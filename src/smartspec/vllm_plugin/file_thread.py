@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from threading import Condition, Thread
+from threading import TIMEOUT_MAX, Condition, Thread
 from typing import TypeVar
 
 logger = logging.getLogger("vllm.smartspec")  # below vLLM's own, whose handlers it so gets
@@ -24,7 +24,7 @@ class FileThread:
         self._changed = Condition()
         # with the time it is due
         self._jobs: dict[Hashable, tuple[float, Callable[[], object]]] = {}
-        self._job_start: float | None = None  # None while no job is under way
+        self._job_start = float("inf")  # while no job is under way
         self._thread: Thread | None = None
 
     def post(self, key: Hashable, job: Callable[[], object], seconds: float = 0.0) -> None:
@@ -53,7 +53,8 @@ class FileThread:
 
         self.post(answer_it, answer_it)
         try:
-            return answer.result(max(seconds - self._seconds_of_job(), 0.0))
+            seconds_of_job = max(time.monotonic() - self._job_start, 0.0)
+            return answer.result(max(seconds - seconds_of_job, 0.0))
         except TimeoutError:
             if answer.done():  # the job's own
                 raise
@@ -73,26 +74,21 @@ class FileThread:
             return False
         return True
 
-    def _seconds_of_job(self) -> float:
-        start = self._job_start
-        return 0.0 if start is None else time.monotonic() - start
-
     def _run(self) -> None:
         while True:
             with self._changed:
-                while (key := self._due_key()) is None:
-                    next_due = min((due for due, _ in self._jobs.values()), default=float("inf"))
-                    rest = next_due - time.monotonic()
-                    self._changed.wait(None if rest == float("inf") else max(rest, 0.0))
+                while (rest := self._seconds_to_next()) > 0:
+                    self._changed.wait(min(rest, TIMEOUT_MAX))
+                key = min(self._jobs, key=lambda key: self._jobs[key][0])
                 _, job = self._jobs.pop(key)
                 self._job_start = time.monotonic()
             try:
                 job()
             except Exception:
                 logger.exception("SmartSpec failed with a file: vLLM serves on")
-            self._job_start = None
+            self._job_start = float("inf")
 
-    def _due_key(self) -> Hashable | None:
-        """The first of the jobs that are due, None for none."""
-        now = time.monotonic()
-        return next((key for key, (due, _) in self._jobs.items() if due <= now), None)
+    def _seconds_to_next(self) -> float:
+        """The seconds until a job is due, inf without one."""
+        next_due = min((due for due, _ in self._jobs.values()), default=float("inf"))
+        return next_due - time.monotonic()

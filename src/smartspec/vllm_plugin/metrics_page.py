@@ -11,14 +11,14 @@ SAMPLE = re.compile(r"^smartspec_(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*")')
 
 
-def fetch(url: str, seconds: float = 10.0) -> str:
+def fetch(url: str) -> str:
     """Return the metrics of a server. url: of it, or of its /metrics. ValueError says why there are
     none."""
     address = url if "://" in url else f"http://{url}"
     address = address.rstrip("/")
     address = address if address.endswith("/metrics") else f"{address.removesuffix('/v1')}/metrics"
     try:
-        with urllib.request.urlopen(address, timeout=seconds) as response:
+        with urllib.request.urlopen(address, timeout=10.0) as response:
             return response.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         raise ValueError(

@@ -1,7 +1,7 @@
 """The members of vLLM that the plugin uses, from needs.toml."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,8 @@ class Need:
     file: str
     owner: str = ""
     methods: Mapping[str, list[str]] = field(default_factory=dict)
-    attributes: tuple[str, ...] | list[str] = ()
-    base: tuple[str, ...] | list[str] = ()
+    attributes: Sequence[str] = ()
+    base: Sequence[str] = ()
 
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))

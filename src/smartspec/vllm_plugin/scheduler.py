@@ -133,7 +133,7 @@ def controlled_class(stock: type) -> type:
             return super().schedule(*arguments, **options)
 
         def _update_after_schedule(self, scheduler_output):
-            if self.toggle is not None and self.toggle.reason == WINDOW:
+            if self.off_reason == WINDOW:
                 self._call_speculation("note_ends", scheduler_output)
             self._call_unless_off("after_schedule", scheduler_output)
             super()._update_after_schedule(scheduler_output)
@@ -169,13 +169,18 @@ def controlled_class(stock: type) -> type:
             # steps without drafts are worth most: they say what no speculation makes
             if self._is_observing:
                 return
-            self._call_speculation("pause")
+            self._call_speculation("finish")
             if is_long:
                 self._call_speculation("start_over")
 
+        @property
+        def off_reason(self) -> str | None:
+            """The reason for which there are no drafts, None while there are some."""
+            return None if self.toggle is None else self.toggle.reason
+
         def _call_unless_off(self, name: str, *arguments):
-            is_on = self.toggle is None or self.toggle.reason is None
-            return self._call_speculation(name, *arguments) if is_on or self._is_observing else None
+            is_off = self.off_reason is not None and not self._is_observing
+            return None if is_off else self._call_speculation(name, *arguments)
 
         def _call_speculation(self, name: str, *arguments):
             if self.speculation is None or self.rest.steps:

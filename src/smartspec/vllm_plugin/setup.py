@@ -43,14 +43,14 @@ def describe_setup(scheduler) -> dict:
     """Return the set-up of an observation or a card, JSON-able: names without folders."""
     config = scheduler.vllm_config
     key, speculation = setup_key(config, None), config.speculative_config
-    draft_model = None if key["draft_model"] == key["model"] else key["draft_model"]
+    draft_model = key["draft_model"]
     table = speculation.num_speculative_tokens_per_batch_size
     names = ("dtype", "quantization", "method", "longest", "parallel", "device")
     return {name: key[name] for name in names} | {
         "engine": "vllm",
         "version": vllm.__version__,
         "model": base_name(key["model"]),
-        "draft_model": None if draft_model is None else base_name(draft_model),
+        "draft_model": None if draft_model in (None, key["model"]) else base_name(draft_model),
         "platform": "cpu" if current_platform.is_cpu() else "gpu",
         "has_passes": speculation.method not in MODEL_FREE,
         "table": table if table is None else [list(row) for row in table],
@@ -115,10 +115,10 @@ def captured_lengths(vllm_config) -> tuple[int, ...] | None:
     # the V2 runner drafts the same number of tokens for all requests by n-grams, too
     if speculation.method in RAGGED and not (is_v2 and speculation.method == "ngram"):
         return None
+    longest = speculation.num_speculative_tokens
     table = speculation.num_speculative_tokens_per_batch_size
     if not table:
-        return (speculation.num_speculative_tokens,)
-    longest = speculation.num_speculative_tokens
+        return (longest,)
     return tuple(sorted({min(length, longest) for *_, length in table if length})) or None
 
 

@@ -12,6 +12,7 @@ from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from smartspec.observation.files import observation_path
 from smartspec.vllm_plugin.ab.metrics import toggle_metrics_path
+from smartspec.vllm_plugin.compatibility import SCHEDULER
 from smartspec.vllm_plugin.file_thread import SCRAPE_SECONDS, FileThread
 from smartspec.vllm_plugin.handover import newest
 from smartspec.vllm_plugin.observed.collector import ObservationCollector
@@ -19,8 +20,6 @@ from smartspec.vllm_plugin.settings import OBSERVE, Settings
 from smartspec.vllm_plugin.step.metrics import metrics_path
 
 logger = logging.getLogger(__name__)
-
-SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 
 
 class MetricsCollector(Collector):

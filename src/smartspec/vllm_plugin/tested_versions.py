@@ -21,9 +21,6 @@ def rows() -> list[dict[str, str]]:
     return json.loads(DATA.read_text("utf-8"))
 
 
-def _bounds() -> tuple[tuple[int, int], tuple[int, int]]:
-    releases = [release for row in rows() if (release := numbers(row["vllm"]))]
-    return min(releases), max(releases)
-
-
-VERSIONS = _bounds()  # the first and the last release that are used
+_RELEASES = [*filter(None, (numbers(row["vllm"]) for row in rows()))]
+VERSIONS = min(_RELEASES), max(_RELEASES)  # the first and the last that are used
+OLDEST, NEWEST = (".".join(map(str, each)) for each in VERSIONS)

@@ -13,7 +13,7 @@ from smartspec.vllm_plugin.ab.windows import WINDOW, Part, Window, Windows
 
 GUARD = "guard"  # the reason where speculation was slower than none
 LEAST_RATIO = 0.97  # of the speed without speculation: below it, speculation goes off
-LEAST_TOKENS, LEAST_STEPS = 100, 16  # of a window that counts, in --act and for the guard
+LEAST_TOKENS, LEAST_STEPS = 100, 16  # of a window that counts: in --act, and also for the guard
 ACT = {True: Part(None, 30.0, 5.0), False: Part(WINDOW, 30.0, 5.0)}
 # The guard compares a second without drafts to the nine before it: once a minute, and three times
 # in a row in doubt. until it compares again: at least so many, and times the last probe's
@@ -36,14 +36,13 @@ class Pair:
         return math.log(self.on.speed / self.off.speed)
 
     @staticmethod
-    def of(
-        windows: tuple[Window, Window], least_tokens: int = 1, least_steps: int = 1
-    ) -> "Pair | None":
+    def of(first: Window, second: Window, least_tokens: int = 1) -> "Pair | None":
         """Return None where a window has too little traffic, or there was a long pause between
         them."""
-        first, second = windows
-        on, off = windows if first.part.reason is None else (second, first)
-        is_full = all(each.tokens >= least_tokens and each.steps >= least_steps for each in windows)
+        on, off = (first, second) if first.part.reason is None else (second, first)
+        is_full = all(
+            each.tokens >= least_tokens and each.steps >= LEAST_STEPS for each in (on, off)
+        )
         is_adjacent = first.length <= 2 * max(first.part.seconds, first.busy_seconds)
         return Pair(on, off) if is_full and is_adjacent and on.speed and off.speed else None
 
@@ -54,9 +53,8 @@ class Guard:
 
     least_ratio: float  # of the speed without speculation
     on_ratio: Callable[[float], None]  # called with each ratio that is measured
-    on_rest: Callable[
-        [float, float, float], None
-    ]  # called with the ratio of 30 s, the requests at a time, the seconds off
+    # called with the ratio of 30 s, the requests at a time, the seconds off
+    on_rest: Callable[[float, float, float], None]
 
     def watch(self) -> Windows:
         """Measure one second of sixty without drafts."""
@@ -103,7 +101,7 @@ def compare(
         for is_on in (order, not order):
             first = yield ACT[is_on]
             second = yield ACT[not is_on]
-            pair = Pair.of((first, second), LEAST_TOKENS, LEAST_STEPS)
+            pair = Pair.of(first, second, LEAST_TOKENS)
             if pair is None:
                 continue
             on_pair(pair)
@@ -116,4 +114,4 @@ def _round():
     without drafts."""
     on = yield BEFORE
     off = yield PROBE
-    return Pair.of((on, off), least_steps=LEAST_STEPS), off.length
+    return Pair.of(on, off), off.length

@@ -30,9 +30,7 @@ DROPPING_STEPS = 16  # then no drafts are left, where workers make none; two ste
 
 class Toggle:
     """The state of speculation in one scheduler. reason: None while it is on, else the reason for
-    which it is off.
-
-    make_windows: makes the windows to measure, None for none. clock: one that never goes back."""
+    which it is off. make_windows: makes the windows to measure, None for none."""
 
     def __init__(
         self,
@@ -40,12 +38,10 @@ class Toggle:
         switch: Switch,
         metrics: ToggleMetrics,
         make_windows: Callable[[], Windows] | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ):
         self.reason: str | None = None
         self._scheduler, self._switch, self._metrics = scheduler, switch, metrics
-        self._make_windows, self._clock = make_windows, clock
+        self._make_windows, self._clock = make_windows, time.monotonic
         self._lookup = scheduler.dynamic_sd_lookup  # while speculation is on
         plain_length = _plain_length(scheduler.vllm_config)
         self._plain = [plain_length] * (scheduler.max_num_running_reqs + 1)
@@ -56,15 +52,14 @@ class Toggle:
 
     def before_schedule(self) -> None:
         """Read the switch, end windows that are over, and drop drafts while speculation is off."""
-        now = self._clock()
         if self._switch.is_off:
-            if self.reason != SWITCH:
-                self._windows = self._meter.window = None
-                self._set(SWITCH)
-        elif self.reason == SWITCH:
-            self._set(None)
-        if self.reason != SWITCH and self._make_windows is not None:
-            self._measure(now)
+            self._windows = self._meter.window = None
+            self._set(SWITCH)
+        else:
+            if self.reason == SWITCH:
+                self._set(None)
+            if self._make_windows is not None:
+                self._measure()
         if self.reason is not None and (self._plain[0] or self._steps_to_drop):
             self._steps_to_drop -= 1
             for request in self._scheduler.running:
@@ -87,10 +82,9 @@ class Toggle:
         """Give draft lengths back as they were, for good."""
         self._scheduler.dynamic_sd_lookup, self.reason = self._lookup, None
 
-    def _measure(self, now: float) -> None:
+    def _measure(self) -> None:
         """End windows that are over, and begin those that follow."""
-        assert self._make_windows is not None
-        meter = self._meter
+        meter, now = self._meter, self._clock()
         if self._windows is None:
             # the first steps try lengths: they say nothing of SmartSpec
             speculation = self._scheduler.speculation

@@ -117,7 +117,6 @@ class Meter:
 
     def end(self, now: float) -> Window:
         """End the window, and return it."""
-        assert self.window is not None, "there is no window"
         window, self.window = self.window, None
         window.length = now - window.start
         return window

@@ -77,7 +77,7 @@ def read_card(path: Path | None, setup: dict, files: FileThread) -> Card | None:
         card = files.call(lambda: Card.read(path))
         problem = card.problem(setup)
     except (ValueError, TimeoutError) as error:
-        card, problem = None, str(error)
+        problem = str(error)
     if problem is not None:
         logger.warning(
             "card %s is not used: %s. Step times are learned from the first steps.", path, problem

@@ -48,10 +48,9 @@ class Observer:
         *,
         has_passes: bool,
         is_adaptive: bool,
-        clock: Callable[[], float] = time.perf_counter,
     ):
         self._scheduler, self.observation, self._write_soon = scheduler, observation, write
-        self._metrics, self._has_passes, self._clock = metrics, has_passes, clock
+        self._metrics, self._has_passes, self._clock = metrics, has_passes, time.perf_counter
         self._classes: dict[str, str] = {}  # of requests under way
         self._steps = StepsUnderWay(scheduler, is_adaptive, lambda: self._clock())
         self._last_length = scheduler.num_spec_tokens
@@ -62,11 +61,6 @@ class Observer:
         self._outcomes: Counter[tuple[str, int, int, int]] = Counter()
         self._start: float | None = None
 
-    @property
-    def _is_off(self) -> bool:
-        """True while an operator has drafts off."""
-        return self._scheduler.toggle is not None and self._scheduler.toggle.reason is not None
-
     def before_schedule(self) -> None:
         """Do nothing: vLLM decides."""
 
@@ -76,7 +70,8 @@ class Observer:
         scheduled = output.num_scheduled_tokens
         if not scheduled:
             return
-        step = self._steps.add(output, 0 if self._is_off else self._last_length)
+        is_off = self._scheduler.off_reason is not None
+        step = self._steps.add(output, 0 if is_off else self._last_length)
         if step.prefill.num_prefills:
             for name in scheduled:
                 if name not in self._classes:
@@ -109,7 +104,8 @@ class Observer:
         """Keep a finished step, which is summed later."""
         if finished is not None:
             step, tokens = finished
-            self._sum_queue.append((step, tokens.with_given(outputs)))
+            finished = step, tokens.with_given(outputs)
+            self._sum_queue.append(finished)
             self._count_queue.append(finished)
         if not self._scheduler.has_unfinished_requests():
             self._steps.pause()
@@ -151,8 +147,8 @@ class Observer:
                 drafted = max(n - invalid.get(name, 0), 0)
                 accepted = min(emitted - 1, drafted)
                 self._outcomes[self._classes.get(name, ""), length, drafted, accepted] += 1
-        if without := step.num_decoding - len(step.verified):
-            self._outcomes["", length, 0, 0] += max(without, 0)
+        if (without := step.num_decoding - len(step.verified)) > 0:
+            self._outcomes["", length, 0, 0] += without
 
     def _sum(self) -> None:
         finished, self._sum_queue = self._sum_queue, []
@@ -187,13 +183,15 @@ def make_observer(scheduler, settings: Settings, files: FileThread) -> Observer:
     )
     file = Handover(path, "what is observed")
 
-    def write(data: Observation) -> None:
-        file.write(lambda where: write_json(where, data.to_dict()))
+    def write(observation: Observation, seconds: float) -> None:
+        data = _copy(observation)
+        job = partial(file.write, lambda where: write_json(where, data.to_dict()))
+        files.post(file, job, seconds)
 
     return Observer(
         scheduler,
         Observation(setup),
-        lambda observation, seconds: files.post(file, partial(write, _copy(observation)), seconds),
+        write,
         make_metrics(config, settings, files),
         has_passes=setup["has_passes"],
         is_adaptive=is_adaptive(config),

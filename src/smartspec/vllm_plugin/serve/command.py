@@ -20,7 +20,13 @@ from itertools import chain, pairwise
 from smartspec.core.policy_names import parse_policy
 from smartspec.observation.card import Card
 from smartspec.vllm_plugin.check import installed_package, missing_members, version_of
-from smartspec.vllm_plugin.compatibility import EXECUTOR, is_newer, slowness, version_problem
+from smartspec.vllm_plugin.compatibility import (
+    EXECUTOR,
+    SCHEDULER,
+    is_newer,
+    slowness,
+    version_problem,
+)
 from smartspec.vllm_plugin.serve.routes import (
     LONGEST,
     OWN,
@@ -30,9 +36,8 @@ from smartspec.vllm_plugin.serve.routes import (
     read_object,
 )
 from smartspec.vllm_plugin.settings import OBSERVE, SECTION, Settings
-from smartspec.vllm_plugin.tested_versions import VERSIONS, numbers
+from smartspec.vllm_plugin.tested_versions import NEWEST, OLDEST, numbers
 
-SCHEDULER = "smartspec.vllm_plugin.Scheduler"
 # of a typo and an option of ours, see difflib; those of vLLM 0.32 stay below 0.75
 LEAST_ALIKE = 0.8
 
@@ -55,9 +60,9 @@ def make_command(options: argparse.Namespace, vllm_words: list[str]) -> ServeCom
     is supported. A version that is newer than the tested ones serves alone."""
     package = installed_package()
     if package is None:
-        least, newest = (".".join(map(str, bound)) for bound in VERSIONS)
         raise ValueError(
-            f"vLLM is not installed for {sys.executable}: pip install 'vllm>={least},<={newest}.99'"
+            f"vLLM is not installed for {sys.executable}: "
+            f"pip install 'vllm>={OLDEST},<={NEWEST}.99'"
         )
     version = version_of(package) or ""
     machine = machine_of(version, os.environ)

@@ -81,7 +81,6 @@ def make_speculation(scheduler, settings: Settings, files: FileThread) -> Specul
         own,
         learner,
         tiers=tiers,
-        is_adaptive=is_adaptive(config),
         cost_sizes=token_sizes(config) if is_adaptive(config) else None,
     )
 

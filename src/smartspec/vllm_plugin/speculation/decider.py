@@ -15,7 +15,8 @@ from smartspec.vllm_plugin.step.decision import Decision, EmittedTokens, Step
 
 class Decider:
     """The decider of one scheduler of vLLM, with its knowledge of requests. drafter, own: vLLM's
-    drafter, and ours if they draft in its place. tiers, is_adaptive: see Speculation."""
+    drafter, and ours if they draft in its place. tiers: see
+    Speculation. is_adaptive: see StepsUnderWay."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class Learner:
         *,
         on_steps: OnSteps,
         on_costs: Callable[[LatencyModel], None],
-        has_late_drafts: Callable[[], bool] = lambda: False,
+        has_late_drafts: Callable[[], bool],
     ):
         self._drafter, self.make_controller, self.latency = drafter, make_controller, latency
         self.controller = None if latency is None else make_controller(latency)
@@ -81,39 +81,28 @@ class Learner:
             self.latency = self.costs.fit()
             self.controller = self.make_controller(self.latency)
         elif self.costs.num_decoding >= self._next_fit:
+            # The controller goes on with the new model: there may be sizes it has guessed.
             self._next_fit = 2 * self.costs.num_decoding
-            self._refit()
+            self.latency = self.costs.fit()
+            self._on_costs(self.latency)
+            if self.controller is not None:
+                self.controller.use_latency(self.latency)
 
     def start_over(self) -> None:
         """Forget the steps since the last report."""
         self._report_queue.clear()
 
-    def _refit(self) -> None:
-        """Fit the cost model to all steps. The controller goes on with it: there may be sizes it
-        has guessed."""
-        self.latency = self.costs.fit()
-        self._on_costs(self.latency)
-        if self.controller is not None:
-            self.controller.use_latency(self.latency)
-
     def _split(self, step: Step) -> StepSeconds:
         """Split a measured time. Only the whole step can be timed, so draft passes get their
         predicted time: if a step takes longer, as beside prefill, that says nothing of drafts. Fits
         learn their cost, from steps that verify another length than they make."""
-        host = step.host_seconds
-        if (
-            not self._drafter.has_passes
-            or not step.timed_length
-            or self.latency is None
-            or step.decision is None
-        ):
+        host, decision = step.host_seconds, step.decision
+        if not self._drafter.has_passes or not step.timed_length:
             return StepSeconds(draft=0.0, target=step.seconds - host, host=host)
-        rows = step.decision.view.num_rows
+        rows = decision.view.num_rows
         plan = Plan(np.full(rows, step.timed_length), np.zeros(rows, dtype=np.int64))
-        verified = np.array(
-            [step.verified.get(name, 0) for name in step.decision.names], dtype=np.int64
-        )
-        predicted = self.latency.predict(step.decision.view, plan, verified)
+        verified = decision.column(step.verified)
+        predicted = self.latency.predict(decision.view, plan, verified)
         if (draft := predicted.draft) >= step.seconds - host:  # the target's pass took time, too
             draft = (step.seconds - host) * draft / (draft + predicted.target)
         return StepSeconds(draft=draft, target=step.seconds - host - draft, host=host)

@@ -9,7 +9,7 @@ with captured graphs, every second step is decided: more decisions brought nothi
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from smartspec.control import DrafterSpec
 from smartspec.vllm_plugin.speculation.decider import Decider
@@ -24,8 +24,8 @@ from smartspec.vllm_plugin.step.under_way import StepsUnderWay
 class Speculation:
     """The object that the scheduler calls. drafter: vLLM's, as the controller names it. own: ours,
     if they draft in its place. tiers: all requests of a step share one of these lengths; None where
-    lengths may differ. is_adaptive: vLLM's workers choose the drafts that they verify. cost_sizes:
-    numbers of tokens whose costs are sent to them for that, None for none."""
+    lengths may differ. cost_sizes: numbers of tokens whose costs are sent to vLLM's workers, where
+    they choose the drafts that they verify; None where they do not."""
 
     def __init__(
         self,
@@ -35,13 +35,12 @@ class Speculation:
         learner: Learner,
         *,
         tiers: tuple[int, ...] | None = None,
-        is_adaptive: bool = False,
         cost_sizes: tuple[int, ...] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
     ):
-        self._scheduler, self._tiers, self._clock = scheduler, tiers, clock
+        self._scheduler, self._tiers, self._clock = scheduler, tiers, time.perf_counter
         self._is_ahead = drafter.has_passes
         self.learner = learner
+        is_adaptive = cost_sizes is not None
         self.decider = Decider(
             scheduler, drafter, own, learner, tiers, is_adaptive, lambda: self._clock()
         )
@@ -60,11 +59,11 @@ class Speculation:
     def before_schedule(self) -> None:
         """Make a decision, unless that was done while the last step ran. Cut drafts to what is to
         be verified."""
-        is_decided = self._is_ahead and self._decision is not None
-        if is_decided and self._has_no_cut():
-            return
+        decision = self._decision if self._is_ahead else None
+        if decision and self._tiers and self._last_draft_length <= decision.shortest:
+            return  # no draft can be longer than decided: there is no need to look at requests
         rows = batch.decoding_requests(self._scheduler)
-        is_new = not is_decided and self._decide(rows)
+        is_new = decision is None and self._decide(rows)
         if self._decision is None:
             return
         lengths = self._decision.lengths.tolist() if is_new else self._lengths_of(rows)
@@ -126,17 +125,13 @@ class Speculation:
             self._steps.pause()
             self.learner.report()
 
-    def pause(self) -> None:
-        """Stop, as speculation goes off for a while. Finished steps are counted, and steps that
-        wait for an outcome are dropped. Requests stay known. Nothing is called before speculation
-        is on again."""
+    def finish(self) -> None:
+        """Stop, as speculation goes off for a while, or vLLM ends. Finished steps are counted, and
+        steps that wait for an outcome are dropped. Requests stay known. Nothing is called before
+        speculation is on again."""
         self._learn()
         self.learner.report()
         self._drop_steps()
-
-    def finish(self) -> None:
-        """Count finished steps: vLLM ends."""
-        self.pause()
 
     def forget_acceptance(self) -> None:
         """The target's weights have changed: forget how often drafts were accepted, not what steps
@@ -170,24 +165,15 @@ class Speculation:
         self._decision, self._is_open = self.decider.decide(rows, self._last_draft_length), True
         return True
 
-    def _has_no_cut(self) -> bool:
-        """True if no draft can be longer than decided, so that there is no need to look at
-        requests."""
-        decision = self._decision
-        assert decision is not None
-        return self._tiers is not None and self._last_draft_length <= decision.shortest
-
     def _lengths_of(self, rows: list) -> list[int]:
         """Return the lengths for these requests. Without a decision they have no drafts, or those
         of the tier."""
-        assert self._decision is not None
         by_name = dict(zip(self._decision.names, self._decision.lengths.tolist(), strict=True))
         default = self._decision.draft_length if self._tiers else 0
         return [by_name.get(request.request_id, default) for request in rows]
 
     def _send_costs(self, output) -> None:
         """Send costs with this step, every COSTS_SPACING steps, as soon as they are known."""
-        assert self._decision is not None and self._cost_sizes is not None
         view, latency = self._decision.view, self.learner.latency
         self._steps_to_costs -= 1
         if self._steps_to_costs > 0 or latency is None or not view.num_rows:

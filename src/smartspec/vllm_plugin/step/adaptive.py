@@ -84,11 +84,8 @@ def _batch(rows: int, context: int, depth: int) -> BatchView:
 
 
 def _draft_seconds(latency: LatencyModel, view: BatchView, depth: int) -> float:
-    if not depth:
-        return 0.0
-    return float(
-        latency.draft_seconds(view, np.zeros(view.num_rows, dtype=np.int64), depth)[0, depth]
-    )
+    drafter = np.zeros(view.num_rows, dtype=np.int64)
+    return float(latency.draft_seconds(view, drafter, depth)[0, depth])
 
 
 def _milliseconds(curve: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

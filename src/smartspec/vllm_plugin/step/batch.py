@@ -19,8 +19,6 @@ class Prefill:
     @staticmethod
     def of(chunks: list[tuple[int, int]]) -> "Prefill":
         """Return the prefill of such chunks: (tokens before, tokens fed) of each request."""
-        if not chunks:
-            return NO_PREFILL
         return Prefill(
             num_prefills=len(chunks),
             prefill_tokens=sum(fed for _, fed in chunks),

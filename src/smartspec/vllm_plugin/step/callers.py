@@ -18,11 +18,8 @@ from smartspec.control import ClassIds
 
 logger = logging.getLogger("vllm.smartspec")
 
-MAX_DRAFT_TOKENS, WEIGHT, WORKLOAD_CLASS = (
-    "smartspec_max_draft_tokens",
-    "smartspec_weight",
-    "smartspec_class",
-)
+MAX_DRAFT_TOKENS = "smartspec_max_draft_tokens"
+WEIGHT, WORKLOAD_CLASS = "smartspec_weight", "smartspec_class"
 MAX_CLASS_NAME = 64
 # those of the HTTP field `speculation.weight` (core/speculation.py)
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0

@@ -35,6 +35,11 @@ class Decision:
         """The least length that a draft is cut to."""
         return min(self.draft_length, int(self.lengths.min(initial=self.draft_length)))
 
+    def column(self, values: Mapping[str, int], missing: int = 0) -> np.ndarray:
+        """Return values by name as one of each row: int [R]."""
+        column = map(values.get, self.names, repeat(missing))
+        return np.fromiter(column, np.int64, len(self.names))
+
     def select_rows(self, names: Container[str]) -> "Decision":
         """Return the decision about its rows of these names, where drafts are made in passes."""
         rows = [row for row, name in enumerate(self.names) if name in names]
@@ -43,9 +48,7 @@ class Decision:
         view = _select_view(self.view, rows)
         plan = self.plan
         if plan is not None and plan.view is not None:
-            plan = replace(
-                plan, view=view, lengths=plan.lengths[rows], drafter=plan.drafter[rows]
-            )
+            plan = replace(plan, view=view, lengths=plan.lengths[rows], drafter=plan.drafter[rows])
         some = tuple([self.names[row] for row in rows])
         return replace(self, names=some, view=view, lengths=self.lengths[rows], plan=plan)
 
@@ -145,17 +148,16 @@ def _select_view(view: BatchView, rows: list[int]) -> BatchView:
 def make_outcome(step: Step, tokens: EmittedTokens, seconds: StepSeconds) -> Outcome:
     """Return the controller's record of the outcome of the step that carried out a decision."""
     decision = step.decision
-    assert decision is not None, "the step carries out no decision"
     # Most steps are as expected. Then the same object is kept, with its cached values.
     view = (
         decision.view
         if step.prefill == decision.prefill
         else replace(decision.view, **vars(step.prefill))
     )
-    verified = _column(decision, step.verified)
-    emitted = _column(decision, tokens.emitted)
+    verified = decision.column(step.verified)
+    emitted = decision.column(tokens.emitted)
     valid = (
-        np.maximum(verified - _column(decision, tokens.invalid), 0) if tokens.invalid else verified
+        np.maximum(verified - decision.column(tokens.invalid), 0) if tokens.invalid else verified
     )
     accepted = np.minimum(np.maximum(emitted - 1, 0), valid)
     drafted = verified
@@ -183,7 +185,7 @@ def _free_tests(
     next was right."""
     if decision.cut_off is None or len(decision.view.drafters) != 1:
         return ()
-    newest = _column(decision, {name: some[-1] for name, some in tokens.tokens.items()}, missing=-1)
+    newest = decision.column({name: some[-1] for name, some in tokens.tokens.items()}, missing=-1)
     is_known = (
         (decision.cut_off >= 0)
         & (newest >= 0)
@@ -196,8 +198,3 @@ def _free_tests(
         matched=(is_known & (newest == decision.cut_off)).astype(np.int64),
     )
     return (tests,)
-
-
-def _column(decision: Decision, values: Mapping[str, int], missing: int = 0) -> np.ndarray:
-    column = map(values.get, decision.names, repeat(missing))
-    return np.fromiter(column, np.int64, len(decision.names))
