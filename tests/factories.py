@@ -32,9 +32,7 @@ def make_view(
     if drafters is None:
         lookup = () if found_lengths is None else (found(column(found_lengths)),)
         drafters = (*lookup, *(() if lag is None else (lagging(num_rows, lag),)))
-    return BatchView(
-        request_ids, column(context_tokens), column(row_caps), drafters, **more
-    )
+    return BatchView(request_ids, column(context_tokens), column(row_caps), drafters, **more)
 
 
 def learn(learner, outcome: Outcome) -> None:

@@ -16,12 +16,10 @@ from smartspec.control.acceptance.calibration import (
     isotonic,
 )
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.records import Plan
 
 K = 6
 BY_MODEL = np.zeros(8, dtype=int)
-SETTINGS = AcceptanceSettings()
 
 
 def sigmoid(log_odds):
@@ -49,14 +47,14 @@ def test_isotonic_regression_equals_the_textbook_algorithm(pairs):
 
 
 def test_nothing_known_lies_between_the_confidence_and_the_mean():
-    calibration = ConfidenceCalibration(SETTINGS)
+    calibration = ConfidenceCalibration()
     values = sigmoid(calibration.log_odds(np.array([0.05, 0.5, 0.95]), np.zeros(3)))
     assert values[1] == pytest.approx(0.5)
     assert 0.05 < values[0] < 0.5 < values[2] < 0.95
 
 
 def test_an_overconfident_drafter_is_corrected():
-    rng, calibration = np.random.default_rng(0), ConfidenceCalibration(SETTINGS)
+    rng, calibration = np.random.default_rng(0), ConfidenceCalibration()
     for _ in range(300):
         confidence = rng.random(30)
         calibration.learn(confidence, np.zeros(30), (rng.random(30) < confidence**2).astype(float))
@@ -65,7 +63,7 @@ def test_an_overconfident_drafter_is_corrected():
 
 
 def test_monotone_whatever_is_observed():
-    rng, calibration = np.random.default_rng(1), ConfidenceCalibration(SETTINGS)
+    rng, calibration = np.random.default_rng(1), ConfidenceCalibration()
     grid = np.linspace(0, 1, 200)
     for _ in range(200):
         confidence = rng.random(int(rng.integers(0, 6)))
@@ -78,12 +76,10 @@ def test_monotone_whatever_is_observed():
 
 def test_history_shifts_a_confidence_by_a_part_of_what_it_says():
     """Of what is known of a request, beyond its mean, confidence says the rest."""
-    rng, calibration = np.random.default_rng(2), ConfidenceCalibration(SETTINGS)
+    rng, calibration = np.random.default_rng(2), ConfidenceCalibration()
     for _ in range(400):
         confidence, history = rng.uniform(0.1, 0.9, 16), 0.7 + rng.standard_normal(16)
-        ground_truth = sigmoid(
-            np.log(confidence / (1 - confidence)) + 0.5 * (history - 0.7)
-        )
+        ground_truth = sigmoid(np.log(confidence / (1 - confidence)) + 0.5 * (history - 0.7))
         calibration.learn(confidence, history, (rng.random(16) < ground_truth).astype(float))
     at = np.full(3, 0.45)
     log_odds = calibration.log_odds(at, np.array([-0.3, 0.7, 1.7]))
@@ -94,7 +90,7 @@ def test_history_shifts_a_confidence_by_a_part_of_what_it_says():
 
 
 def test_a_drafter_that_changes_is_followed():
-    rng, calibration = np.random.default_rng(3), ConfidenceCalibration(SETTINGS)
+    rng, calibration = np.random.default_rng(3), ConfidenceCalibration()
     for rate, num_steps in ((0.9, 300), (0.3, 600)):
         for _ in range(num_steps):
             confidence = rng.uniform(0.8, 0.9, 16)
@@ -104,7 +100,7 @@ def test_a_drafter_that_changes_is_followed():
 
 
 def test_the_table_is_json_able():
-    table = json.loads(json.dumps(ConfidenceCalibration(SETTINGS).table()))
+    table = json.loads(json.dumps(ConfidenceCalibration().table()))
     assert len(table["acceptance"]) == len(table["confidence"]) == NUM_BUCKETS
 
 

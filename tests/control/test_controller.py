@@ -30,9 +30,7 @@ def make_controller(policy="goodput", **changes):
 
 
 def make_view(rows, **more):
-    return factories.make_view(
-        rows, found_lengths=K, context_tokens=10 * K, row_caps=K, **more
-    )
+    return factories.make_view(rows, found_lengths=K, context_tokens=10 * K, row_caps=K, **more)
 
 
 def test_bad_configuration_is_refused():

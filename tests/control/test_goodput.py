@@ -33,9 +33,7 @@ PLAIN = GoodputSettings(fairness=0.0, uses_confidence=False, share=0.0)
 
 
 def make_view(num_rows, found_length=K, lag=0, **changes):
-    return factories.make_view(
-        num_rows, found_lengths=found_length, lag=lag, row_caps=K, **changes
-    )
+    return factories.make_view(num_rows, found_lengths=found_length, lag=lag, row_caps=K, **changes)
 
 
 def chains(rate, num_rows):

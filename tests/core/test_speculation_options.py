@@ -99,9 +99,7 @@ def test_free_kv_bounds_drafts_when_it_is_scarce():
     assert len(views) > len(scarce) > 0
     for view in scarce:
         assert view.draft_token_budget == 8 * 4 - (view.context_tokens + 1).sum()
-        assert (view.row_caps >= 0).all() and (
-            view.row_caps <= view.draft_token_budget
-        ).all()
+        assert (view.row_caps >= 0).all() and (view.row_caps <= view.draft_token_budget).all()
     assert min(view.draft_token_budget for view in scarce) < 2 * K
 
 

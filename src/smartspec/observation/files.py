@@ -71,8 +71,6 @@ def newest_observation(cache: Path) -> Observation:
 def newest_files(cache: Path) -> list[Path]:
     """The files of the server that wrote an observation last: one for each engine. OSError where
     they cannot be seen."""
-    files = sorted(
-        (cache / "vllm" / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime
-    )
+    files = sorted((cache / "vllm" / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime)
     instances = [path.stem.rpartition("-")[0] for path in files]
     return [path for path, each in zip(files, instances, strict=True) if each == instances[-1]]

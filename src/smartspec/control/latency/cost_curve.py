@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from smartspec.control.latency.nnls import solve_nnls
-from smartspec.control.latency.settings import LatencySettings
+from smartspec.control.latency.settings import NOISE
 
 # Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges
 # at 6, 12, 24, 48. A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens:
@@ -104,9 +104,7 @@ class CostCurve:
         # Samples of one batch size do not show the cost of a row. Then the constant has to explain
         # their time, as a pass that reads the weights takes hardly less time for fewer rows. So all
         # other coefficients have a prior, except that of the first of others.
-        ridge = LatencySettings().noise * np.delete(
-            np.eye(len(scale)), [0, -others.shape[1]], axis=0
-        )
+        ridge = NOISE * np.delete(np.eye(len(scale)), [0, -others.shape[1]], axis=0)
         values = np.append(np.ones_like(seconds), np.zeros(len(ridge)))
         coefficients = solve_nnls(np.concatenate([design / scale, ridge]), values) / scale
         scalars = dict(zip(_SCALARS, coefficients[: len(_SCALARS)].tolist(), strict=True))

@@ -8,13 +8,11 @@ with Gaussian priors (iteratively reweighted least squares). In a tree the top-1
 chain would have been. The acceptance of later children is counted by rank.
 """
 
-from dataclasses import replace
 
 import numpy as np
 
 from smartspec.control.acceptance.child_ranks import ChildRankAcceptance
 from smartspec.control.acceptance.observations import observed_positions, top_child_tests
-from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.acceptance.table import Pools
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import DecisionRecord
@@ -40,8 +38,7 @@ class HindsightAcceptance:
         self._accepted_seen: list[np.ndarray] = []
         self._table = np.zeros((len(self._pools), max_draft_tokens))
         self._effects = np.zeros((0, len(drafters)))
-        never_forgets = replace(AcceptanceSettings(), rank_memory=np.inf)
-        self._ranks = [ChildRankAcceptance(never_forgets) for _ in drafters]
+        self._ranks = [ChildRankAcceptance(memory=np.inf) for _ in drafters]
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""

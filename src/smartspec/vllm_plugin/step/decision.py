@@ -43,9 +43,7 @@ class Decision:
         view = _select_view(self.view, rows)
         plan = self.plan
         if plan is not None and plan.view is not None:
-            plan = replace(
-                plan, view=view, lengths=plan.lengths[rows], drafter=plan.drafter[rows]
-            )
+            plan = replace(plan, view=view, lengths=plan.lengths[rows], drafter=plan.drafter[rows])
         some = tuple([self.names[row] for row in rows])
         return replace(self, names=some, view=view, lengths=self.lengths[rows], plan=plan)
 
