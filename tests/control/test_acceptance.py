@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, RECYCLING, found, free_test, lagging
 
+from smartspec.control import FreeTests, Plan
 from smartspec.control.acceptance import effects as acceptance_effects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.observations import Observations
-from smartspec.control.records import FreeTests, Plan
 
 K = 8
 NEW_REQUEST = 999_999

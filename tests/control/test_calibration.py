@@ -9,6 +9,7 @@ from drafter_cases import MODEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smartspec.control import Plan
 from smartspec.control.acceptance.calibration import (
     MIDPOINTS,
     NUM_BUCKETS,
@@ -16,7 +17,6 @@ from smartspec.control.acceptance.calibration import (
     isotonic,
 )
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import Plan
 
 K = 6
 BY_MODEL = np.zeros(8, dtype=int)

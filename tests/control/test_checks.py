@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from drafter_cases import found, free_test, lagging
 
-from smartspec.control.checks import first_problem, kind_of
-from smartspec.control.records import BatchView, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.control import BatchView, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.control.checks import kind_of, outcome_problem, view_problem
 
 R = 2
 
@@ -35,15 +35,15 @@ def make_outcome(**changes) -> Outcome:
 
 def test_sound_input_has_no_problem():
     outcome = make_outcome()
-    assert first_problem(outcome.view, last_now=2.0) is None
-    assert first_problem(outcome.view, outcome, max_draft_tokens=3) is None
-    assert first_problem(make_view(), outcome) is None, "an equal view is as good as the same"
+    assert view_problem(outcome.view, last_now=2.0) is None
+    assert outcome_problem(outcome.view, outcome, max_draft_tokens=3) is None
+    assert outcome_problem(make_view(), outcome) is None, "an equal view is as good as the same"
 
 
 def test_a_step_of_prefills_alone_is_sound():
     view = factories.make_view(0, found_lengths=0, num_prefills=1, prefill_tokens=64)
     outcome = factories.make_outcome(view, num_emitted=1)
-    assert first_problem(view) is None and first_problem(view, outcome) is None
+    assert view_problem(view) is None and outcome_problem(view, outcome) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_step_of_prefills_alone_is_sound():
     ],
 )
 def test_views(changes, kind, words):
-    problem = first_problem(make_view(**changes), last_now=1.0)
+    problem = view_problem(make_view(**changes), last_now=1.0)
     assert kind_of(problem) == kind
     assert all(word in problem for word in words), problem
 
@@ -105,7 +105,7 @@ def test_views(changes, kind, words):
     ],
 )
 def test_feedback(changes, kind, words):
-    problem = first_problem(make_view(), make_outcome(**changes), max_draft_tokens=5)
+    problem = outcome_problem(make_view(), make_outcome(**changes), max_draft_tokens=5)
     assert kind_of(problem) == kind
     assert all(word in problem for word in words), problem
 
@@ -113,11 +113,11 @@ def test_feedback(changes, kind, words):
 def test_feedback_about_a_part_of_the_step_is_refused():
     """Else it would be learned from in part, until weights of all rows meet counts of some."""
     view = factories.make_view([7], found_lengths=0)
-    problem = first_problem(make_view(), factories.make_outcome(view))
+    problem = outcome_problem(make_view(), factories.make_outcome(view))
     assert "[7]" in problem and "[7, 8]" in problem
 
 
 def test_feedback_without_a_planned_step_is_refused():
-    assert "[7, 8]" in first_problem(None, make_outcome())
+    assert "[7, 8]" in outcome_problem(None, make_outcome())
     view = factories.make_view(0, found_lengths=0, prefill_tokens=3)
-    assert kind_of(first_problem(None, factories.make_outcome(view))) == "request"
+    assert kind_of(outcome_problem(None, factories.make_outcome(view))) == "request"

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, free_test
 
-from smartspec.control.controller import CHECKED_STEPS, NUM_DECISIONS, Controller
+from smartspec.control import Controller, CostCurve, Drafted, FreeTests, LatencyModel, StepSeconds
+from smartspec.control.controller import CHECKED_STEPS, NUM_DECISIONS
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.latency.model import CostCurve, LatencyModel
 from smartspec.control.planning import no_drafts
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.records import Drafted, FreeTests, StepSeconds
 
 K = 4
 make_outcome = partial(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
+from smartspec.control import CostCurve, ProfileSample
 from smartspec.control.latency.nnls import solve_nnls
 
 GRID = [

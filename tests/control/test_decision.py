@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.records import (
+from smartspec.control import (
     BatchView,
+    DecisionRecord,
     DrafterSpec,
     DrafterView,
     FreeTests,
+    LogHeader,
     Outcome,
     Plan,
     StepSeconds,
 )
+from smartspec.control.log.decision import decision_record
 
 K = 4
 

@@ -11,8 +11,7 @@ from drafter_cases import LOOKUP, MODEL, estimates_of, found, lagging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control import CostCurve, DrafterSpec, LatencyModel
-from smartspec.control.estimates import Estimates
+from smartspec.control import CostCurve, DrafterSpec, Estimates, LatencyModel
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.planning import within_budget

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, lagging
 
-from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.records import DrafterSpec, Plan, StepSeconds
+from smartspec.control import CostCurve, DrafterSpec, LatencyModel, Plan, ProfileSample, StepSeconds
 
 K = 4
 
@@ -213,7 +212,7 @@ def test_impossible_times_are_refused_and_teach_nothing(times, named):
     model = LatencyModel(CostCurve.linear(0.03, 0.002))
     observe(model, make_view(4), 0, 0.04)
     before = model.state()
-    with pytest.raises(ValueError, match=f"{named} time is"):
+    with pytest.raises(ValueError, match=f"{named} seconds are"):
         observe(model, make_view(4), 0, **{"target": 0.04} | times)
     assert model.state() == before
 

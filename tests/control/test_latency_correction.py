@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smartspec.control import CostCurve
 from smartspec.control.latency.cost_correction import CostCorrection, PassSize
-from smartspec.control.latency.cost_curve import KNOTS, CostCurve
+from smartspec.control.latency.cost_curve import KNOTS
 from smartspec.control.latency.robust_mean import RobustMean
 
 PROFILE = CostCurve((1.0, 8.0), (0.0005, 0.002), 0.036, per_context_token=1e-6, per_row=1e-5)

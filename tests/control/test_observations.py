@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, free_test
 
+from smartspec.control import FreeTests, Plan
 from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.observations import MAX_FREE_TESTS, Observations
-from smartspec.control.records import FreeTests, Plan
 
 K = 4
 BY_LOOKUP, BY_MODEL = range(2)

@@ -10,16 +10,20 @@ from best_lengths import StepTimes, plan_lengths
 from drafter_cases import lagging
 from static_tree import best_tree
 
+from smartspec.control import (
+    Controller,
+    CostCurve,
+    Drafted,
+    DrafterSpec,
+    Estimates,
+    LatencyModel,
+    Plan,
+)
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.controller import Controller
-from smartspec.control.estimates import Estimates
 from smartspec.control.expected_tree import expected_trees
 from smartspec.control.goodput.policy import Goodput
 from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.records import Drafted, DrafterSpec, Plan
 
 K = 10
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, estimates_of
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.records import Drafted, DrafterView
+from smartspec.control import Controller, CostCurve, Drafted, DrafterView, LatencyModel
 from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 K = 4

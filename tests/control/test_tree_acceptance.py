@@ -4,17 +4,18 @@ ancestors."""
 import numpy as np
 import pytest
 
-from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.log.decision import DecisionRecord, decision_record
-from smartspec.control.records import (
+from smartspec.control import (
     BatchView,
+    DecisionRecord,
     DrafterSpec,
     DrafterView,
     Outcome,
     Plan,
     StepSeconds,
-    depths_of,
 )
+from smartspec.control.acceptance.estimator import AcceptanceEstimator
+from smartspec.control.log.decision import decision_record
+from smartspec.control.records import depths_of
 
 K = 5
 # Two children of the text, two of the first of them, one of the second of these.

@@ -8,7 +8,7 @@ copies, rollback and preemption.
 
 import numpy as np
 
-from smartspec.control.records import DrafterQuery, DrafterView, Plan, StepSeconds
+from smartspec.control import DrafterQuery, DrafterView, Plan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain, shorten
 from smartspec.core.blocks import PrefixCopy
 from smartspec.core.request import Request

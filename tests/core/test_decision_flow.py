@@ -6,11 +6,7 @@ import pytest
 from drafter_cases import LOOKUP
 from fakes import FakeExecutor, continuation
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.safe_controller import SafeController
+from smartspec.control import Controller, CostCurve, DecisionRecord, LatencyModel, SafeController
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request

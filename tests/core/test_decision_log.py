@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
+from smartspec.control import BatchView, DecisionRecord, LogHeader, Outcome, StepSeconds
+from smartspec.control.log.decision import decision_record
 from smartspec.control.planning import no_drafts
-from smartspec.control.records import BatchView, Outcome, StepSeconds
 from smartspec.core.decision_log import FLUSH_RECORDS, DecisionLog
 
 HEADER = LogHeader("some-model", "goodput", 4, (), {"format": 2})

@@ -4,8 +4,9 @@ back."""
 import pytest
 from fakes import FakeExecutor, RandomController, continuation
 
+from smartspec.control import SafeController
 from smartspec.control.planning import no_drafts
-from smartspec.control.safe_controller import MAX_KINDS, SafeController
+from smartspec.control.safe_controller import MAX_KINDS
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request

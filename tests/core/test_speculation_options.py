@@ -6,10 +6,10 @@ from drafter_cases import LOOKUP, found
 from factories import make_outcome, make_view
 from fakes import FakeExecutor, RandomController, continuation
 
-from smartspec.control.acceptance.class_ids import ClassIds
+from smartspec.control import BatchView, ClassIds, Plan
 from smartspec.control.acceptance.effects import NUM_CLASSES
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import UNLIMITED, BatchView, Plan
+from smartspec.control.records import UNLIMITED
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request

@@ -7,11 +7,18 @@ import numpy as np
 from drafter_cases import LOOKUP, MODEL, free_test
 from factories import learn, make_outcome, make_view
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.records import BatchView, Drafted, Plan, StepSeconds
+from smartspec.control import (
+    BatchView,
+    Controller,
+    CostCurve,
+    DecisionRecord,
+    Drafted,
+    LatencyModel,
+    LogHeader,
+    Plan,
+    StepSeconds,
+)
+from smartspec.control.log.decision import decision_record
 from smartspec.core.policy_names import parse_policy
 
 K = 5

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control import CostCurve
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_engine, make_traffic, simulate
 from smartspec.sim.virtual_engine import Run

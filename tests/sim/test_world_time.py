@@ -7,9 +7,7 @@ import factories
 import numpy as np
 import pytest
 
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import Plan, StepSeconds
+from smartspec.control import CostCurve, LatencyModel, Plan, StepSeconds
 from smartspec.sim.world.hardware import roofline
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
 

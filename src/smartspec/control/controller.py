@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
+from smartspec.control.checks import NO_STEP_BEFORE, kind_of, outcome_problem, view_problem
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import DecisionRecord, decision_record
@@ -110,9 +110,7 @@ class Controller:
         view = view.queried(queried)
         last_now, self._last_now = self._last_now, view.now
         self._num_plans += 1
-        if self._is_checked and self._refuse(
-            first_problem(view, last_now=last_now, num_drafters=len(self.drafters))
-        ):
+        if self._is_checked and self._refuse(view_problem(view, last_now, len(self.drafters))):
             return no_drafts(view.num_rows)
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
@@ -139,9 +137,7 @@ class Controller:
         takes several steps together: policy.learn_steps of them."""
         # the outcome of a refused view may come in a later step
         is_checked = self._is_checked or plan.view is None
-        if is_checked and self._refuse(
-            first_problem(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)
-        ):
+        if is_checked and self._refuse(outcome_problem(plan.view, outcome, self.max_draft_tokens)):
             return
         step = _Finished(plan, outcome)
         self._history.append(step)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DrafterQuery, Outcome, Plan
+from smartspec.control import BatchView, Drafted, DrafterQuery, Outcome, Plan
 from smartspec.core.batch import (
     Batch,
     Draft,

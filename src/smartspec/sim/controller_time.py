@@ -13,8 +13,8 @@ from time import perf_counter
 
 import numpy as np
 
+from smartspec.control import BatchView, Outcome, Plan
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.records import BatchView, Outcome, Plan
 from smartspec.core.engine_core import Controller
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller

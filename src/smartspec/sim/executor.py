@@ -12,16 +12,16 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control.estimates import Estimates
-from smartspec.control.records import (
+from smartspec.control import (
     BatchView,
     DrafterQuery,
     DrafterSpec,
     DrafterView,
+    Estimates,
     FreeTests,
     Plan,
-    StopRule,
 )
+from smartspec.control.records import StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request

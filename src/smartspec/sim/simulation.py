@@ -12,14 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.controller import Controller
-from smartspec.control.estimates import Estimates
+from smartspec.control import Controller, DrafterSpec, Estimates, LatencyModel, Policy
 from smartspec.control.fixed import Off
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.recorded_log import RecordedLog
-from smartspec.control.policy import Policy
-from smartspec.control.records import DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.lab_tables import WHERE, lab_table

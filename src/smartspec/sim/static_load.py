@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.estimates import Estimates
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, Outcome, Plan
+from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView, Estimates, Outcome, Plan
 from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
 from smartspec.core.engine_core import Controller

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.checks import first_problem
+from smartspec.control.checks import outcome_problem, view_problem
 from smartspec.control.log.json_fields import Fields, matrix_or_null
 from smartspec.control.log.view_fields import columns_of, read_view, view_dict
 from smartspec.control.records import BatchView, DrafterSpec, FreeTests, Outcome, Plan, StepSeconds
@@ -130,7 +130,7 @@ class DecisionRecord:
             **matrices,
         )
         lengths = fields.integers("lengths", num_rows)
-        if problem := first_problem(view) or first_problem(view, outcome):
+        if problem := view_problem(view) or outcome_problem(view, outcome):
             fields.fail(problem)
         if min(lengths.min(initial=0), outcome.plan.lengths.min(initial=0)) < 0:
             fields.fail(

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from smartspec.control import DecisionRecord, Drafted, DrafterSpec, Plan
 from smartspec.control.expected_tree import child_chances
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import Drafted, DrafterSpec, Plan
 from smartspec.core.batch import Draft, chain
 from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance

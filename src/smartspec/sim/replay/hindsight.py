@@ -8,15 +8,19 @@ with Gaussian priors (iteratively reweighted least squares). In a tree the top-1
 chain would have been. The acceptance of later children is counted by rank.
 """
 
-
 import numpy as np
 
+from smartspec.control import (
+    BatchView,
+    DecisionRecord,
+    DrafterSpec,
+    LatencyModel,
+    Plan,
+    StepSeconds,
+)
 from smartspec.control.acceptance.child_ranks import ChildRankAcceptance
 from smartspec.control.acceptance.observations import observed_positions, top_child_tests
 from smartspec.control.acceptance.table import Pools
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import BatchView, DrafterSpec, Plan, StepSeconds
 
 ENTRY_STRENGTH = 2.0  # information of about eight observations pulls an entry towards its drafter
 EFFECT_STRENGTH = 1.5  # requests differ by about 0.8 in log-odds

@@ -28,12 +28,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control import (
+    BatchView,
+    Controller,
+    DecisionRecord,
+    Drafted,
+    FreeTests,
+    LatencyModel,
+    LogHeader,
+    Outcome,
+    Plan,
+)
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.planning import length_caps
-from smartspec.control.records import BatchView, Drafted, FreeTests, Outcome, Plan
 from smartspec.core.policy_names import parse_policy
 from smartspec.sim.replay.draft_outcomes import DraftOutcomes, draft_outcomes_of
 from smartspec.sim.replay.drafts import as_columns, as_recorded, drafted_chains, tree_drafts

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.records import Plan, of_drafter
+from smartspec.control import Plan
+from smartspec.control.records import of_drafter
 from smartspec.core.batch import Draft, Verification, shorten
 from smartspec.core.draft_columns import node_tests, num_compared
 from smartspec.sim.replay.draft_outcomes import DraftOutcomes

@@ -23,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import DrafterView
+from smartspec.control import DrafterView
 from smartspec.sim.world.beta_table import BetaTable
 from smartspec.sim.world.keyed_random import keyed_bits, request_keys, to_uniform
 

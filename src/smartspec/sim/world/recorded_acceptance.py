@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import DrafterView, of_drafter
+from smartspec.control import DecisionRecord, DrafterView
+from smartspec.control.records import of_drafter
 from smartspec.sim.world.acceptance import (
     DEFAULT_CONFIDENCE,
     AcceptanceClass,

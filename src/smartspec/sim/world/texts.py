@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smartspec.control.records import DrafterView
+from smartspec.control import DrafterView
 from smartspec.core.batch import NO_DRAFT, Draft, shorten
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.sim.world.acceptance import AcceptanceClass, Constant, GroundTruthAcceptance
