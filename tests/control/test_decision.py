@@ -175,7 +175,7 @@ MISSING = object()
     [
         ("format", 99, ["'format' is 99", "reads 2: record it anew"]),
         ("format", MISSING, ["'format' is None"]),
-        ("request_ids", MISSING, ["'request_ids'", "list of integers", "nothing"]),
+        ("request_ids", MISSING, ["'request_ids'", "n integers", "nothing"]),
         ("request_ids", [1, "a", 3], ["'request_ids'", "'a'"]),
         ("context_tokens", [1, 2], ["'context_tokens'", "3 integers", "[1, 2]"]),
         ("context_tokens", [1, 2, -3], ["context_tokens", "-3"]),
@@ -185,7 +185,7 @@ MISSING = object()
         ("drafted", [1, 2, 10**30], ["'drafted'"]),
         ("accepted", [9, 9, 9], ["row 0", "accepted 9"]),
         ("lengths", [-1, 0, 0], ["lengths", "-1"]),
-        ("survival", [[0.5], [0.5, 0.5], [0.5]], ["'survival'", "equally long"]),
+        ("survival", [[0.5], [0.5, 0.5], [0.5]], ["'survival'", "3 x n numbers"]),
         ("survival", [["x"], ["y"], ["z"]], ["'survival'", "x"]),
         ("seconds", [0.1, 0.0], ["'seconds'", "3 numbers"]),
         ("seconds", [0.0, 0.0, 0.0], ["target seconds are 0.0"]),

@@ -13,7 +13,7 @@ from smartspec.control.checks import NO_STEP_BEFORE, kind_of, outcome_problem, v
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import DecisionRecord, decision_record
-from smartspec.control.planning import expected_accepted, no_drafts
+from smartspec.control.planning import expected_tokens, no_drafts
 from smartspec.control.policy import Policy
 from smartspec.control.policy_names import OURS, our_policy
 from smartspec.control.records import (
@@ -78,7 +78,7 @@ class Controller:
         latency.use_drafters(drafters)
         self._latency = latency
         self._acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
-        self._unlearned: list[_Finished] = []
+        self._unlearned: list[Outcome] = []
         self._ended: list[int] = []  # requests that ended since something was last learned
         # called with the record of each finished step
         self.on_record: Callable[[DecisionRecord], None] | None = None
@@ -145,7 +145,7 @@ class Controller:
         if self.on_record is not None:
             self.on_record(self._record(step))
         if self._can_learn:
-            self._unlearned.append(step)
+            self._unlearned.append(outcome)
         if len(self._unlearned) >= self.policy.learn_steps:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
@@ -260,10 +260,8 @@ class Controller:
         )
         return is_watched or self.policy.uses_estimates
 
-    def _predict(self, step: _Finished) -> PredictedSeconds:
-        return self._latency.predict(
-            step.outcome.view, step.outcome.as_drafted(), step.outcome.verified
-        )
+    def _predict(self, outcome: Outcome) -> PredictedSeconds:
+        return self._latency.predict(outcome.view, outcome.as_drafted(), outcome.verified)
 
     def _refuse(self, problem: str | None) -> bool:
         """Count the problem, and return True if there is one. ValueError in strict mode."""
@@ -290,15 +288,13 @@ class Controller:
         """Return the record of a step, for people, logs and replays. Survival and time are by the
         present estimates."""
         plan, view, outcome = step.plan, _view_of(step.plan), step.outcome
-        survival, predicted = (
-            self._survival(plan, outcome.confidence, outcome.parents),
-            self._predict(step),
-        )
+        survival = self._survival(plan, outcome.confidence, outcome.parents)
+        predicted = self._predict(outcome)
         return decision_record(
             view,
             plan,
             outcome,
-            goodput=_expected_tokens(view, survival, outcome.verified) / predicted.total,
+            goodput=expected_tokens(view, survival, outcome.verified) / predicted.total,
             off_goodput=float(view.weights.sum()) / predicted.off,
             predicted_seconds=predicted.total,
             survival=survival,
@@ -309,8 +305,8 @@ class Controller:
         if steps:
             self._num_learned += 1
             self._predicted = self._predict(steps[-1])
-            self._latency.observe([step.outcome for step in steps])
-        if chosen := [step.outcome for step in steps if step.outcome.view.has_drafts]:
+            self._latency.observe(steps)
+        if chosen := [outcome for outcome in steps if outcome.view.has_drafts]:
             self._acceptance.observe(chosen)
         ended, self._ended = self._ended, []
         for request_id in ended:
@@ -320,9 +316,3 @@ class Controller:
 def _view_of(plan: Plan) -> BatchView:
     assert plan.view is not None, "a refused view is not learned from"
     return plan.view
-
-
-def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:
-    """Return the (weighted) tokens that the decoding requests are expected to emit. verified: int
-    [R], draft tokens of each."""
-    return float(view.weights @ (1.0 + expected_accepted(survival, verified)))

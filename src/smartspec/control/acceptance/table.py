@@ -130,12 +130,16 @@ class AcceptanceTable:
     def expect(self, pool: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
         """Add the acceptance of a pool that was measured elsewhere, as observations. At a position
         these count at most half of the memory, because the traffic may be another."""
+        least, most = float(sigmoid(-MAX_LOG_ODDS)), float(sigmoid(MAX_LOG_ODDS))
         for position, (chance, count) in enumerate(zip(acceptance, tested, strict=True)):
             if position < len(self.log_odds) and count:
-                chance = min(max(chance, sigmoid(-MAX_LOG_ODDS)), sigmoid(MAX_LOG_ODDS))
+                chance = min(max(chance, least), most)
                 num = min(count, WORKLOAD_MEMORY / 2)
                 information = num * max(chance * (1.0 - chance), MIN_INFORMATION)
-                self._state[:, position, pool] += information, information * log_odds_of(chance)
+                self._state[:, position, pool] += (
+                    information,
+                    information * float(log_odds_of(chance)),
+                )
         self.log_odds = self._estimate()
 
     def table(self) -> dict:

@@ -70,7 +70,6 @@ class CostCorrection:
         self._knots = np.array(
             sorted({*profile.knots, *(k for k in map(float, KNOTS) if k > profile.knots[0])})
         )
-        self._widths = np.append(np.diff(self._knots), np.inf)
         slopes = np.array(profile.slopes)[
             np.searchsorted(profile.knots, self._knots, side="right") - 1
         ]
@@ -81,8 +80,9 @@ class CostCorrection:
         # the possible coefficients that are closest to it; predictions use these
         self._theta = self._start.copy()
         self._covariance = self._prior.copy()
-        # measured over profiled, roughly: the prior is relative to the present time of passes
-        self._scale = 1.0
+        # The present time of passes over that of the profile, for passes like the last ones: the
+        # prior is relative to it.
+        self.drift = 1.0
         self._run = 0  # large innovations of one sign in a row, negative for negative ones
         self._lowest = np.zeros(len(self._theta))
         self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
@@ -124,11 +124,6 @@ class CostCorrection:
         slope = (heights[piece + 1] - heights[piece]) / (knots[piece + 1] - knots[piece])
         return slope * (fed_tokens - knots[piece]) + heights[piece]
 
-    @property
-    def drift(self) -> float:
-        """The present time of passes over that of the profile, for passes like the last ones."""
-        return self._scale
-
     def features(self, size: PassSize) -> np.ndarray:
         """Return the factor of each coefficient: float [N, num_coefficients]."""
         fed = np.atleast_1d(np.asarray(size.fed_tokens, dtype=float))
@@ -140,14 +135,14 @@ class CostCorrection:
         features[:, SCORED] = size.scored_tokens
         features[:, PREFILL_PASS] = size.prefill_tokens > 0
         features[:, PREFILL_TOKEN] = size.prefill_tokens
-        features[:, SLOPES] = np.minimum(np.maximum(fed[:, None] - self._knots, 0.0), self._widths)
+        features[:, SLOPES] = np.minimum(np.maximum(fed[:, None] - self._knots, 0.0), self._pieces)
         return features
 
     def observe(self, features: np.ndarray, seconds: np.ndarray, is_first_use: np.ndarray) -> None:
         """Learn from measured passes, one after the other. features: float [N, num_coefficients].
         seconds: float [N]. is_first_use: bool [N], True for a pass that was the first of its
         size."""
-        prior = self._scale**2 * self._prior
+        prior = self.drift**2 * self._prior
         for of_pass, measured, is_first in zip(
             features, seconds.tolist(), is_first_use.tolist(), strict=True
         ):
@@ -155,7 +150,7 @@ class CostCorrection:
         self._theta = self._closest_possible()
         profiled = max(float(features[-1].dot(self._start)), self._floor)
         drift = float(features[-1].dot(self._theta)) / profiled
-        self._scale = min(max(drift, 1 / MOST_DRIFT), MOST_DRIFT)
+        self.drift = min(max(drift, 1 / MOST_DRIFT), MOST_DRIFT)
         self._update_curve()
 
     def _observe_one(
@@ -192,7 +187,7 @@ class CostCorrection:
         variance = float(features.dot(gain))
         # rounding, after steps of very different sizes: begin again as uncertain as at the start
         if variance < 0.0:
-            self._covariance = self._scale**2 * self._prior
+            self._covariance = self.drift**2 * self._prior
             gain = self._covariance.dot(features)
             variance = float(features.dot(gain))
         return gain, variance
