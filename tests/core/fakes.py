@@ -10,8 +10,11 @@ import numpy as np
 
 from smartspec.control import DrafterQuery, DrafterView, Plan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain, shorten
-from smartspec.core.blocks import PrefixCopy
+from smartspec.core.blocks import BlockManager, PrefixCopy
+from smartspec.core.engine_core import EngineCore, StepOutput
 from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.model_free import free_tests
 
 VOCABULARY = 50
@@ -137,3 +140,42 @@ class RandomController:
 
     def end(self, request_id) -> None:
         self.forgotten.append(request_id)
+
+
+def make_core(
+    controller=None, *, num_blocks=40, block_size=4, num_slots=4, budget=16, seed=0
+) -> EngineCore:
+    """The step loop on the hash model; with random lengths where no controller is given."""
+    scheduler = Scheduler(
+        BlockManager(num_blocks, block_size, num_slots),
+        max_batched_tokens=budget,
+        max_model_len=64,
+        max_draft_tokens=5,
+    )
+    executor = FakeExecutor(num_slots, seed=seed)
+    return EngineCore(scheduler, executor, controller or RandomController(seed))
+
+
+def make_request(
+    request_id: int, prompt, max_tokens: int = 10, stop: tuple[int, ...] = (), **more
+) -> Request:
+    params, stop_ids = SamplingParams(max_tokens=max_tokens), frozenset(stop)
+    return Request(request_id, prompt, params, seed=0, stop_token_ids=stop_ids, **more)
+
+
+def prompt_of(request: Request) -> list[int]:
+    return request.tokens[: request.num_prompt_tokens].tolist()
+
+
+def serve(core: EngineCore, requests, clock=float) -> list[StepOutput]:
+    """Serve requests to their ends and check that each got its plain continuation; return what the
+    steps said. clock: the time of a step, by its number."""
+    for request in requests:
+        core.add_request(request)
+    outputs = []
+    while core.has_work:
+        outputs.append(core.step(clock(len(outputs))))
+    for request in requests:
+        expected = continuation(prompt_of(request), request.params.max_tokens)
+        assert request.output_token_ids.tolist() == expected
+    return outputs
