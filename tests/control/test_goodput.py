@@ -123,11 +123,6 @@ def test_time_is_worth_more_while_many_wait_for_it():
     assert many.state()["price"] > 1.3 * few.state()["price"]
 
 
-@pytest.mark.parametrize("policy", [Goodput(), Uniform((1, 3))])
-def test_a_step_of_prefill_alone_has_nothing_to_decide(policy):
-    assert plan_of(make_view(0, **PREFILL), found_accepted_at(0.5, 0), policy).lengths.shape == (0,)
-
-
 def test_draft_prefill_is_bought_although_no_single_step_pays_for_it():
     view = make_view(8, found_length=0, lag=200)
     assert plan_of(view, drafts_accepted_at(0.8, 8)).lengths.any()

@@ -135,14 +135,6 @@ def test_before_any_measurement_it_is_the_profile(curve, fed, context, rows):
     assert seconds(model, fed, context=float(context), rows=rows) == pytest.approx(float(profiled))
 
 
-def test_one_factor_explains_a_slower_machine():
-    model = CostCorrection(PROFILE)
-    for _ in range(10):
-        observe(model, size(40), 1.8 * seconds(CostCorrection(PROFILE), 40))
-    assert seconds(model, 40) == pytest.approx(1.8 * seconds(CostCorrection(PROFILE), 40), rel=0.02)
-    assert seconds(model, 4) == pytest.approx(1.8 * seconds(CostCorrection(PROFILE), 4), rel=0.15)
-
-
 def test_two_sizes_tell_a_wrong_slope_from_a_slower_machine():
     model = CostCorrection(
         CostCurve((1.0, 8.0), (0.0005, 0.0011), 0.036, per_context_token=1e-6, per_row=1e-5)
