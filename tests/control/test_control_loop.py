@@ -10,8 +10,7 @@ from best_lengths import StepTimes, plan_lengths
 from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 
 from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 
 K = 8
 HOST_SECONDS = 0.002

@@ -12,8 +12,7 @@ from drafter_cases import LOOKUP, free_test
 
 from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
 from smartspec.control.controller import CHECKED_STEPS, NUM_DECISIONS
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.planning import no_drafts
 from smartspec.control.policy import LEARN_STEPS
 

@@ -6,8 +6,7 @@ import pytest
 from drafter_cases import MODEL, estimates_of
 
 from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
-from smartspec.control.goodput.policy import LONGER, NON_SPECULATIVE, Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import LONGER, NON_SPECULATIVE, Goodput, GoodputSettings
 from smartspec.control.guard import MEMORY
 from smartspec.control.policy import LEARN_STEPS
 from smartspec.control.records import UNLIMITED

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control import CostCurve, DrafterSpec, Estimates, LatencyModel
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.planning import within_budget
 from smartspec.control.records import with_fields
 from smartspec.control.uniform import Uniform

@@ -8,8 +8,7 @@ from drafter_cases import LOOKUP
 from factories import learn, make_outcome, make_view
 
 from smartspec.control import Controller, CostCurve, Drafted, DrafterView, LatencyModel, StepSeconds
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.guard import LEAST_STEPS, LONGEST, MEMORY, Account, Guard, Queries
 
 SHARE, ROWS = GoodputSettings().share, 4

@@ -20,8 +20,7 @@ from smartspec.control import (
 )
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.expected_tree import expected_trees
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.policy import LEARN_STEPS
 
 K = 10

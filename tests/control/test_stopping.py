@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smartspec.control import CostCurve, Drafted, LatencyModel
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.goodput.worth import ConfidenceStop
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import simulate_static

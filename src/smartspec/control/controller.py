@@ -2,7 +2,7 @@
 clock and prints nothing."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -87,8 +87,9 @@ class Controller:
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._num_plans = self._num_learned = 0
-        # of the last step; None where there was no prediction
-        self._predicted: PredictedSeconds | None = None
+        # The time that was predicted for the last finished step. None where there is no prediction:
+        # it takes time of the host, so there is one each time that something is learned.
+        self.predicted_seconds: float | None = None
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
     @property
@@ -141,7 +142,7 @@ class Controller:
             return
         step = _Finished(plan, outcome)
         self._history.append(step)
-        self._predicted = None
+        self.predicted_seconds = None
         if self.on_record is not None:
             self.on_record(self._record(step))
         if self._can_learn:
@@ -150,13 +151,6 @@ class Controller:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
         self.policy.learn(plan, outcome)
-
-    def expect_acceptance(
-        self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]
-    ) -> None:
-        """Begin with acceptance of a drafter that was measured elsewhere, see
-        AcceptanceEstimator.expect."""
-        self.acceptance.expect(drafter, acceptance, tested)
 
     def forget_acceptance(self) -> None:
         """Forget how often drafts are accepted, as the target's weights have changed. Estimates of
@@ -169,13 +163,6 @@ class Controller:
         """Drop the estimates of a request that has ended."""
         self._ended.append(request_id)
         self.policy.end(request_id)
-
-    @property
-    def predicted_seconds(self) -> float | None:
-        """The time that was predicted for the last finished step, in seconds. None where there is
-        no prediction: it takes time of the host, so there is one each time that something is
-        learned."""
-        return None if self._predicted is None else self._predicted.total
 
     def use_latency(self, latency: LatencyModel) -> None:
         """Replace all estimates of time by a new profile. ValueError where it does not fit the
@@ -304,7 +291,7 @@ class Controller:
         steps, self._unlearned = self._unlearned, []
         if steps:
             self._num_learned += 1
-            self._predicted = self._predict(steps[-1])
+            self.predicted_seconds = self._predict(steps[-1]).total
             self._latency.observe(steps)
         if chosen := [outcome for outcome in steps if outcome.view.has_drafts]:
             self._acceptance.observe(chosen)

@@ -4,8 +4,7 @@ look ahead."""
 from collections.abc import Callable
 
 from smartspec.control import BatchView, Estimates, Plan
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 
 
 class PerfectEstimates(Goodput):

@@ -10,7 +10,6 @@ import numpy as np
 from smartspec.control.estimates import Estimates, Latency
 from smartspec.control.goodput.candidates import Candidate, candidates
 from smartspec.control.goodput.price import DraftPrefill, PrefillPrice, best_price, costs_of
-from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.worth import ConfidenceStop, Costs, kept_tokens, lengths_to_verify
 from smartspec.control.guard import Guard, Queries, Trials, size_of
 from smartspec.control.planning import fair_weights, length_caps, no_drafts, within_budget
@@ -20,6 +19,17 @@ from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_draf
 GOOD_ACCEPTANCE = 0.8  # that a trial hopes for
 NON_SPECULATIVE = "non-speculative step, to know what one costs"
 LONGER = "longer drafts, to know what they are worth"
+
+
+@dataclass(frozen=True)
+class GoodputSettings:
+    """What is chosen, and an ablation turns off or a reader may want to change."""
+
+    fairness: float = 0.5  # see planning.fair_weights; 0: tokens of all requests count alike
+    uses_confidence: bool = True  # drafts end early and are cut by confidence
+    # Of drafts made in passes: chains, and trees where these are made.
+    widths: tuple[int, ...] = (1, 4)
+    share: float = 0.003  # of step time, that queries and trials may lose; 0: neither, and no guard
 
 
 @dataclass(frozen=True)

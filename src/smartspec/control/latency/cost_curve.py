@@ -19,6 +19,7 @@ import numpy as np
 
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.control.latency.settings import NOISE
+from smartspec.control.log.json_fields import Fields
 
 # Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges
 # at 6, 12, 24, 48. A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens:
@@ -157,21 +158,20 @@ class CostCurve:
     def from_dict(data: object) -> "CostCurve":
         """Return the inverse of to_dict. ValueError names the entry that is missing, not finite,
         negative, or out of order."""
+        where = "cost curve is corrupt, profile again"
         if not isinstance(data, dict):
-            raise ValueError(
-                f"cost curve is corrupt: expected a mapping, found {type(data).__name__}; profile "
-                "again"
-            )
-        knots = tuple(_checked(data, "knots", list))
-        slopes = tuple(_checked(data, "slopes", list))
-        if not knots or len(knots) != len(slopes) or any(np.diff(knots) <= 0):
-            raise ValueError(
-                "cost curve is corrupt: knots must increase, with one slope each; profile again"
-            )
-        scalars = {name: _checked(data, name, float) for name in _SCALARS}
-        if scalars["constant"] == 0 and not any(slopes) and not any(scalars.values()):
-            raise ValueError("cost curve is corrupt: all coefficients are zero; profile again")
-        return CostCurve(knots, slopes, **scalars)
+            raise ValueError(f"{where}: expected a mapping, found {type(data).__name__}")
+        fields = Fields(data, where)
+        knots, slopes = fields.numbers("knots", None), fields.numbers("slopes", None)
+        scalars = {name: fields.number(name) for name in _SCALARS}
+        for name, values in {"knots": knots, "slopes": slopes, **scalars}.items():
+            if not np.all(np.asarray(values) >= 0):
+                fields.fail(f"field {name!r} is {data[name]}, it must not be negative")
+        if not len(knots) or len(knots) != len(slopes) or (np.diff(knots) <= 0).any():
+            fields.fail("knots must increase, with one slope each")
+        if not slopes.any() and not any(scalars.values()):
+            fields.fail("all coefficients are zero")
+        return CostCurve(tuple(knots.tolist()), tuple(slopes.tolist()), **scalars)
 
     @cached_property
     def _corners(self) -> tuple[np.ndarray, np.ndarray]:
@@ -205,23 +205,3 @@ def _usable_knots(fed: np.ndarray) -> np.ndarray:
         if np.any((fed > knots[-1]) & (fed <= knot)) and np.any(fed > knot):
             knots.append(float(knot))
     return np.array(knots)
-
-
-def _is_number(item: object) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, bool)
-
-
-def _checked(data: dict, name: str, kind: type):
-    """Return data[name] as a float or a list of floats, all finite and non-negative; else
-    ValueError names it."""
-    value = data.get(name)
-    values = value if kind is list else [value]
-    if not isinstance(values, list) or not all(
-        _is_number(item) and 0 <= item < float("inf") for item in values
-    ):
-        raise ValueError(
-            f"cost curve is corrupt: {name!r} is {value!r}, not finite and non-negative; profile "
-            "again"
-        )
-    numbers = [float(item) for item in values]
-    return numbers if kind is list else numbers[0]

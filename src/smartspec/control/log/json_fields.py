@@ -30,12 +30,12 @@ class Fields:
     described."""
 
     data: dict
-    line: int | None  # its number in the file, None if unknown
+    where: str  # it was found, for people
 
     @staticmethod
     def parse(text: str, version: int, line: int | None) -> "Fields":
         """Return the object on a line, which must name this format version."""
-        fields = Fields({}, line)
+        fields = Fields({}, "decision record" if line is None else f"decision log, line {line}")
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -45,12 +45,11 @@ class Fields:
             fields.fail(
                 f"field 'format' is {_shorten(found)}, this version reads {version}: record it anew"
             )
-        return Fields(data, line)
+        return Fields(data, fields.where)
 
     def fail(self, problem: str) -> NoReturn:
-        """Raise ValueError with the line and the problem."""
-        where = "decision record" if self.line is None else f"decision log, line {self.line}"
-        raise ValueError(f"{where}: {problem}")
+        """Raise ValueError with the place and the problem."""
+        raise ValueError(f"{self.where}: {problem}")
 
     def optional(self, read: Callable[..., T], name: str, *arguments: int | None) -> T | None:
         """Return read(name, *arguments), None where the field is left out or null."""
