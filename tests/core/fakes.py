@@ -11,6 +11,7 @@ import numpy as np
 from smartspec.control import DrafterQuery, DrafterView, Plan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain, shorten
 from smartspec.core.blocks import BlockManager, PrefixCopy
+from smartspec.core.draft_columns import lengths_of
 from smartspec.core.engine_core import EngineCore, StepOutput
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
@@ -59,7 +60,7 @@ class FakeExecutor:
             else:
                 self.slots[op.slot] = self.slots[op.slot][: op.num_tokens]
         self.drafts = tuple(self._guess(request) for request in batch.decoding)
-        lengths = np.array([len(draft) for draft in self.drafts], dtype=np.int64)
+        lengths = lengths_of(self.drafts)
         return (lambda is_queried: DrafterView(lengths * is_queried, np.minimum(lengths, 1)),)
 
     def _guess(self, request: Request) -> Draft:
@@ -81,7 +82,7 @@ class FakeExecutor:
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         prefill = [self._verify(r, n, NO_DRAFT) for r, n in chunks]
         num_tokens = len(drafts) + sum(map(len, drafts)) + sum(batch.num_prefill_tokens)
-        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        lengths = lengths_of(drafts)
         free = free_tests(self.drafts, lengths, decoding)
         return StepResult(
             tuple(decoding),

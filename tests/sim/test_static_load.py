@@ -124,14 +124,6 @@ def test_a_draft_model_that_pauses_has_more_to_catch_up():
     assert lags(output_tokens=10) == [step % 9 for step in range(30)]
 
 
-def test_throttling_slows_steps_from_its_second_on():
-    log = run("off", [Phase(200, 4)], throttle=((0.5, 2.0),), jitter=0.0, host_seconds=0.0)
-    starts = np.concatenate([[0.0], np.cumsum(log.seconds)[:-1]])
-    assert log.seconds[starts >= 0.5] == pytest.approx(2 * log.seconds[0])
-    assert log.seconds[starts < 0.5] == pytest.approx(log.seconds[0])
-    assert (starts >= 0.5).any()
-
-
 def test_an_empty_phase_is_refused():
     with pytest.raises(ValueError, match="must be positive"):
         Phase(0, 4)

@@ -14,6 +14,7 @@ import numpy as np
 
 from smartspec.control import DrafterView
 from smartspec.core.batch import NO_DRAFT, Draft, shorten
+from smartspec.core.draft_columns import lengths_of
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.sim.world.acceptance import AcceptanceClass, Constant, GroundTruthAcceptance
 
@@ -119,9 +120,8 @@ class TextAcceptance(GroundTruthAcceptance):
             self._tell(request_id, position)
             drafts.append(self._propose(request_id, position))
             self._drafts[request_id] = position, drafts[-1]
-        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
         return DrafterView(
-            lengths, np.array([draft.match_length for draft in drafts], dtype=np.int64)
+            lengths_of(drafts), np.array([draft.match_length for draft in drafts], dtype=np.int64)
         )
 
     def _propose(self, request_id: int, position: int) -> Draft:
