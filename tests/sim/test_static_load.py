@@ -5,13 +5,8 @@ import numpy as np
 import pytest
 
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import (
-    ground_truth_acceptance,
-    ground_truth_time,
-    make_controller,
-    simulate_static,
-)
-from smartspec.sim.static_load import Phase, StaticLoad
+from smartspec.sim.simulation import make_static_load, simulate_static
+from smartspec.sim.static_load import Phase
 
 
 def run(policy: str, phases: list[Phase], **settings):
@@ -108,9 +103,7 @@ def lags(**phase) -> list[int]:
     """Of the draft model's KV after the text of the first row, step by step, while nothing is
     drafted."""
     scenario, found = Scenario(policy="off", batch=1, jitter=0.0), []
-    time = ground_truth_time(scenario)
-    load = StaticLoad(time, ground_truth_acceptance(scenario), drafter=scenario.drafter_spec)
-    controller = make_controller(scenario, time, load.true_estimates, scenario.drafter_spec)
+    load, controller = make_static_load(scenario, scenario.drafter_spec)
     plan = controller.plan
     controller.plan = lambda view: found.append(int(view.drafters[0].lag[0])) or plan(view)
     load.run(controller, [Phase(30, 4, **phase)])

@@ -10,7 +10,6 @@ from recorded_run import ToyRun
 from smartspec.sim.world.acceptance import (
     AcceptanceClass,
     Confidence,
-    Constant,
     GroundTruthAcceptance,
     Steps,
     divergence,
@@ -22,8 +21,8 @@ from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recordi
 
 K = 8
 MIXED = (
-    AcceptanceClass(Constant(0.8), decay=0.95, request_concentration=10, token_concentration=3),
-    AcceptanceClass(Constant(0.4), request_concentration=6, token_concentration=1.5),
+    AcceptanceClass(0.8, decay=0.95, request_concentration=10, token_concentration=3),
+    AcceptanceClass(0.4, request_concentration=6, token_concentration=1.5),
 )
 
 
@@ -105,12 +104,12 @@ def test_beta_table_of_uniform_and_of_no_spread():
 
 
 def test_stationary_acceptance_is_the_same_everywhere():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.7)))
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.7))
     assert (ground_truth.conditional(ids, 5.0, at(ids, 3)) == 0.7).all()
 
 
 def test_decay_lowers_each_depth():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.8), decay=0.9))
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.8, decay=0.9))
     assert conditional_of(ground_truth, ids)[7] == pytest.approx(0.8 * 0.9 ** np.arange(K))
 
 
@@ -221,7 +220,7 @@ def test_noiseless_unbiased_confidence_is_the_acceptance_itself():
 
 
 def test_confidence_tells_nothing_where_tokens_do_not_differ():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.6)), num_requests=2000)
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.6), num_requests=2000)
     confidence, _ = ground_truth.confidence(ids, at(ids, 0), conditional_of(ground_truth, ids))
     accepted = ground_truth.uniform(ids, at(ids, 0)) < 0.6
     assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(
@@ -230,7 +229,7 @@ def test_confidence_tells_nothing_where_tokens_do_not_differ():
 
 
 def test_divergence_tells_acceptance_with_noise():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.6), token_concentration=2.0))
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.6, token_concentration=2.0))
     positions = np.arange(len(ids))
     acceptance = ground_truth.conditional(ids, 0.0, positions)
     told = ground_truth.divergence(ids, positions, acceptance)
@@ -251,7 +250,7 @@ def test_entropy_and_divergence():
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_what_is_found_has_its_share_and_come_in_stretches(share):
     ground_truth, ids = make_ground_truth(
-        AcceptanceClass(Constant(0.5), found_share=share, found_run_tokens=10)
+        AcceptanceClass(0.5, found_share=share, found_run_tokens=10)
     )
     found = np.stack([ground_truth.found(ids, at(ids, p)).lengths > 0 for p in range(200)])
     num_stretches = found.size / 10
@@ -358,14 +357,12 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AcceptanceClass(Constant(1.2)), "mean 1.2 does not lie between 0 and 1"),
+        (lambda: AcceptanceClass(1.2), "mean 1.2 does not lie between 0 and 1"),
         (lambda: AcceptanceClass(Steps(((0.0, 0.5), (1.0, -0.1)))), "mean -0.1 does"),
-        (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "decay 2.0 does"),
-        (lambda: AcceptanceClass(Constant(0.5), found_run_tokens=0), "found_run_tokens is 0"),
+        (lambda: AcceptanceClass(0.5, decay=2.0), "decay 2.0 does"),
+        (lambda: AcceptanceClass(0.5, found_run_tokens=0), "found_run_tokens is 0"),
         (
-            lambda: GroundTruthAcceptance(
-                (AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4
-            ),
+            lambda: GroundTruthAcceptance((AcceptanceClass(0.5, token_concentration=0.0),), 4),
             "concentration is 0",
         ),
         (lambda: GroundTruthAcceptance((), 4), "0 classes, max_draft_tokens 4"),

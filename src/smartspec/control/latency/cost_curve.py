@@ -25,6 +25,7 @@ from smartspec.control.log.json_fields import Fields
 # at 6, 12, 24, 48. A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens:
 # without 384 times were 3 % out there.
 KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 384, 512)
+_SIZES = ("fed_tokens", "context_tokens", "rows", "num_scored")
 _SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "per_scored_token")
 
 
@@ -37,6 +38,11 @@ class ProfileSample:
     rows: int  # the number of sequences
     seconds: float
     scored_tokens: int | None = None  # fed tokens that got logits, None: all of them
+
+    @property
+    def num_scored(self) -> int:
+        """The number of fed tokens that got logits."""
+        return self.fed_tokens if self.scored_tokens is None else self.scored_tokens
 
     @property
     def attended_tokens(self) -> float:
@@ -89,11 +95,9 @@ class CostCurve:
                 )
         if not samples:
             raise ValueError("the profile holds no samples: measure at least one pass")
-        fed, context, rows, seconds, attended = (
-            np.array([getattr(sample, name) for sample in samples], dtype=float)
-            for name in ("fed_tokens", "context_tokens", "rows", "seconds", "attended_tokens")
+        fed, context, rows, scored, seconds, attended = _columns(
+            samples, *_SIZES, "seconds", "attended_tokens"
         )
-        scored = _scored(samples)
         knots = _usable_knots(fed)
         widths = np.append(np.diff(knots), np.inf)
         pieces = np.clip(fed[:, None] - knots, 0.0, widths)
@@ -141,13 +145,8 @@ class CostCurve:
 
     def relative_errors(self, samples: list[ProfileSample]) -> np.ndarray:
         """Return predicted / measured - 1 of every sample: float [len(samples)]."""
-        fed, context, rows, seconds = np.array(
-            [
-                (sample.fed_tokens, sample.context_tokens, sample.rows, sample.seconds)
-                for sample in samples
-            ]
-        ).T
-        return self.seconds(fed, context, rows, scored_tokens=_scored(samples)) / seconds - 1.0
+        fed, context, rows, scored, seconds = _columns(samples, *_SIZES, "seconds")
+        return self.seconds(fed, context, rows, scored_tokens=scored) / seconds - 1.0
 
     def to_dict(self) -> dict:
         """Return the JSON-able form, for the cache on disk and for people."""
@@ -191,10 +190,9 @@ def _attended(fed_tokens, context_tokens, rows):
     return fed_tokens * np.maximum(context_tokens / rows - (fed_tokens / rows - 1) / 2, 0)
 
 
-def _scored(samples: list[ProfileSample]) -> np.ndarray:
-    return np.array(
-        [s.fed_tokens if s.scored_tokens is None else s.scored_tokens for s in samples], dtype=float
-    )
+def _columns(samples: list[ProfileSample], *names: str) -> list[np.ndarray]:
+    """Return these fields of all samples: float [samples] each."""
+    return [np.array([getattr(each, name) for each in samples], dtype=float) for name in names]
 
 
 def _usable_knots(fed: np.ndarray) -> np.ndarray:
