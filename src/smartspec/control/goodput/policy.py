@@ -27,8 +27,7 @@ class GoodputSettings:
 
     fairness: float = 0.5  # see planning.fair_weights; 0: tokens of all requests count alike
     uses_confidence: bool = True  # drafts end early and are cut by confidence
-    # Of drafts made in passes: chains, and trees where these are made.
-    widths: tuple[int, ...] = (1, 4)
+    widths: tuple[int, ...] = (1, 4)  # of drafts made in passes: chains, and trees
     share: float = 0.003  # of step time, that queries and trials may lose; 0: neither, and no guard
 
 
@@ -111,8 +110,8 @@ class Goodput(Policy):
             if repeated.lengths.sum() <= view.draft_token_budget:
                 return repeated
         view = fair_weights(view, estimates, self.settings.fairness)
-        settled = None if held is None else held.best
-        like = None if held is None else held.best.candidate
+        settled = held.best if held else None
+        like = settled.candidate if settled else None
         found = candidates(view, estimates, self.settings.widths, like)
         choices = [self._choose(view, each, settled) for each in found]
         best = max(choices, key=lambda choice: choice.saved_seconds)
@@ -215,8 +214,7 @@ class Goodput(Policy):
         drafter, price = np.where(ends, plan.drafter, -1), best.price
         token_price, pass_price = price * best.costs.token, price * best.costs.passes
         rule = ConfidenceStop(estimates, drafter, view.weights, pass_price, token_price)
-        settled = Settled(best.invested, rule)
-        return with_fields(plan, lengths=lengths, stop=rule, settled=settled)
+        return with_fields(plan, lengths=lengths, stop=rule, settled=Settled(best.invested, rule))
 
     def _trial(self, view: BatchView, best: Choice) -> Plan | None:
         """Return a plan to learn from, if one is useful and paid: every second one is a step
@@ -261,9 +259,9 @@ class Goodput(Policy):
         if not any(outcome.drafted.tolist()):
             self._guard.observe_plain(seconds, plain, has_prefill)
             return 0.0
-        settled = plan.settled or Settled()
         if has_prefill:
             alone = latency.off_seconds(view.without_prefill()) + latency.host_seconds
         plain += float(view.weights @ outcome.accepted) / float(view.weights.sum()) * alone
-        self._guard.compare(view.num_rows, seconds, plain, settled.invested, has_prefill)
+        invested = plan.settled.invested if plan.settled else 0.0
+        self._guard.compare(view.num_rows, seconds, plain, invested, has_prefill)
         return self._guard.saved_seconds

@@ -182,8 +182,9 @@ class LatencyModel:
             _target_size(step.view, step.num_fed_tokens - step.view.ordinary_tokens)
             for step in steps
         ]
+        of_all = PassSize(*np.array(sizes, dtype=float).T)
         seconds = np.array([step.seconds.target for step in steps])
-        self._target.observe(self._target.features(_stack(sizes)), seconds, is_first_use)
+        self._target.observe(self._target.features(of_all), seconds, is_first_use)
 
     def _observe_drafts(
         self, steps: list[tuple[Outcome, PredictedSeconds, dict[int, PassSize]]]
@@ -327,8 +328,3 @@ def _target_size(view: BatchView, num_draft_tokens: int | np.ndarray) -> PassSiz
         scored_tokens=decoding + view.num_prefills,
         prefill_tokens=view.prefill_tokens,
     )
-
-
-def _stack(sizes: list[PassSize]) -> PassSize:
-    """Return several passes as one: every field is an array."""
-    return PassSize(*np.array(sizes, dtype=float).T)
