@@ -164,8 +164,10 @@ def make_request(
     return Request(request_id, prompt, params, seed=0, stop_token_ids=stop_ids, **more)
 
 
-def prompt_of(request: Request) -> list[int]:
-    return request.tokens[: request.num_prompt_tokens].tolist()
+def expected_of(request: Request) -> list[int]:
+    """What a request is given if nothing cuts it short."""
+    prompt = request.tokens[: request.num_prompt_tokens].tolist()
+    return continuation(prompt, request.params.max_tokens)
 
 
 def serve(core: EngineCore, requests, clock=float) -> list[StepOutput]:
@@ -177,6 +179,5 @@ def serve(core: EngineCore, requests, clock=float) -> list[StepOutput]:
     while core.has_work:
         outputs.append(core.step(clock(len(outputs))))
     for request in requests:
-        expected = continuation(prompt_of(request), request.params.max_tokens)
-        assert request.output_token_ids.tolist() == expected
+        assert request.output_token_ids.tolist() == expected_of(request)
     return outputs

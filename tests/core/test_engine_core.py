@@ -3,7 +3,7 @@ cancellations."""
 
 import numpy as np
 import pytest
-from fakes import continuation, make_core, make_request, prompt_of
+from fakes import continuation, expected_of, make_core, make_request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,8 +45,7 @@ def test_every_request_gets_exactly_the_plain_continuation(
     ]
     run(core, *requests)
     for request in requests:
-        expected = continuation(prompt_of(request), request.params.max_tokens)
-        assert request.output_token_ids.tolist() == expected
+        assert request.output_token_ids.tolist() == expected_of(request)
         assert request.finish_reason == "length"
     assert core.scheduler.blocks.num_used_blocks == 0
     assert (
@@ -62,9 +61,7 @@ def test_preemption_happens_and_changes_nothing():
     run(core, *requests)
     assert sum(r.num_preemptions for r in requests) > 0
     for request in requests:
-        assert request.output_token_ids.tolist() == continuation(
-            [request.request_id, 1, 2, 3, 4], 20
-        )
+        assert request.output_token_ids.tolist() == expected_of(request)
 
 
 def test_the_first_step_is_when_a_request_leaves_the_queue():
@@ -86,7 +83,7 @@ def test_shared_prompt_is_computed_once():
     requests = [make_request(i, prompt) for i in range(3)]
     run(core, *requests)
     assert [r.num_cached_tokens for r in requests] == [0, 29, 29]
-    assert all(r.output_token_ids.tolist() == continuation(prompt, 10) for r in requests)
+    assert all(r.output_token_ids.tolist() == expected_of(r) for r in requests)
 
 
 def test_stop_token_inside_a_draft_ends_the_request_there():
@@ -124,7 +121,7 @@ def test_abort_at_any_moment_frees_everything_and_disturbs_no_other(seed):
             core.abort(victim)
     assert core.scheduler.blocks.num_used_blocks == 0
     for request in requests:
-        expected = continuation(prompt_of(request), 12)
+        expected = expected_of(request)
         if request.request_id in aborted:
             assert request.output_token_ids.tolist() == expected[: request.num_output_tokens]
         else:
@@ -169,7 +166,7 @@ def test_after_a_failed_step_everything_is_computed_anew(seed):
     check_nothing_is_held(core, cached=True)
     assert sorted(core.executor.released) == sorted(core.controller.forgotten) == list(range(8))
     for request in requests:
-        expected = continuation(prompt_of(request), 12)
+        expected = expected_of(request)
         num_tokens = request.num_output_tokens if request.request_id in aborted else 12
         assert request.output_token_ids.tolist() == expected[:num_tokens]
 
@@ -192,9 +189,7 @@ def test_after_a_failed_step_requests_come_back_in_their_order():
         core.step(1.0)
     assert [r.request_id for r in core.scheduler.waiting] == [0, 1, 2, 3]
     run(core)
-    assert all(
-        r.output_token_ids.tolist() == continuation([r.request_id] * 5, 10) for r in requests
-    )
+    assert all(r.output_token_ids.tolist() == expected_of(r) for r in requests)
 
 
 @pytest.mark.parametrize("num_good", [0, 1, 4])
@@ -280,4 +275,4 @@ def test_prompts_whose_log_probabilities_are_wanted_share_the_rows_of_logits(mon
             wanted
         )
     assert dict(zip(seen[0].prefill, seen[0].num_prefill_tokens, strict=True))[plain] == len(prompt)
-    assert all(request.output_token_ids.tolist() == continuation(prompt, 2) for request in wanted)
+    assert all(request.output_token_ids.tolist() == expected_of(request) for request in wanted)
