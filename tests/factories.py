@@ -4,8 +4,9 @@ drafts."""
 import numpy as np
 from drafter_cases import found, lagging
 
+from smartspec.control import BatchView, DecisionRecord, DrafterView, Outcome, Plan, StepSeconds
+from smartspec.control.log.decision import decision_record
 from smartspec.control.planning import no_drafts
-from smartspec.control.records import BatchView, DrafterView, Outcome, Plan, StepSeconds
 
 
 def make_view(
@@ -32,9 +33,7 @@ def make_view(
     if drafters is None:
         lookup = () if found_lengths is None else (found(column(found_lengths)),)
         drafters = (*lookup, *(() if lag is None else (lagging(num_rows, lag),)))
-    return BatchView(
-        request_ids, column(context_tokens), column(row_caps), drafters, **more
-    )
+    return BatchView(request_ids, column(context_tokens), column(row_caps), drafters, **more)
 
 
 def learn(learner, outcome: Outcome) -> None:
@@ -57,3 +56,20 @@ def make_outcome(
         "seconds": StepSeconds(draft=0.0, target=0.02, host=0.001),
     }
     return Outcome(view=view, plan=plan, verified=verified, accepted=accepted, **columns | changes)
+
+
+def make_record(outcome: Outcome, plan: Plan | None = None, view=None, **changes) -> DecisionRecord:
+    """Of a step whose plan and view are those of the outcome, unless it is said what else they
+    were."""
+    predicted = {
+        "goodput": 1.0,
+        "off_goodput": 1.0,
+        "predicted_seconds": 0.01,
+        "survival": np.zeros((outcome.view.num_rows, 4)),
+    }
+    return decision_record(
+        outcome.view if view is None else view,
+        outcome.plan if plan is None else plan,
+        outcome,
+        **predicted | changes,
+    )

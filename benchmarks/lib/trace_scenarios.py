@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import GoodputSettings
 from smartspec.core.policy_names import TOLD, all_policies
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.arrivals import TRACE_COLUMNS, read_trace

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, RECYCLING, found, free_test, lagging
 
+from smartspec.control import FreeTests, Plan
 from smartspec.control.acceptance import effects as acceptance_effects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.observations import Observations
-from smartspec.control.records import FreeTests, Plan
 
 K = 8
 NEW_REQUEST = 999_999
@@ -40,10 +40,14 @@ def truncated_drafts(rng, conditional, lengths):
 
 
 def make_outcome(
-    rng, conditional, lengths, ids=None, match=3, class_ids=None, *, drafter=BY_LOOKUP, **more
+    rng, conditional, lengths=K, ids=None, match=3, class_ids=None, *, drafter=BY_LOOKUP, **more
 ):
-    """Of one synthetic step."""
+    """Of one synthetic step. conditional: the chance of each token, [R, K], or [R] where it is the
+    same for all of a draft. lengths: int [R], or one for all."""
+    if np.ndim(conditional) == 1:
+        conditional = np.repeat(np.array(conditional)[:, None], K, axis=1)
     view = make_view(np.arange(len(conditional)) if ids is None else ids, match, class_ids)
+    lengths = np.full(view.num_rows, lengths)
     accepted = truncated_drafts(rng, conditional, lengths)
     plan = Plan(lengths, np.broadcast_to(drafter, view.num_rows))
     return factories.make_outcome(view, plan, accepted=accepted, **more)
@@ -96,7 +100,7 @@ def test_a_constant_rate_is_not_confused_with_accepted_over_drafted():
     for seed in range(10):
         rng, estimator = np.random.default_rng(seed), make_estimator()
         for _ in range(15):
-            learn(estimator, rng, np.full((8, K), 0.8), np.full(8, 5))
+            learn(estimator, rng, [0.8] * 8, 5)
         estimates.append(predict(estimator)[:5])
     assert np.mean(estimates) == pytest.approx(0.8, abs=0.02)
     assert np.mean(estimates, axis=0) == pytest.approx(np.full(5, 0.8), abs=0.04)
@@ -109,10 +113,10 @@ def test_predictions_are_calibrated_over_requests_that_differ():
     predicted, happened = [], []
     for generation in range(40):
         ids = np.arange(16) + 16 * generation
-        conditional = np.tile(sigmoid(0.6 + 1.0 * rng.standard_normal(16))[:, None], (1, K))
+        conditional = sigmoid(0.6 + 1.0 * rng.standard_normal(16))
         for _ in range(30):
             forecast = conditional_of(estimator.survival(make_view(ids))[BY_LOOKUP])
-            seen, hit = learn(estimator, rng, conditional, np.full(16, K), ids)
+            seen, hit = learn(estimator, rng, conditional, K, ids)
             if generation >= 10:
                 predicted.append(forecast[seen])
                 happened.append(hit[seen])
@@ -127,32 +131,25 @@ def test_predictions_are_calibrated_over_requests_that_differ():
 
 def test_requests_are_told_apart():
     rng, estimator = np.random.default_rng(3), make_estimator()
-    conditional = np.repeat([[0.9], [0.3]], K, axis=1)
+    conditional = [0.9, 0.3]
     for _ in range(40):
-        learn(estimator, rng, conditional, np.full(2, K))
+        learn(estimator, rng, conditional)
     assert predict(estimator, request_id=0)[0] > 0.8
     assert predict(estimator, request_id=1)[0] < 0.45
-    estimator.forget(0)
-    assert predict(estimator, request_id=0).tolist() == predict(estimator).tolist()
-
-
-def test_what_a_request_taught_stays_with_its_class_when_it_ends():
-    rng, estimator = np.random.default_rng(3), make_estimator()
-    for _ in range(40):
-        learn(estimator, rng, np.repeat([[0.9], [0.3]], K, axis=1), np.full(2, K))
     before = predict(estimator)
-    estimator.forget(0)
-    estimator.forget(1)
-    assert predict(estimator) == pytest.approx(before, abs=0.02)
+    for request_id in (0, 1):
+        estimator.forget(request_id)
+        assert predict(estimator, request_id=request_id).tolist() == predict(estimator).tolist()
+    assert predict(estimator) == pytest.approx(before, abs=0.02), "its class keeps what it taught"
 
 
 def test_a_new_request_starts_from_its_class_and_an_unknown_class_from_the_pool():
     rng, estimator = np.random.default_rng(4), make_estimator()
     class_ids = np.repeat([1, 2], 8)
-    conditional = np.repeat(np.where(class_ids == 1, 0.85, 0.4)[:, None], K, axis=1)
+    conditional = np.where(class_ids == 1, 0.85, 0.4)
     for step in range(60):
         ids = np.arange(16) + 16 * (step // 6)
-        learn(estimator, rng, conditional, np.full(16, K), ids, class_ids=class_ids)
+        learn(estimator, rng, conditional, K, ids, class_ids=class_ids)
     easy, hard, unknown = (predict(estimator, class_id=class_id)[0] for class_id in (1, 2, 3))
     assert easy == pytest.approx(0.85, abs=0.08)
     assert hard == pytest.approx(0.4, abs=0.1)
@@ -161,12 +158,12 @@ def test_a_new_request_starts_from_its_class_and_an_unknown_class_from_the_pool(
 
 def test_a_request_that_changes_is_followed():
     rng, estimator = np.random.default_rng(4), make_estimator()
-    others = np.full((8, K), 0.6)
+    others = [0.6] * 8
     for rate, num_steps, low, high in ((0.95, 80, 0.85, 1.0), (0.1, 160, 0.0, 0.35)):
         for _ in range(num_steps):
             conditional = others.copy()
             conditional[0] = rate
-            learn(estimator, rng, conditional, np.full(8, K))
+            learn(estimator, rng, conditional)
         assert low < predict(estimator, request_id=0)[0] < high
     assert predict(estimator, request_id=1)[0] == pytest.approx(0.6, abs=0.15)
 
@@ -180,9 +177,7 @@ def test_a_change_of_all_requests_is_seen_in_one_group_of_steps(before, after):
         rng, estimator = np.random.default_rng(seed), make_estimator()
         for rate, num_groups in ((before, 20), (after, 1)):
             for _ in range(num_groups):
-                steps = [
-                    make_outcome(rng, np.full((16, K), rate), np.full(16, K)) for _ in range(16)
-                ]
+                steps = [make_outcome(rng, [rate] * 16) for _ in range(16)]
                 estimator.observe(steps)
         found.append(predict(estimator)[0])
     assert np.mean(found) == pytest.approx(after, abs=0.06) and np.std(found) < 0.1
@@ -194,12 +189,7 @@ def test_chance_alone_is_no_change():
     for rate, num_rows in ((0.6, 1), (0.95, 1), (0.8, 16)):
         rng, estimator = np.random.default_rng(0), make_estimator()
         for _ in range(60):
-            estimator.observe(
-                [
-                    make_outcome(rng, np.full((num_rows, K), rate), np.full(num_rows, K))
-                    for _ in range(16)
-                ]
-            )
+            estimator.observe([make_outcome(rng, [rate] * num_rows) for _ in range(16)])
         information = estimator.table()["lookup, match 3"]["observations"][0] * 0.25
         assert information > 0.6 * num_rows * max(rate * (1 - rate), 0.02) * 500, (rate, num_rows)
 
@@ -223,9 +213,9 @@ def test_few_observations_do_not_contradict_few():
 def test_match_lengths_are_told_apart_and_cold_ones_borrow_from_those_of_their_drafter():
     rng, estimator = np.random.default_rng(5), make_estimator()
     match = np.repeat([2, 12], 4)
-    conditional = np.repeat(np.where(match == 2, 0.2, 0.9)[:, None], K, axis=1)
+    conditional = np.where(match == 2, 0.2, 0.9)
     for step in range(150):
-        learn(estimator, rng, conditional, np.full(8, K), np.arange(8) + 8 * step, match)
+        learn(estimator, rng, conditional, K, np.arange(8) + 8 * step, match)
     assert predict(estimator, match=2)[0] == pytest.approx(0.2, abs=0.08)
     assert predict(estimator, match=12)[0] == pytest.approx(0.9, abs=0.05)
     assert predict(estimator, match=9).tolist() == predict(estimator, match=500).tolist()
@@ -243,8 +233,8 @@ def test_free_tests_alone_teach_the_first_position():
         learn(
             estimator,
             rng,
-            np.zeros((8, K)),
-            np.zeros(8, int),
+            [0.0] * 8,
+            0,
             np.arange(8) + 8 * step,
             free_tests=(free_test(0, outcome),),
         )
@@ -256,7 +246,7 @@ def test_free_tests_of_a_drafter_teach_it_while_another_drafts():
     for step in range(100):
         free = free_test(0, (rng.random(8) < 0.2).astype(int))
         more = {"drafter": BY_LOOKUP, "free_tests": (NOTHING_FREE, NOTHING_FREE, free)}
-        learn(estimator, rng, np.full((8, K), 0.8), np.full(8, 3), np.arange(8) + 8 * step, **more)
+        learn(estimator, rng, [0.8] * 8, 3, np.arange(8) + 8 * step, **more)
     assert predict(estimator)[0] == pytest.approx(0.8, abs=0.05)
     assert predict(estimator, drafter=BY_RECYCLING)[0] == pytest.approx(0.2, abs=0.07)
 
@@ -268,7 +258,7 @@ def test_off_policy_feedback_of_a_draft_prefill_teaches_the_first_position_and_t
     rates = np.where(np.arange(8) < 4, 0.9, 0.5)
     for _ in range(40):
         free = FreeTests(nothing, guessed, rng.binomial(guessed, rates))
-        learn(estimator, rng, np.zeros((8, K)), nothing, free_tests=(NOTHING_FREE, free))
+        learn(estimator, rng, [0.0] * 8, 0, free_tests=(NOTHING_FREE, free))
     assert predict(estimator, drafter=BY_MODEL)[0] == pytest.approx(0.74, abs=0.05)
     assert predict(estimator, request_id=0, drafter=BY_MODEL)[0] == pytest.approx(0.9, abs=0.07)
     assert predict(estimator, request_id=7, drafter=BY_MODEL)[0] == pytest.approx(0.5, abs=0.1)
@@ -281,13 +271,7 @@ def test_a_long_draft_prefill_counts_as_a_short_one():
         estimators.append(make_estimator())
         free = FreeTests(np.array([0]), np.array([guessed]), np.array([guessed // 4]))
         nothing = FreeTests(*np.zeros((3, 1), dtype=int))
-        learn(
-            estimators[-1],
-            np.random.default_rng(0),
-            np.zeros((1, K)),
-            np.zeros(1, int),
-            free_tests=(nothing, free),
-        )
+        learn(estimators[-1], np.random.default_rng(0), [0.0], 0, free_tests=(nothing, free))
     few, many = (predict(estimator, drafter=BY_MODEL) for estimator in estimators)
     assert few == pytest.approx(many)
     assert few[0] < 0.5
@@ -299,7 +283,7 @@ def test_a_draft_that_is_always_right_is_nearly_sure():
         learn(
             estimator,
             rng,
-            np.ones((4, K)),
+            [1.0] * 4,
             np.full(4, K),
             np.arange(4) + 4 * (step // 10),
             drafter=BY_MODEL,
@@ -328,7 +312,7 @@ def test_memory_is_bounded_and_forget_is_harmless(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
     rng, estimator = np.random.default_rng(9), make_estimator()
     for step in range(20):
-        learn(estimator, rng, np.full((4, K), 0.5), np.full(4, K), np.arange(4) + 4 * step)
+        learn(estimator, rng, [0.5] * 4, K, np.arange(4) + 4 * step)
     assert estimator.num_tracked_requests == 16
     for request_id in range(-5, 200):
         estimator.forget(request_id)
@@ -341,11 +325,11 @@ def test_requests_given_up_while_preempted_leave_their_class_sound():
     negative."""
     rng, estimator = np.random.default_rng(11), make_estimator()
     ids = np.arange(40)
-    ground_truth = np.tile(rng.uniform(0.4, 0.7, 40)[:, None], (1, K))
+    ground_truth = rng.uniform(0.4, 0.7, 40)
     for _ in range(10):
-        learn(estimator, rng, ground_truth, np.full(40, K), ids)
+        learn(estimator, rng, ground_truth, K, ids)
     before = predict(estimator)
-    learn(estimator, rng, np.full((1, K), 0.6), np.full(1, K), np.array([NEW_REQUEST]))
+    learn(estimator, rng, [0.6], K, np.array([NEW_REQUEST]))
     for request_id in ids.tolist():
         estimator.forget(request_id)
     assert predict(estimator) == pytest.approx(before, abs=0.1)
@@ -356,9 +340,7 @@ def test_two_requests_that_claim_one_row_do_no_harm(monkeypatch):
     monkeypatch.setattr(acceptance_effects, "MAX_TRACKED_REQUESTS", 16)
     rng, estimator = np.random.default_rng(9), make_estimator()
     for _ in range(30):
-        learn(
-            estimator, rng, np.repeat([[0.9], [0.2]], K, axis=1), np.full(2, K), np.array([3, 19])
-        )
+        learn(estimator, rng, [0.9, 0.2], K, np.array([3, 19]))
     assert estimator.num_tracked_requests == 1
     assert predict(estimator, request_id=5).tolist() == predict(estimator).tolist()
     assert 0.2 < predict(estimator)[0] < 0.9
@@ -366,13 +348,13 @@ def test_two_requests_that_claim_one_row_do_no_harm(monkeypatch):
 
 def test_unobserved_rows_take_no_memory():
     estimator = make_estimator()
-    learn(estimator, np.random.default_rng(0), np.zeros((3, K)), np.zeros(3, int))
+    learn(estimator, np.random.default_rng(0), [0.0] * 3, 0)
     assert estimator.num_tracked_requests == 0
 
 
 def test_an_empty_step_is_harmless():
     rng, estimator = np.random.default_rng(0), make_estimator()
-    learn(estimator, rng, np.zeros((0, K)), np.zeros(0, int), np.zeros(0, int))
+    learn(estimator, rng, [], 0, np.zeros(0, int))
     assert estimator.survival(make_view(np.zeros(0, int))).shape == (3, 0, K)
     assert predict(estimator)[0] == pytest.approx(0.6)
 
@@ -394,7 +376,7 @@ def test_survival_falls_along_a_draft():
 
 def test_the_table_is_json_able():
     rng, estimator = np.random.default_rng(11), make_estimator()
-    learn(estimator, rng, np.full((4, K), 0.5), np.full(4, K), drafter=BY_MODEL)
+    learn(estimator, rng, [0.5] * 4, K, drafter=BY_MODEL)
     table = json.loads(json.dumps(estimator.table()))
     assert len(table["model"]["acceptance"]) == K
     assert table["model"]["observations"][0] > 0 == table["lookup, match 3"]["observations"][0]
@@ -410,14 +392,7 @@ def test_what_is_known_from_elsewhere_is_expected_until_traffic_says_otherwise()
     estimator.expect(BY_LOOKUP, [0.1], [5000])  # several pools: it is not said which
     assert np.array_equal(predict(estimator, drafter=BY_LOOKUP), before)
     for step in range(400):
-        learn(
-            estimator,
-            rng,
-            np.full((8, K), 0.5),
-            np.full(8, K),
-            np.arange(8) + 8 * step,
-            drafter=BY_MODEL,
-        )
+        learn(estimator, rng, [0.5] * 8, np.full(8, K), np.arange(8) + 8 * step, drafter=BY_MODEL)
     assert predict(estimator, drafter=BY_MODEL)[:2] == pytest.approx([0.5, 0.5], abs=0.08)
 
 

@@ -6,8 +6,8 @@ import pytest
 from best_lengths import StepTimes, plan_lengths
 from drafter_cases import LOOKUP, found, free_test
 
+from smartspec.control import Plan
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import Plan
 
 K = 8
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from drafter_cases import found, free_test, lagging
 
-from smartspec.control.checks import first_problem, kind_of
-from smartspec.control.records import BatchView, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.control import BatchView, FreeTests, Outcome, Plan, StepSeconds
+from smartspec.control.checks import kind_of, outcome_problem, view_problem
 
 R = 2
 
@@ -35,21 +35,22 @@ def make_outcome(**changes) -> Outcome:
 
 def test_sound_input_has_no_problem():
     outcome = make_outcome()
-    assert first_problem(outcome.view, last_now=2.0) is None
-    assert first_problem(outcome.view, outcome, max_draft_tokens=3) is None
-    assert first_problem(make_view(), outcome) is None, "an equal view is as good as the same"
+    assert view_problem(outcome.view, last_now=2.0) is None
+    assert outcome_problem(outcome.view, outcome, max_draft_tokens=3) is None
+    assert outcome_problem(make_view(), outcome) is None, "an equal view is as good as the same"
 
 
 def test_a_step_of_prefills_alone_is_sound():
     view = factories.make_view(0, found_lengths=0, num_prefills=1, prefill_tokens=64)
     outcome = factories.make_outcome(view, num_emitted=1)
-    assert first_problem(view) is None and first_problem(view, outcome) is None
+    assert view_problem(view) is None and outcome_problem(view, outcome) is None
 
 
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
         ({"now": float("nan")}, "clock", ["nan"]),
+        ({"drafters": ()}, "drafter", ["0 drafters", "the controller 2"]),
         ({"now": 0.5}, "clock", ["0.5", "before 1.0", "backwards"]),
         ({"context_tokens": column(10, -4)}, "count", ["context_tokens", "-4"]),
         ({"row_caps": column(-1, 0)}, "count", ["row_caps", "-1"]),
@@ -59,7 +60,7 @@ def test_a_step_of_prefills_alone_is_sound():
             ["drafters[1].lag", "-9"],
         ),
         (
-            {"drafters": (found(column(3, -2), column(0, 0)),)},
+            {"drafters": (found(column(3, -2), column(0, 0)), lagging(2))},
             "count",
             ["drafters[0].lengths", "-2"],
         ),
@@ -73,7 +74,7 @@ def test_a_step_of_prefills_alone_is_sound():
     ],
 )
 def test_views(changes, kind, words):
-    problem = first_problem(make_view(**changes), last_now=1.0)
+    problem = view_problem(make_view(**changes), last_now=1.0, num_drafters=2)
     assert kind_of(problem) == kind
     assert all(word in problem for word in words), problem
 
@@ -82,12 +83,13 @@ def test_views(changes, kind, words):
     ("changes", "kind", "words"),
     [
         ({"seconds": StepSeconds(0.0, float("nan"), 0.0)}, "seconds", ["target", "nan"]),
-        ({"seconds": StepSeconds(0.0, float("inf"), 0.0)}, "seconds", ["target", "inf"]),
+        ({"seconds": StepSeconds(0.0, 0.02, float("inf"))}, "seconds", ["host", "inf"]),
         ({"seconds": StepSeconds(0.0, 0.0, 0.001)}, "seconds", ["target", "0"]),
         ({"seconds": StepSeconds(-0.1, 0.02, 0.0)}, "seconds", ["draft", "-0.1"]),
         ({"seconds": StepSeconds(0.0, 0.02, -1.0)}, "seconds", ["host", "-1.0"]),
         ({"verified": column(4, 0)}, "count", ["row 0", "verified 4", "drafted 3"]),
         ({"tested": column(2, 1)}, "count", ["row 1", "tested 1"]),
+        ({"plan": Plan(column(3, 0), column(2, -1))}, "drafter", ["[2]", "there are 2"]),
         ({"tested": column(-1, 0)}, "count", ["tested -1"]),
         ({"accepted": column(3, 0)}, "count", ["accepted 3", "verified 2"]),
         ({"accepted": column(-2, 0)}, "count", ["accepted -2"]),
@@ -105,7 +107,7 @@ def test_views(changes, kind, words):
     ],
 )
 def test_feedback(changes, kind, words):
-    problem = first_problem(make_view(), make_outcome(**changes), max_draft_tokens=5)
+    problem = outcome_problem(make_view(), make_outcome(**changes), max_draft_tokens=5)
     assert kind_of(problem) == kind
     assert all(word in problem for word in words), problem
 
@@ -113,11 +115,11 @@ def test_feedback(changes, kind, words):
 def test_feedback_about_a_part_of_the_step_is_refused():
     """Else it would be learned from in part, until weights of all rows meet counts of some."""
     view = factories.make_view([7], found_lengths=0)
-    problem = first_problem(make_view(), factories.make_outcome(view))
+    problem = outcome_problem(make_view(), factories.make_outcome(view))
     assert "[7]" in problem and "[7, 8]" in problem
 
 
 def test_feedback_without_a_planned_step_is_refused():
-    assert "[7, 8]" in first_problem(None, make_outcome())
+    assert "[7, 8]" in outcome_problem(None, make_outcome())
     view = factories.make_view(0, found_lengths=0, prefill_tokens=3)
-    assert kind_of(first_problem(None, factories.make_outcome(view))) == "request"
+    assert kind_of(outcome_problem(None, factories.make_outcome(view))) == "request"

@@ -9,11 +9,8 @@ import pytest
 from best_lengths import StepTimes, plan_lengths
 from drafter_cases import LOOKUP, MODEL, found, free_test, lagging
 
-from smartspec.control.controller import Controller
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.records import Drafted, StepSeconds
+from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 
 K = 8
 HOST_SECONDS = 0.002
@@ -185,17 +182,15 @@ def test_a_wrong_profile_does_not_turn_drafts_off(factor):
     assert controller.policy.state()["pauses"] == 0
 
 
-def test_useless_drafts_are_left_alone():
-    world = World(rates(*[0.02] * 8), CostCurve.linear(0.02, 0.002))
-    lengths = run(world)
-    assert np.mean([step.sum() == 0 for step in lengths]) > 0.97
-
-
-def test_a_useless_draft_model_is_left_alone():
-    world = World(
-        rates(*[0.02] * 4), CostCurve.linear(0.03, 0.001), draft=CostCurve.linear(0.006, 0.0)
-    )
-    lengths = run(world)
+@pytest.mark.parametrize(
+    ("num_rows", "target", "draft"),
+    [
+        (8, CostCurve.linear(0.02, 0.002), None),
+        (4, CostCurve.linear(0.03, 0.001), CostCurve.linear(0.006, 0.0)),
+    ],
+)
+def test_useless_drafts_are_left_alone(num_rows, target, draft):
+    lengths = run(World(rates(*[0.02] * num_rows), target, draft))
     assert np.mean([step.sum() == 0 for step in lengths]) > 0.97
 
 

@@ -1,11 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
+from smartspec.control import CostCurve, ProfileSample
 from smartspec.control.latency.nnls import solve_nnls
 
 GRID = [
@@ -70,10 +68,7 @@ def test_fit_follows_a_bend_and_attention():
 
 def test_fit_of_noisy_samples_is_monotone_and_close():
     curve = CostCurve.fit(measured_samples(noise=0.05))
-    ground_truth = np.array([sample.seconds for sample in measured_samples()])
-    predicted = curve.relative_errors(measured_samples())
-    assert np.median(np.abs(predicted)) < 0.03
-    assert len(ground_truth) == len(predicted)
+    assert np.median(np.abs(curve.relative_errors(measured_samples()))) < 0.03
     assert (np.diff(curve.seconds(np.arange(1, 600), 2000.0, 8.0)) >= 0).all()
 
 
@@ -127,11 +122,6 @@ def test_fit_refuses_an_empty_profile():
         CostCurve.fit([])
 
 
-def test_round_trip_through_json():
-    curve = CostCurve.fit(measured_samples())
-    assert CostCurve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -150,8 +140,3 @@ def test_corrupt_cache_entries_are_named(change, named):
     data = CostCurve.linear(0.03, 0.001).to_dict() | change
     with pytest.raises(ValueError, match=named):
         CostCurve.from_dict(data)
-
-
-def test_a_cache_that_is_no_mapping():
-    with pytest.raises(ValueError, match="mapping"):
-        CostCurve.from_dict([1, 2])

@@ -5,14 +5,11 @@ import numpy as np
 import pytest
 from drafter_cases import MODEL, estimates_of
 
-from smartspec.control.controller import Controller
-from smartspec.control.goodput.policy import LONGER, NON_SPECULATIVE, Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
+from smartspec.control.goodput.policy import LONGER, NON_SPECULATIVE, Goodput, GoodputSettings
 from smartspec.control.guard import MEMORY
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.records import UNLIMITED, Drafted, StepSeconds
+from smartspec.control.records import UNLIMITED
 from smartspec.control.uniform import OTHER
 
 K, ROWS = 4, 16

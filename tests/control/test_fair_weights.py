@@ -6,10 +6,8 @@ import pytest
 from drafter_cases import estimates_of
 from factories import make_view
 
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
+from smartspec.control import CostCurve, LatencyModel
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.planning import fair_weights
 
 ROWS, K = 16, 6

@@ -11,10 +11,8 @@ from drafter_cases import LOOKUP, MODEL, estimates_of, found, lagging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control import CostCurve, DrafterSpec, LatencyModel
-from smartspec.control.estimates import Estimates
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control import CostCurve, DrafterSpec, Estimates, LatencyModel
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.planning import within_budget
 from smartspec.control.records import with_fields
 from smartspec.control.uniform import Uniform
@@ -33,9 +31,7 @@ PLAIN = GoodputSettings(fairness=0.0, uses_confidence=False, share=0.0)
 
 
 def make_view(num_rows, found_length=K, lag=0, **changes):
-    return factories.make_view(
-        num_rows, found_lengths=found_length, lag=lag, row_caps=K, **changes
-    )
+    return factories.make_view(num_rows, found_lengths=found_length, lag=lag, row_caps=K, **changes)
 
 
 def chains(rate, num_rows):
@@ -124,11 +120,6 @@ def test_time_is_worth_more_while_many_wait_for_it():
     few_drafts = plan_of(view, estimates, few).lengths.sum()
     assert plan_of(replace(view, num_waiting=30), estimates, many).lengths.sum() < few_drafts
     assert many.state()["price"] > 1.3 * few.state()["price"]
-
-
-@pytest.mark.parametrize("policy", [Goodput(), Uniform((1, 3))])
-def test_a_step_of_prefill_alone_has_nothing_to_decide(policy):
-    assert plan_of(make_view(0, **PREFILL), found_accepted_at(0.5, 0), policy).lengths.shape == (0,)
 
 
 def test_draft_prefill_is_bought_although_no_single_step_pays_for_it():

@@ -8,8 +8,7 @@ from drafter_cases import LOOKUP
 from factories import learn, make_outcome, make_view
 
 from smartspec.control import Controller, CostCurve, Drafted, DrafterView, LatencyModel, StepSeconds
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.guard import LEAST_STEPS, LONGEST, MEMORY, Account, Guard, Queries
 
 SHARE, ROWS = GoodputSettings().share, 4
@@ -148,22 +147,23 @@ def test_draft_prefill_is_compared_over_the_drafts_that_it_serves():
         assert guard.num_trips == 0, step
 
 
-def test_a_policy_without_a_budget_queries_all_drafters():
+def queried_view(queries, **changes):
+    """A view whose drafter notes whether it is queried, and then has drafts."""
+
+    def query(is_queried):
+        queries.append(is_queried)
+        return DrafterView(np.full(ROWS, 2 * is_queried))
+
+    return replace(make_view(ROWS, **changes), queries=(query,))
+
+
+@pytest.mark.parametrize(("policy", "length"), [("fixed:2", 2), ("off", 0)])
+def test_a_policy_without_a_budget_queries_all_drafters_or_none(policy, length):
     latency, queries = LatencyModel(CostCurve.linear(0.01, 0.001)), []
-    query = lambda is_queried: queries.append(is_queried) or DrafterView(np.full(3, 2 * is_queried))  # noqa: E731
-    controller = Controller("fixed:2", 4, latency, drafters=(LOOKUP,), strict=True)
-    plan = controller.plan(replace(make_view(3), queries=(query,)))
-    assert queries == [True] and plan.queried and plan.lengths.tolist() == [2, 2, 2]
-
-
-def test_off_looks_for_no_drafts():
-    queries = []
-    query = lambda is_queried: queries.append(is_queried) or DrafterView(np.full(3, 2 * is_queried))  # noqa: E731
-    controller = Controller(
-        "off", 4, LatencyModel(CostCurve.linear(0.01, 0.001)), drafters=(LOOKUP,), strict=True
-    )
-    plan = controller.plan(replace(make_view(3), queries=(query,)))
-    assert queries == [False] and not plan.queried and not plan.lengths.any()
+    controller = Controller(policy, 4, latency, drafters=(LOOKUP,), strict=True)
+    plan = controller.plan(queried_view(queries))
+    assert queries == [plan.queried] == [length > 0]
+    assert plan.lengths.tolist() == [length] * ROWS
 
 
 @pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SHARE), (1.0, SHARE)])
@@ -174,10 +174,7 @@ def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
     )
     queries = []
     for step in range(2 * LONGEST // 2):
-        query = lambda is_queried: (  # noqa: E731
-            queries.append(is_queried) or DrafterView(np.full(4, 2 * is_queried))
-        )
-        plan = controller.plan(replace(make_view(4, now=float(step)), queries=(query,)))
+        plan = controller.plan(queried_view(queries, now=float(step)))
         verified = controller.cut(plan, Drafted(plan.lengths))
         accepted = (verified * acceptance).astype(int)
         target = 0.004 + 0.001 * (4 + int(verified.sum()))

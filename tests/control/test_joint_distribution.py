@@ -16,12 +16,18 @@ import numpy as np
 import pytest
 from drafter_cases import MODEL
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.planning import plan_of_lengths
-from smartspec.control.policy import Policy
-from smartspec.control.records import Drafted, DrafterSpec, DrafterView, Plan, StepSeconds
+from smartspec.control import (
+    Controller,
+    CostCurve,
+    Drafted,
+    DrafterSpec,
+    DrafterView,
+    LatencyModel,
+    Plan,
+    Policy,
+    StepSeconds,
+    plan_of_lengths,
+)
 from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 V, K, R = 2, 3, 2

@@ -9,8 +9,7 @@ import pytest
 from best_lengths import StepTimes, plan_lengths
 from factories import make_view
 
-from smartspec.control.latency.model import CostCurve, LatencyModel, ProfileSample
-from smartspec.control.records import Plan, StepSeconds
+from smartspec.control import CostCurve, LatencyModel, Plan, ProfileSample, StepSeconds
 
 K = 8
 HOST_SECONDS = 0.001

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smartspec.control import CostCurve
 from smartspec.control.latency.cost_correction import CostCorrection, PassSize
-from smartspec.control.latency.cost_curve import KNOTS, CostCurve
+from smartspec.control.latency.cost_curve import KNOTS
 from smartspec.control.latency.robust_mean import RobustMean
 
 PROFILE = CostCurve((1.0, 8.0), (0.0005, 0.002), 0.036, per_context_token=1e-6, per_row=1e-5)
@@ -24,6 +25,10 @@ def observe(model, pass_size, seconds, is_first_use=False):
 
 def seconds(model, fed, **kwargs):
     return float(model.seconds(size(fed, **kwargs)))
+
+
+def profiled(fed, **kwargs):
+    return seconds(CostCorrection(PROFILE), fed, **kwargs)
 
 
 def curves():
@@ -117,13 +122,13 @@ def test_an_estimate_that_has_become_negative_is_put_right_by_the_next_pass():
 def test_a_covariance_that_rounding_has_spoilt_is_begun_anew():
     """Passes of very different sizes can make a variance negative; it then was the root of a
     negative number."""
-    model, ground_truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
+    model = CostCorrection(PROFILE)
     features = model.features(size(40))[0]
     model._covariance -= 2.0 * np.outer(model._theta, model._theta)
     assert features @ model._covariance @ features < 0.0
     for _ in range(10):
-        observe(model, size(40), 1.8 * seconds(ground_truth, 40))
-    assert seconds(model, 40) == pytest.approx(1.8 * seconds(ground_truth, 40), rel=0.02)
+        observe(model, size(40), 1.8 * profiled(40))
+    assert seconds(model, 40) == pytest.approx(1.8 * profiled(40), rel=0.02)
 
 
 @given(curves(), st.integers(1, 700), st.integers(0, 100_000), st.integers(1, 64))
@@ -134,29 +139,19 @@ def test_before_any_measurement_it_is_the_profile(curve, fed, context, rows):
     assert seconds(model, fed, context=float(context), rows=rows) == pytest.approx(float(profiled))
 
 
-def test_one_factor_explains_a_slower_machine():
-    model = CostCorrection(PROFILE)
-    for _ in range(10):
-        observe(model, size(40), 1.8 * seconds(CostCorrection(PROFILE), 40))
-    assert seconds(model, 40) == pytest.approx(1.8 * seconds(CostCorrection(PROFILE), 40), rel=0.02)
-    assert seconds(model, 4) == pytest.approx(1.8 * seconds(CostCorrection(PROFILE), 4), rel=0.15)
-
-
 def test_two_sizes_tell_a_wrong_slope_from_a_slower_machine():
     model = CostCorrection(
         CostCurve((1.0, 8.0), (0.0005, 0.0011), 0.036, per_context_token=1e-6, per_row=1e-5)
     )
-    ground_truth = CostCorrection(PROFILE)
     rng = np.random.default_rng(0)
     for step in range(60):
         fed = 4 if step % 16 == 15 else 40
-        observe(model, size(fed), seconds(ground_truth, fed) * np.exp(0.03 * rng.standard_normal()))
+        observe(model, size(fed), profiled(fed) * np.exp(0.03 * rng.standard_normal()))
     extra = seconds(model, 40) - seconds(model, 4)
-    assert extra == pytest.approx(seconds(ground_truth, 40) - seconds(ground_truth, 4), rel=0.1)
+    assert extra == pytest.approx(profiled(40) - profiled(4), rel=0.1)
 
 
 def test_a_context_the_profile_thought_free_is_learned():
-    ground_truth = CostCorrection(PROFILE)
     model = CostCorrection(CostCurve(PROFILE.knots, PROFILE.slopes, PROFILE.constant, per_row=1e-5))
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -164,16 +159,16 @@ def test_a_context_the_profile_thought_free_is_learned():
         observe(
             model,
             size(fed, context),
-            seconds(ground_truth, fed, context=context) * np.exp(0.03 * rng.standard_normal()),
+            profiled(fed, context=context) * np.exp(0.03 * rng.standard_normal()),
         )
     for context in (4_000.0, 20_000.0, 40_000.0):
         assert seconds(model, 8, context=context) == pytest.approx(
-            seconds(ground_truth, 8, context=context), rel=0.05
+            profiled(8, context=context), rel=0.05
         )
 
 
 def test_outliers_are_bounded_and_a_lasting_change_is_believed():
-    model, plain = CostCorrection(PROFILE), seconds(CostCorrection(PROFILE), 12)
+    model, plain = CostCorrection(PROFILE), profiled(12)
     for _ in range(50):
         observe(model, size(12), plain)
     for _ in range(2):
@@ -185,7 +180,7 @@ def test_outliers_are_bounded_and_a_lasting_change_is_believed():
 
 
 def test_the_first_use_of_a_size_counts_less():
-    plain, moved = seconds(CostCorrection(PROFILE), 12), []
+    plain, moved = profiled(12), []
     for is_first_use in (False, True):
         model, rng = CostCorrection(PROFILE), np.random.default_rng(0)
         for _ in range(100):
@@ -213,16 +208,14 @@ def test_doubt_stays_bounded_where_nothing_is_ever_measured():
 
 
 def test_prefill_deviates_without_moving_decoding():
-    model, ground_truth = CostCorrection(PROFILE), CostCorrection(PROFILE)
+    model = CostCorrection(PROFILE)
     rng = np.random.default_rng(0)
     for _ in range(100):
-        observe(model, size(4), seconds(ground_truth, 4))
+        observe(model, size(4), profiled(4))
         prefill = int(rng.integers(50, 500))
-        observe(model, size(4 + prefill, prefill=prefill), 0.8 * seconds(ground_truth, 4 + prefill))
-    assert seconds(model, 4) == pytest.approx(seconds(ground_truth, 4), rel=0.02)
-    assert seconds(model, 304, prefill=300) == pytest.approx(
-        0.8 * seconds(ground_truth, 304), rel=0.05
-    )
+        observe(model, size(4 + prefill, prefill=prefill), 0.8 * profiled(4 + prefill))
+    assert seconds(model, 4) == pytest.approx(profiled(4), rel=0.02)
+    assert seconds(model, 304, prefill=300) == pytest.approx(0.8 * profiled(304), rel=0.05)
 
 
 def test_a_running_mean_shrugs_at_outliers_and_follows_jumps():

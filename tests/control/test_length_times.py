@@ -45,9 +45,7 @@ def play(
         more = (
             {"num_prefills": 1, "prefill_tokens": fed, "prefill_context_tokens": fed} if fed else {}
         )
-        view = factories.make_view(
-            num, drafters=(some,), now=float(step), row_caps=4, **more
-        )
+        view = factories.make_view(num, drafters=(some,), now=float(step), row_caps=4, **more)
         plan = controller.plan(view)
         keep = controller.cut(plan, Drafted(plan.lengths))
         accepted = np.minimum(

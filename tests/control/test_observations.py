@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, free_test
 
+from smartspec.control import FreeTests, Plan
 from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
 from smartspec.control.acceptance.observations import MAX_FREE_TESTS, Observations
-from smartspec.control.acceptance.settings import AcceptanceSettings
-from smartspec.control.records import FreeTests, Plan
 
 K = 4
 BY_LOOKUP, BY_MODEL = range(2)
@@ -120,7 +119,7 @@ def test_a_request_in_several_steps_of_a_group_is_learned_once_with_the_sum():
     ]
     learned = []
     for request_ids, observations in ((ids, (information, residual)), (np.array([3, 5]), sums)):
-        effects = AcceptanceEffects(1, AcceptanceSettings())
+        effects = AcceptanceEffects(1)
         classes = np.zeros_like(request_ids)
         rows = effects.rows_to_learn(request_ids, classes, np.ones(len(request_ids), dtype=bool))
         effects.learn(rows, np.zeros((1, len(rows))), *observations, num_steps=3)
@@ -139,12 +138,12 @@ def test_the_order_of_the_steps_of_a_group_does_not_count():
     assert survival[0] == pytest.approx(survival[1])
 
 
-def test_groups_of_steps_teach_what_the_steps_would_have_one_by_one():
+def test_groups_of_steps_teach_what_the_steps_would_have_one_by_one(monkeypatch):
     """But for the second-order difference that a Newton step from an older estimate makes."""
     steps = list(random_steps(np.random.default_rng(3), 120))
     # many steps together show a change that one does not
-    settings = AcceptanceSettings(change_deviations=100.0)
-    one_by_one, in_groups = (AcceptanceEstimator(K, (LOOKUP, MODEL), settings) for _ in range(2))
+    monkeypatch.setattr("smartspec.control.acceptance.table.CHANGE_DEVIATIONS", 100.0)
+    one_by_one, in_groups = (AcceptanceEstimator(K, (LOOKUP, MODEL)) for _ in range(2))
     for step in steps:
         one_by_one.observe([step])
     for begin in range(0, len(steps), 4):

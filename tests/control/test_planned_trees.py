@@ -6,20 +6,22 @@ from dataclasses import replace
 import factories
 import numpy as np
 import pytest
-from best_lengths import StepTimes, plan_lengths
 from drafter_cases import lagging
 from static_tree import best_tree
 
+from smartspec.control import (
+    Controller,
+    CostCurve,
+    Drafted,
+    DrafterSpec,
+    Estimates,
+    LatencyModel,
+    Plan,
+)
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.controller import Controller
-from smartspec.control.estimates import Estimates
 from smartspec.control.expected_tree import expected_trees
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.records import Drafted, DrafterSpec, Plan
 
 K = 10
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
@@ -42,30 +44,6 @@ def test_the_expected_tree_is_the_best_static_one(num_ranks):
         best = best_tree(np.tile(ranks, (K, 1)), K)
         np.testing.assert_allclose(survival[row], best.survival)
         assert sorted(depths[row].tolist()) == sorted(best.depths.tolist())
-
-
-def test_without_other_children_it_is_a_chain():
-    survival, depths = expected_trees(chain(0.7)[None], np.empty(0))
-    np.testing.assert_allclose(survival[0], chain(0.7))
-    assert depths.tolist() == [list(range(1, K + 1))]
-
-
-def test_slots_that_take_as_many_passes_come_for_the_price_of_one():
-    survival = np.array([[0.5, 0.4, 0.3]])
-    problem = {
-        "caps": np.array([3]),
-        "weights": np.ones(1),
-        "needs_depth": np.array([True]),
-        "times": StepTimes(
-            draft=np.array([0.0, 0.2, 0.9, 2.0]), target=np.array([1.0, 1.05, 1.1, 1.15])
-        ),
-    }
-    assert plan_lengths(survival, **problem).lengths.tolist() == [1]
-    plan = plan_lengths(survival, **problem, passes=np.array([[1, 1, 2]]))
-    assert (plan.lengths.tolist(), plan.passes.tolist(), plan.depth) == ([2], [1], 1)
-    # the second is left out, not the third
-    plan = plan_lengths(survival, **problem, passes=np.array([[1, 2, 1]]))
-    assert (plan.lengths.tolist(), plan.passes.tolist(), plan.depth) == ([2], [1], 1)
 
 
 class Acceptance(AcceptanceEstimator):
@@ -133,12 +111,7 @@ def test_chains_end_by_confidence_and_trees_are_as_planned():
         tree.passes, as_planned.passes
     )
     chain_plan, _ = planned(1, CHAINS, confidence=True)
-    assert chain_plan.stop is not None
-
-
-def test_drafters_that_make_no_trees_are_planned_for_chains():
-    plan, _ = planned(1, CHAINS)
-    assert plan.width == 1 and plan.depths is None
+    assert chain_plan.stop is not None and chain_plan.width == 1 and chain_plan.depths is None
 
 
 def tree_feedback(random: np.random.Generator, view, top: float, later: np.ndarray):

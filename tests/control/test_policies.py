@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, estimates_of
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.records import Drafted, DrafterView
+from smartspec.control import Controller, CostCurve, Drafted, DrafterView, LatencyModel
 from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 K = 4
 FREE = LatencyModel(CostCurve.linear(0.04, 1e-6))
 COSTLY = LatencyModel(CostCurve.linear(0.001, 0.01))
 FREE_BOTH = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(1e-5, 1e-7)))
-SLOW_DRAFT = LatencyModel(CostCurve.linear(0.04, 1e-6), (None, CostCurve.linear(0.1, 0.0)))
 
 
 def make_view(found_lengths, row_caps=K):
@@ -82,36 +79,6 @@ def test_goodput_speculates_where_tokens_are_free_and_not_where_they_cost():
     assert decide(policy, view, survival(0.5, 0.5, 0.5), None, COSTLY).lengths.tolist() == [0, 0, 0]
 
 
-def test_goodput_gives_more_to_the_request_that_accepts_more():
-    latency = LatencyModel(CostCurve.linear(0.04, 0.008))
-    plan = decide(parse_policy("goodput"), make_view([4, 4]), survival(0.9, 0.3), None, latency)
-    assert plan.lengths[0] > plan.lengths[1]
-
-
-def test_goodput_picks_the_better_source_per_row():
-    view = make_view([4, 4, 0])
-    policy, lookup, model = (
-        parse_policy("goodput"),
-        survival(0.9, 0.2, 0.9),
-        survival(0.5, 0.8, 0.8),
-    )
-    plan = decide(policy, view, lookup, model, FREE_BOTH)
-    assert plan.drafter.tolist() == [0, 1, 1]
-    assert plan.lengths.tolist() == [4, 4, 4]
-
-
-def test_goodput_falls_back_to_free_drafts_when_the_draft_model_is_slow():
-    view = make_view([4, 4, 0])
-    policy, lookup, model = (
-        parse_policy("goodput"),
-        survival(0.7, 0.6, 0.9),
-        survival(0.75, 0.8, 0.8),
-    )
-    plan = decide(policy, view, lookup, model, SLOW_DRAFT)
-    assert (plan.drafter < 1).all()
-    assert plan.lengths.tolist() == [4, 4, 0]
-
-
 def test_rows_without_drafts_are_never_marked_for_the_model():
     """They draft with no drafter, whatever the others do."""
     view = make_view([0, 4])
@@ -123,7 +90,7 @@ def test_rows_without_drafts_are_never_marked_for_the_model():
     assert plan.drafter.tolist() == [-1, 1]
 
 
-@pytest.mark.parametrize("name", ["goodput", "off", "fixed:2"])
+@pytest.mark.parametrize("name", ["goodput", "off", "fixed:2", "uniform:1,3"])
 def test_steps_without_decoding_requests(name):
     nothing = np.empty((0, K))
     assert decide(

@@ -11,12 +11,9 @@ from drafter_cases import estimates_of, found, lagging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control import CostCurve, Drafted, LatencyModel
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.goodput.worth import ConfidenceStop
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import Drafted
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import simulate_static
 from smartspec.sim.static_load import Phase

@@ -1,20 +1,13 @@
 """Survival of tree nodes: what a drafter believes of each, calibrated, times that of its
 ancestors."""
 
+import factories
 import numpy as np
 import pytest
 
+from smartspec.control import BatchView, DecisionRecord, DrafterSpec, DrafterView, Outcome, Plan
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.log.decision import DecisionRecord, decision_record
-from smartspec.control.records import (
-    BatchView,
-    DrafterSpec,
-    DrafterView,
-    Outcome,
-    Plan,
-    StepSeconds,
-    depths_of,
-)
+from smartspec.control.records import depths_of
 
 K = 5
 # Two children of the text, two of the first of them, one of the second of these.
@@ -28,8 +21,7 @@ def view_of(num_rows: int, confidence: np.ndarray, parents=PARENTS) -> BatchView
         confidence=np.broadcast_to(confidence, (num_rows, K)),
         parents=np.broadcast_to(parents, (num_rows, K)),
     )
-    rows = np.arange(num_rows)
-    return BatchView(rows, np.full(num_rows, 50), np.full(num_rows, K), drafters=(drafter,))
+    return factories.make_view(num_rows, drafters=(drafter,), row_caps=K)
 
 
 def outcome(random: np.random.Generator, ground_truth: np.ndarray) -> tuple[np.ndarray, int, int]:
@@ -57,16 +49,11 @@ def outcome_of(
     tests, tested, accepted = zip(
         *(outcome(random, ground_truth) for _ in range(num_rows)), strict=True
     )
-    everything = np.full(num_rows, K)
-    return Outcome(
+    return factories.make_outcome(
         view,
-        Plan(everything, np.zeros(num_rows, dtype=int)),
-        drafted=everything,
-        verified=everything,
+        Plan(np.full(num_rows, K), np.zeros(num_rows, dtype=int)),
+        accepted=accepted,
         tested=np.array(tested),
-        accepted=np.array(accepted),
-        num_emitted=num_rows + sum(accepted),
-        seconds=StepSeconds(0.0, 0.01, 0.0),
         confidence=np.broadcast_to(claimed, (num_rows, K)),
         parents=np.broadcast_to(PARENTS, (num_rows, K)),
         node_tests=np.array(tests),
@@ -113,9 +100,7 @@ def test_chains_with_and_without_parents_are_the_same():
 
 def test_a_record_of_trees_survives_the_log():
     outcome = outcome_of(np.random.default_rng(1), 3, CHANCES[0], CHANCES[0])
-    predicted = {"goodput": 1.0, "off_goodput": 1.0, "predicted_seconds": 1.0}
-    survival = np.repeat(CHANCES, 3, axis=0)
-    record = decision_record(outcome.view, outcome.plan, outcome, survival=survival, **predicted)
+    record = factories.make_record(outcome, survival=np.repeat(CHANCES, 3, axis=0))
     read = DecisionRecord.from_json(record.to_json()).outcome
     assert read.parents.tolist() == outcome.parents.tolist()
     assert read.node_tests.tolist() == outcome.node_tests.tolist()

@@ -7,12 +7,9 @@ from drafter_cases import MODEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control.controller import Controller
+from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
 from smartspec.control.goodput.worth import ConfidenceStop, lengths_to_verify
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.records import Drafted, StepSeconds
 from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 
 K, R = 5, 4

@@ -8,10 +8,14 @@ copies, rollback and preemption.
 
 import numpy as np
 
-from smartspec.control.records import DrafterQuery, DrafterView, Plan, StepSeconds
+from smartspec.control import DrafterQuery, DrafterView, Plan, StepSeconds
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain, shorten
-from smartspec.core.blocks import PrefixCopy
+from smartspec.core.blocks import BlockManager, PrefixCopy
+from smartspec.core.draft_columns import lengths_of
+from smartspec.core.engine_core import EngineCore, StepOutput
 from smartspec.core.request import Request
+from smartspec.core.sampling_params import SamplingParams
+from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.model_free import free_tests
 
 VOCABULARY = 50
@@ -56,7 +60,7 @@ class FakeExecutor:
             else:
                 self.slots[op.slot] = self.slots[op.slot][: op.num_tokens]
         self.drafts = tuple(self._guess(request) for request in batch.decoding)
-        lengths = np.array([len(draft) for draft in self.drafts], dtype=np.int64)
+        lengths = lengths_of(self.drafts)
         return (lambda is_queried: DrafterView(lengths * is_queried, np.minimum(lengths, 1)),)
 
     def _guess(self, request: Request) -> Draft:
@@ -78,7 +82,7 @@ class FakeExecutor:
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         prefill = [self._verify(r, n, NO_DRAFT) for r, n in chunks]
         num_tokens = len(drafts) + sum(map(len, drafts)) + sum(batch.num_prefill_tokens)
-        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        lengths = lengths_of(drafts)
         free = free_tests(self.drafts, lengths, decoding)
         return StepResult(
             tuple(decoding),
@@ -137,3 +141,43 @@ class RandomController:
 
     def end(self, request_id) -> None:
         self.forgotten.append(request_id)
+
+
+def make_core(
+    controller=None, *, num_blocks=40, block_size=4, num_slots=4, budget=16, seed=0
+) -> EngineCore:
+    """The step loop on the hash model; with random lengths where no controller is given."""
+    scheduler = Scheduler(
+        BlockManager(num_blocks, block_size, num_slots),
+        max_batched_tokens=budget,
+        max_model_len=64,
+        max_draft_tokens=5,
+    )
+    executor = FakeExecutor(num_slots, seed=seed)
+    return EngineCore(scheduler, executor, controller or RandomController(seed))
+
+
+def make_request(
+    request_id: int, prompt, max_tokens: int = 10, stop: tuple[int, ...] = (), **more
+) -> Request:
+    params, stop_ids = SamplingParams(max_tokens=max_tokens), frozenset(stop)
+    return Request(request_id, prompt, params, seed=0, stop_token_ids=stop_ids, **more)
+
+
+def expected_of(request: Request) -> list[int]:
+    """What a request is given if nothing cuts it short."""
+    prompt = request.tokens[: request.num_prompt_tokens].tolist()
+    return continuation(prompt, request.params.max_tokens)
+
+
+def serve(core: EngineCore, requests, clock=float) -> list[StepOutput]:
+    """Serve requests to their ends and check that each got its plain continuation; return what the
+    steps said. clock: the time of a step, by its number."""
+    for request in requests:
+        core.add_request(request)
+    outputs = []
+    while core.has_work:
+        outputs.append(core.step(clock(len(outputs))))
+    for request in requests:
+        assert request.output_token_ids.tolist() == expected_of(request)
+    return outputs

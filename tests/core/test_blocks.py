@@ -13,6 +13,16 @@ def text(*token_ids: int) -> np.ndarray:
     return np.array(token_ids, dtype=np.int32)
 
 
+def cache(blocks: BlockManager, first: int, num_blocks: int = 1, salt: str = "") -> int:
+    """A request of that salt comes and goes, whose text begins with that token; returns its
+    slot."""
+    token_ids = text(*range(first, first + num_blocks * blocks.block_size))
+    slot = blocks.acquire(None, len(token_ids))
+    assert blocks.grow(slot, len(token_ids))
+    blocks.release(slot, token_ids, salt)
+    return slot
+
+
 def check_balance(blocks: BlockManager) -> None:
     assert sum(blocks._held) + blocks.num_free_blocks == blocks.num_blocks
     assert all(held >= 0 for held in blocks._held)
@@ -38,9 +48,7 @@ def test_grow_until_full_and_give_back():
 
 def test_ended_text_stays_cached_until_its_blocks_are_needed():
     blocks = BlockManager(num_blocks=4, block_size=4, num_slots=3)
-    slot = blocks.acquire(None, 1)
-    blocks.grow(slot, 8)
-    blocks.release(slot, text(1, 2, 3, 4, 5, 6, 7, 8))
+    slot = cache(blocks, 1, num_blocks=2)
     assert blocks.find_cached_prefix(text(1, 2, 3, 4, 9)) == Prefix(slot, 4, cached=True)
     assert blocks.find_cached_prefix(text(1, 2, 9)) is None, "less than a block is not worth it"
     other = blocks.acquire(None, 16)
@@ -52,9 +60,7 @@ def test_ended_text_stays_cached_until_its_blocks_are_needed():
 
 def test_mostly_shared_text_is_taken_over_and_partly_shared_text_is_copied():
     blocks = BlockManager(num_blocks=10, block_size=2, num_slots=2)
-    slot = blocks.acquire(None, 1)
-    blocks.grow(slot, 8)
-    blocks.release(slot, text(*range(8)))
+    slot = cache(blocks, 0, num_blocks=4)
     copied = blocks.acquire(Prefix(slot, 2, cached=True), 2)
     assert copied != slot
     assert blocks.take_memory_ops() == (PrefixCopy(slot, copied, 2),)
@@ -67,9 +73,7 @@ def test_mostly_shared_text_is_taken_over_and_partly_shared_text_is_copied():
 
 def test_source_of_a_copy_may_be_evicted_by_it():
     blocks = BlockManager(num_blocks=3, block_size=2, num_slots=2)
-    slot = blocks.acquire(None, 1)
-    blocks.grow(slot, 6)
-    blocks.release(slot, text(*range(6)))
+    slot = cache(blocks, 0, num_blocks=3)
     copied = blocks.acquire(Prefix(slot, 2, cached=True), 2)
     assert blocks.take_memory_ops() == (PrefixCopy(slot, copied, 2), Trim(slot, 0)), (
         "copied first, then given back"
@@ -90,9 +94,7 @@ def test_a_discarded_slot_is_wiped_trimmed_and_never_found_again():
 
 def test_a_reset_forgets_texts_and_copies_that_may_never_have_happened():
     blocks = BlockManager(num_blocks=10, block_size=2, num_slots=2)
-    slot = blocks.acquire(None, 1)
-    blocks.grow(slot, 8)
-    blocks.release(slot, text(*range(8)))
+    slot = cache(blocks, 0, num_blocks=4)
     copied = blocks.acquire(Prefix(slot, 2, cached=True), 2)
     blocks.release(copied, text(0, 1))
     blocks.reset()
@@ -162,15 +164,7 @@ def test_blocks_balance_under_any_sequence(operations, num_blocks, block_size, n
         assert blocks.num_used_blocks == sum(blocks._held[slot] for slot in in_use)
 
 
-def cache(blocks: BlockManager, first: int, salt: str, num_blocks: int = 1) -> None:
-    """A request of that salt comes and goes, whose text begins with that token."""
-    token_ids = text(*range(first, first + num_blocks * blocks.block_size))
-    slot = blocks.acquire(None, len(token_ids))
-    assert blocks.grow(slot, len(token_ids))
-    blocks.release(slot, token_ids, salt)
-
-
-def is_cached(blocks: BlockManager, first: int, salt: str) -> bool:
+def is_cached(blocks: BlockManager, first: int, salt: str = "") -> bool:
     return (
         blocks.find_cached_prefix(text(*range(first, first + blocks.block_size)), salt) is not None
     )
@@ -182,9 +176,9 @@ def is_cached(blocks: BlockManager, first: int, salt: str) -> bool:
 def test_a_key_that_has_more_cached_makes_room_in_its_own(num_slots, num_blocks):
     """Whatever salts it names, and however long the text of the other key is unused."""
     blocks = BlockManager(num_blocks, block_size=4, num_slots=num_slots)
-    cache(blocks, 1000, "b", num_blocks=2)
+    cache(blocks, 1000, num_blocks=2, salt="b")
     for number in range(200):
-        cache(blocks, 2000 + 10 * number, f"a {number}")
+        cache(blocks, 2000 + 10 * number, salt=f"a {number}")
         check_balance(blocks)
     assert is_cached(blocks, 1000, "b")
     assert is_cached(blocks, 2000 + 10 * 199, "a 199") and not is_cached(blocks, 2000, "a 0")
@@ -193,5 +187,5 @@ def test_a_key_that_has_more_cached_makes_room_in_its_own(num_slots, num_blocks)
 def test_of_one_key_the_longest_unused_goes_first():
     blocks = BlockManager(100, block_size=4, num_slots=2)
     for first in (100, 200, 300):
-        cache(blocks, first, "")
-    assert [is_cached(blocks, first, "") for first in (100, 200, 300)] == [False, True, True]
+        cache(blocks, first)
+    assert [is_cached(blocks, first) for first in (100, 200, 300)] == [False, True, True]

@@ -1,21 +1,14 @@
 """The real controller, strict, in the real step loop: a sound record of every step, and nothing to
 complain about."""
 
+import fakes
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP
-from fakes import FakeExecutor, continuation
+from fakes import make_core, make_request
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.safe_controller import SafeController
-from smartspec.core.blocks import BlockManager
-from smartspec.core.engine_core import EngineCore
+from smartspec.control import Controller, CostCurve, DecisionRecord, LatencyModel, SafeController
 from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 
 K = 5
@@ -26,41 +19,17 @@ def make_controller(policy: str = "goodput", strict: bool = True) -> Controller:
     return Controller(policy, K, latency, drafters=(LOOKUP,), strict=strict)
 
 
-def make_core(controller, num_blocks: int = 24) -> EngineCore:
-    scheduler = Scheduler(
-        BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=64, max_draft_tokens=K
-    )
-    return EngineCore(scheduler, FakeExecutor(4), controller)
-
-
 def make_requests() -> list[Request]:
     options = [NO_OPTIONS, SpeculationOptions("code", 2, 3.0, 0.1)]
     return [
-        Request(
-            i,
-            [i, 1, 2, 3][: 1 + i % 4],
-            SamplingParams(max_tokens=4 + 3 * i),
-            seed=0,
-            speculation=options[i % 2],
-        )
+        make_request(i, [i, 1, 2, 3][: 1 + i % 4], 4 + 3 * i, speculation=options[i % 2])
         for i in range(8)
     ]
 
 
-def serve(core: EngineCore, times: list[float] | None = None) -> int:
-    """Serve all requests and check what they got; returns the number of steps. times: the clock,
-    else 0, 1, 2, ..."""
-    requests = make_requests()
-    for request in requests:
-        core.add_request(request)
-    num_steps = 0
-    while core.has_work:
-        core.step(float(num_steps) if times is None else times[num_steps % len(times)])
-        num_steps += 1
-    for request in requests:
-        prompt = request.tokens[: request.num_prompt_tokens].tolist()
-        assert request.output_token_ids.tolist() == continuation(prompt, request.params.max_tokens)
-    return num_steps
+def serve(controller, clock=float) -> int:
+    """Serve all requests and check what they got; returns the number of steps."""
+    return len(fakes.serve(make_core(controller, num_blocks=24), make_requests(), clock))
 
 
 @pytest.mark.parametrize("policy", ["goodput", "fixed:4", "off"])
@@ -68,7 +37,7 @@ def test_every_step_yields_a_sound_record(policy):
     controller = make_controller(policy)
     records = []
     controller.on_record = records.append
-    assert serve(make_core(controller)) == len(records)
+    assert serve(controller) == len(records)
     assert sum(record.outcome.num_emitted for record in records) == sum(
         r.params.max_tokens for r in make_requests()
     )
@@ -84,11 +53,11 @@ def test_every_step_yields_a_sound_record(policy):
 
 
 def test_a_clock_that_goes_backwards_is_an_error_when_strict_and_counted_otherwise():
-    times = [5.0, 6.0, 3.0, 7.0]
+    clock = lambda step: [5.0, 6.0, 3.0, 7.0][step % 4]  # noqa: E731
     with pytest.raises(ValueError, match=r"clock: now is 3\.0, before 6\.0"):
-        serve(make_core(make_controller()), times)
+        serve(make_controller(), clock)
     controller = make_controller(strict=False)
-    serve(make_core(controller), times)
+    serve(controller, clock)
     assert controller.num_ignored["clock"] > 1
 
 
@@ -100,5 +69,5 @@ def test_an_observer_that_fails_costs_drafts_but_no_request():
 
     controller.on_record = fail
     safe = SafeController(controller, lambda text: None, retry_steps=3)
-    serve(make_core(safe))
+    serve(safe)
     assert safe.errors["RuntimeError: the observer failed"] > 1

@@ -4,30 +4,18 @@ import errno
 import logging
 from dataclasses import replace
 
-import numpy as np
+import factories
 import pytest
+from factories import make_outcome, make_view
 
-from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.planning import no_drafts
-from smartspec.control.records import BatchView, Outcome, StepSeconds
+from smartspec.control import DecisionRecord, LogHeader
 from smartspec.core.decision_log import FLUSH_RECORDS, DecisionLog
 
 HEADER = LogHeader("some-model", "goodput", 4, (), {"format": 2})
 
 
 def make_record(number: int = 0) -> DecisionRecord:
-    zeros = np.zeros(2, dtype=np.int64)
-    view = BatchView(np.array([1, 2]), zeros + 5, zeros + 4, now=float(number))
-    counts = dict.fromkeys(("drafted", "verified", "tested", "accepted"), zeros)
-    seconds = StepSeconds(0.0, 0.01, 0.001)
-    outcome = Outcome(view, no_drafts(2), **counts, num_emitted=2, seconds=seconds)
-    predicted = {
-        "goodput": 1.0,
-        "off_goodput": 1.0,
-        "predicted_seconds": 0.01,
-        "survival": np.zeros((2, 4)),
-    }
-    return decision_record(view, outcome.plan, outcome, **predicted)
+    return factories.make_record(make_outcome(make_view(2, now=float(number))))
 
 
 def read_times(path) -> list[float]:

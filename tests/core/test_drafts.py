@@ -1,11 +1,7 @@
 """Drafts are trees in node order: every prefix is a connected subtree, and the best one of its
 size."""
 
-from itertools import combinations
-
 import numpy as np
-import pytest
-from best_lengths import StepTimes, plan_lengths
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,38 +41,6 @@ def test_any_prefix_of_nodes_is_a_connected_subtree(shape):
         assert (cut.parents < np.arange(length)).all()
         assert cut.token_ids.tolist() == draft.token_ids[:length].tolist()
     assert (np.diff(survival) <= 0).all()
-
-
-@given(shapes=st.lists(trees, min_size=1, max_size=2), token_seconds=st.floats(0.0, 0.02))
-def test_the_plan_is_the_best_choice_of_connected_subtrees(shapes, token_seconds):
-    """Brute force over every connected subtree of each row's tree, not over prefixes only."""
-    drafts, survivals = zip(*map(in_node_order, shapes), strict=True)
-    width = max(1, *map(len, drafts))
-    survival = np.zeros((len(drafts), width))
-    for row, values in enumerate(survivals):
-        survival[row, : len(values)] = values
-    times = StepTimes(
-        np.zeros(width + 1), 0.02 + token_seconds * np.arange(len(drafts) * width + 1)
-    )
-    caps, no_depth = np.array([len(draft) for draft in drafts]), np.zeros(len(drafts), dtype=bool)
-    plan = plan_lengths(survival, caps, np.ones(len(drafts)), no_depth, times)
-
-    def subtrees(draft, values):
-        for size in range(len(draft) + 1):
-            for nodes in combinations(range(len(draft)), size):
-                if is_connected(nodes, draft.parents):
-                    yield size, float(values[list(nodes)].sum())
-
-    choices = [(0, 0.0)]
-    for draft, values in zip(drafts, survivals, strict=True):
-        choices = [
-            (n + size, gained + gain)
-            for n, gained in choices
-            for size, gain in subtrees(draft, values)
-        ]
-    best = max((len(drafts) + gained) / times.target[n] for n, gained in choices)
-    assert plan.goodput == pytest.approx(best)
-    assert (plan.lengths <= caps).all()
 
 
 def test_a_chain_is_a_tree_in_which_each_node_follows_the_one_before():

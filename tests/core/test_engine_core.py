@@ -3,41 +3,22 @@ cancellations."""
 
 import numpy as np
 import pytest
-from fakes import FakeExecutor, RandomController, continuation
+from fakes import continuation, expected_of, make_core, make_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.core.blocks import BlockManager, Wipe
+from smartspec.core.blocks import Wipe
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import SCORED_CHUNK, Scheduler
+from smartspec.core.scheduler import SCORED_CHUNK
 
 
-def make_core(
-    num_blocks=40, block_size=4, num_slots=4, budget=8, max_draft_tokens=5, seed=0
-) -> EngineCore:
-    blocks = BlockManager(num_blocks, block_size, num_slots)
-    scheduler = Scheduler(
-        blocks, max_batched_tokens=budget, max_model_len=64, max_draft_tokens=max_draft_tokens
-    )
-    return EngineCore(scheduler, FakeExecutor(num_slots, seed=seed), RandomController(seed))
-
-
-def make_request(
-    request_id: int, prompt: list[int], max_tokens: int = 10, stop: tuple[int, ...] = ()
-) -> Request:
-    return Request(
-        request_id,
-        prompt,
-        SamplingParams(max_tokens=max_tokens),
-        seed=0,
-        stop_token_ids=frozenset(stop),
-    )
-
-
-def run(core: EngineCore, max_steps: int = 2000) -> None:
-    for step in range(max_steps):
+def run(core: EngineCore, *requests: Request) -> None:
+    """Serve requests to their ends, in blocks that always balance."""
+    for request in requests:
+        core.add_request(request)
+    for step in range(2000):
         if not core.has_work:
             return
         core.step(float(step))
@@ -62,14 +43,9 @@ def test_every_request_gets_exactly_the_plain_continuation(
     requests = [
         r for r in requests if core.scheduler.blocks.blocks_for(r.max_num_tokens) <= num_blocks
     ]
+    run(core, *requests)
     for request in requests:
-        core.add_request(request)
-    run(core)
-    for request in requests:
-        expected = continuation(
-            request.tokens[: request.num_prompt_tokens].tolist(), request.params.max_tokens
-        )
-        assert request.output_token_ids.tolist() == expected
+        assert request.output_token_ids.tolist() == expected_of(request)
         assert request.finish_reason == "length"
     assert core.scheduler.blocks.num_used_blocks == 0
     assert (
@@ -82,14 +58,10 @@ def test_every_request_gets_exactly_the_plain_continuation(
 def test_preemption_happens_and_changes_nothing():
     core = make_core(num_blocks=8, num_slots=4, budget=32)
     requests = [make_request(i, [i, 1, 2, 3, 4], max_tokens=20) for i in range(4)]
-    for request in requests:
-        core.add_request(request)
-    run(core)
+    run(core, *requests)
     assert sum(r.num_preemptions for r in requests) > 0
     for request in requests:
-        assert request.output_token_ids.tolist() == continuation(
-            [request.request_id, 1, 2, 3, 4], 20
-        )
+        assert request.output_token_ids.tolist() == expected_of(request)
 
 
 def test_the_first_step_is_when_a_request_leaves_the_queue():
@@ -98,9 +70,7 @@ def test_the_first_step_is_when_a_request_leaves_the_queue():
         make_request(number, prompt, max_tokens=2)
         for number, prompt in enumerate(([1], [2] * 20, [3]))
     ]
-    for request in requests:
-        core.add_request(request)
-    run(core)
+    run(core, *requests)
     first, long, third = (request.first_step for request in requests)
     assert (first, long) == (0.0, 0.0) and third > long, (
         "of a prompt in chunks, and of one that found no slot"
@@ -111,11 +81,9 @@ def test_shared_prompt_is_computed_once():
     core = make_core(num_blocks=60, budget=16)
     prompt = list(range(30))
     requests = [make_request(i, prompt) for i in range(3)]
-    for request in requests:
-        core.add_request(request)
-    run(core)
+    run(core, *requests)
     assert [r.num_cached_tokens for r in requests] == [0, 29, 29]
-    assert all(r.output_token_ids.tolist() == continuation(prompt, 10) for r in requests)
+    assert all(r.output_token_ids.tolist() == expected_of(r) for r in requests)
 
 
 def test_stop_token_inside_a_draft_ends_the_request_there():
@@ -125,8 +93,7 @@ def test_stop_token_inside_a_draft_ends_the_request_there():
     core = make_core()
     core.executor.accuracy = 1.0
     request = make_request(0, prompt, stop=(stop,))
-    core.add_request(request)
-    run(core)
+    run(core, request)
     assert request.output_token_ids.tolist() == expected[: expected.index(stop) + 1]
     assert request.finish_reason == "stop"
     for outcome in core.controller.outcomes:
@@ -154,7 +121,7 @@ def test_abort_at_any_moment_frees_everything_and_disturbs_no_other(seed):
             core.abort(victim)
     assert core.scheduler.blocks.num_used_blocks == 0
     for request in requests:
-        expected = continuation(request.tokens[: request.num_prompt_tokens].tolist(), 12)
+        expected = expected_of(request)
         if request.request_id in aborted:
             assert request.output_token_ids.tolist() == expected[: request.num_output_tokens]
         else:
@@ -199,7 +166,7 @@ def test_after_a_failed_step_everything_is_computed_anew(seed):
     check_nothing_is_held(core, cached=True)
     assert sorted(core.executor.released) == sorted(core.controller.forgotten) == list(range(8))
     for request in requests:
-        expected = continuation(request.tokens[: request.num_prompt_tokens].tolist(), 12)
+        expected = expected_of(request)
         num_tokens = request.num_output_tokens if request.request_id in aborted else 12
         assert request.output_token_ids.tolist() == expected[:num_tokens]
 
@@ -222,9 +189,7 @@ def test_after_a_failed_step_requests_come_back_in_their_order():
         core.step(1.0)
     assert [r.request_id for r in core.scheduler.waiting] == [0, 1, 2, 3]
     run(core)
-    assert all(
-        r.output_token_ids.tolist() == continuation([r.request_id] * 5, 10) for r in requests
-    )
+    assert all(r.output_token_ids.tolist() == expected_of(r) for r in requests)
 
 
 @pytest.mark.parametrize("num_good", [0, 1, 4])
@@ -233,9 +198,7 @@ def test_a_request_without_a_prediction_ends_alone_and_nothing_of_it_is_cached(n
     core = make_core(num_blocks=60, budget=16)
     requests = [make_request(i, prompt) for i in range(3)]
     core.executor.bad[1] = len(prompt) + num_good
-    for request in requests:
-        core.add_request(request)
-    run(core)
+    run(core, *requests)
     expected = continuation(prompt, 10)
     assert [r.output_token_ids.tolist() for r in requests] == [
         expected,
@@ -250,8 +213,7 @@ def test_a_request_without_a_prediction_ends_alone_and_nothing_of_it_is_cached(n
     assert sorted(core.executor.released) == sorted(core.controller.forgotten) == [0, 1, 2]
     alone = make_core()
     alone.executor.bad[0] = len(prompt) + num_good
-    alone.add_request(make_request(0, prompt))
-    run(alone)
+    run(alone, make_request(0, prompt))
     assert alone.scheduler.blocks.find_cached_prefix(np.array(prompt, dtype=np.int32)) is None
     emitted = sum(f.num_emitted for f in alone.controller.outcomes)
     assert emitted == num_good
@@ -265,8 +227,7 @@ def test_a_stop_token_before_the_bad_place_ends_the_request_as_ever():
     core = make_core()
     core.executor.bad[0] = len(prompt) + 5
     request = make_request(0, prompt, stop=(expected[3],))
-    core.add_request(request)
-    run(core)
+    run(core, request)
     assert (request.finish_reason, request.error) == ("stop", None)
 
 
@@ -275,8 +236,7 @@ def test_free_tests_are_reported_for_the_first_unverified_draft_token(accuracy, 
     core = make_core()
     core.executor.accuracy = accuracy
     core.controller.cut = lambda plan, drafted: np.zeros_like(drafted.lengths)
-    core.add_request(make_request(0, [1, 2, 3]))
-    run(core)
+    run(core, make_request(0, [1, 2, 3]))
     free = [f.free_tests[0] for f in core.controller.outcomes]
     tested, matched = (
         np.concatenate([getattr(f, name) for f in free]) for name in ("tested", "matched")
@@ -308,13 +268,11 @@ def test_prompts_whose_log_probabilities_are_wanted_share_the_rows_of_logits(mon
         for i in range(7)
     ]
     plain = make_request(7, prompt[::-1], max_tokens=2)
-    for request in (*wanted, plain):
-        core.add_request(request)
-    run(core)
+    run(core, *wanted, plain)
     for batch in seen:
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
         assert sum(size for request, size in chunks if request is not plain) <= SCORED_CHUNK + len(
             wanted
         )
     assert dict(zip(seen[0].prefill, seen[0].num_prefill_tokens, strict=True))[plain] == len(prompt)
-    assert all(request.output_token_ids.tolist() == continuation(prompt, 2) for request in wanted)
+    assert all(request.output_token_ids.tolist() == expected_of(request) for request in wanted)

@@ -1,24 +1,19 @@
 """Whose request is next, and that no client waits for one that has more."""
 
+import fakes
 import pytest
-from fakes import FakeExecutor, RandomController
+from fakes import make_core, serve
 
-from smartspec.core.blocks import BlockManager
-from smartspec.core.engine_core import EngineCore
 from smartspec.core.fair_queue import MAX_IDLE_CLIENTS, FairQueue
 from smartspec.core.origin import Origin
 from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 
 
 def make_request(
     request_id: int, client: str = "", prompt: int = 4, max_tokens: int = 8, **origin
 ) -> Request:
-    params = SamplingParams(max_tokens=max_tokens)
-    return Request(
-        request_id, [request_id + 1] * prompt, params, seed=0, origin=Origin(client, **origin)
-    )
+    origin = Origin(client, **origin)
+    return fakes.make_request(request_id, [request_id + 1] * prompt, max_tokens, origin=origin)
 
 
 def order(queue: FairQueue) -> list[int]:
@@ -96,16 +91,6 @@ def test_clients_that_left_are_forgotten():
     assert len(queue._served) <= MAX_IDLE_CLIENTS + 1
 
 
-def make_core(num_slots: int = 4, num_blocks: int = 40) -> EngineCore:
-    scheduler = Scheduler(
-        BlockManager(num_blocks, 4, num_slots),
-        max_batched_tokens=32,
-        max_model_len=64,
-        max_draft_tokens=4,
-    )
-    return EngineCore(scheduler, FakeExecutor(num_slots), RandomController())
-
-
 @pytest.mark.parametrize("limits", [{"num_slots": 4}, {"num_slots": 8, "num_blocks": 24}])
 def test_a_client_without_any_running_does_not_wait_for_one_that_has_several(limits):
     core = make_core(**limits)
@@ -143,11 +128,8 @@ def test_prefixes_are_shared_within_a_salt_alone():
     core = make_core()
 
     def cached_tokens(request_id: int, salt: str) -> int:
-        params = SamplingParams(max_tokens=2)
-        request = Request(request_id, [7] * 20, params, seed=0, origin=Origin(cache_salt=salt))
-        core.add_request(request)
-        while core.has_work:
-            core.step(0.0)
+        request = fakes.make_request(request_id, [7] * 20, 2, origin=Origin(cache_salt=salt))
+        serve(core, [request])
         return request.num_cached_tokens
 
     assert [cached_tokens(i, salt) > 0 for i, salt in enumerate(["", "", "a", "a", "b", ""])] == [
@@ -158,11 +140,8 @@ def test_prefixes_are_shared_within_a_salt_alone():
 def test_running_requests_of_another_salt_are_no_prefix_either():
     core = make_core()
     requests = [
-        Request(i, [7] * 20, SamplingParams(max_tokens=8), seed=0, origin=Origin(cache_salt=salt))
+        fakes.make_request(i, [7] * 20, 8, origin=Origin(cache_salt=salt))
         for i, salt in enumerate(["a", "b", "a"])
     ]
-    for request in requests:
-        core.add_request(request)
-    while core.has_work:
-        core.step(0.0)
+    serve(core, requests)
     assert [request.num_cached_tokens > 0 for request in requests] == [False, False, True]

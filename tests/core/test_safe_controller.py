@@ -2,15 +2,11 @@
 back."""
 
 import pytest
-from fakes import FakeExecutor, RandomController, continuation
+from fakes import RandomController, make_core, make_request, serve
 
+from smartspec.control import SafeController
 from smartspec.control.planning import no_drafts
-from smartspec.control.safe_controller import MAX_KINDS, SafeController
-from smartspec.core.blocks import BlockManager
-from smartspec.core.engine_core import EngineCore
-from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
+from smartspec.control.safe_controller import MAX_KINDS
 
 RETRY_STEPS = 5
 
@@ -51,31 +47,9 @@ class FailingController(RandomController):
             raise KeyError(self.text)
 
 
-def make_core(controller) -> EngineCore:
-    scheduler = Scheduler(
-        BlockManager(40, 4, 4), max_batched_tokens=16, max_model_len=100, max_draft_tokens=5
-    )
-    return EngineCore(scheduler, FakeExecutor(4), controller)
-
-
-def add_and_run(core: EngineCore, max_tokens: int = 30) -> list:
-    """Serve three requests, check their output, and return the step outputs."""
-    prompts = [[1, 2, 3], [4, 5], [6]]
-    requests = [
-        Request(
-            i, prompt, SamplingParams(max_tokens=max_tokens), seed=0, stop_token_ids=frozenset()
-        )
-        for i, prompt in enumerate(prompts)
-    ]
-    for request in requests:
-        core.add_request(request)
-    outputs, now = [], 0.0
-    while core.has_work:
-        outputs.append(core.step(now))
-        now += 1.0
-    for request, prompt in zip(requests, prompts, strict=True):
-        assert request.output_token_ids.tolist() == continuation(prompt, max_tokens)
-    return outputs
+def three_requests(max_tokens: int = 30) -> list:
+    prompts = enumerate([[1, 2, 3], [4, 5], [6]])
+    return [make_request(number, prompt, max_tokens) for number, prompt in prompts]
 
 
 @pytest.mark.parametrize("method", ["plan", "cut", "learn", "end"])
@@ -83,7 +57,7 @@ def test_the_engine_serves_on_and_says_so_once(method):
     reports = []
     controller = FailingController(method)
     safe = SafeController(controller, reports.append, RETRY_STEPS)
-    outputs = add_and_run(make_core(safe))
+    outputs = serve(make_core(safe), three_requests())
     assert safe.num_errors > 1
     assert set(safe.errors) == {"KeyError: 'no such estimate'"}
     assert len(reports) == 1 and "no such estimate" in reports[0] and str(RETRY_STEPS) in reports[0]
@@ -95,15 +69,14 @@ def test_the_engine_serves_on_and_says_so_once(method):
 
 def test_the_bare_controller_ends_the_step():
     with pytest.raises(KeyError, match="no such estimate"):
-        add_and_run(make_core(FailingController("plan")))
+        serve(make_core(FailingController("plan")), three_requests())
 
 
 def test_it_is_called_again_after_the_pause_and_speculation_comes_back():
     controller = FailingController("plan")
     safe = SafeController(controller, lambda text: None, RETRY_STEPS)
     core = make_core(safe)
-    request = Request(9, [1, 2], SamplingParams(max_tokens=60), seed=0, stop_token_ids=frozenset())
-    core.add_request(request)
+    core.add_request(make_request(9, [1, 2], max_tokens=60))
     for step in range(RETRY_STEPS):
         core.step(float(step))
     assert controller.calls.count("plan") == 1 and "learn" not in controller.calls
@@ -117,9 +90,8 @@ def test_it_is_called_again_after_the_pause_and_speculation_comes_back():
 
 def test_ended_requests_are_forgotten_during_a_pause():
     controller = FailingController("plan")
-    add_and_run(
-        make_core(SafeController(controller, lambda text: None, retry_steps=1000)), max_tokens=5
-    )
+    safe = SafeController(controller, lambda text: None, retry_steps=1000)
+    serve(make_core(safe), three_requests(max_tokens=5))
     assert sorted(controller.forgotten) == [0, 1, 2]
 
 

@@ -1,20 +1,17 @@
 """Options of speculation reach the controller's view; free KV bounds its drafts."""
 
+import fakes
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP, found
 from factories import make_outcome, make_view
-from fakes import FakeExecutor, RandomController, continuation
+from fakes import RandomController, make_request
 
-from smartspec.control.acceptance.class_ids import ClassIds
+from smartspec.control import BatchView, ClassIds, Plan
 from smartspec.control.acceptance.effects import NUM_CLASSES
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import UNLIMITED, BatchView, Plan
-from smartspec.core.blocks import BlockManager
+from smartspec.control.records import UNLIMITED
 from smartspec.core.engine_core import EngineCore
-from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
 
 K = 5
@@ -33,28 +30,17 @@ class ViewKeeper(RandomController):
         return plan
 
 
-def make_core(num_blocks: int = 40, block_size: int = 4) -> EngineCore:
-    blocks = BlockManager(num_blocks, block_size, 4)
-    scheduler = Scheduler(blocks, max_batched_tokens=32, max_model_len=64, max_draft_tokens=K)
-    return EngineCore(scheduler, FakeExecutor(4), ViewKeeper())
+def make_core(**limits) -> EngineCore:
+    return fakes.make_core(ViewKeeper(), budget=32, **limits)
 
 
 def serve(core: EngineCore, *options: SpeculationOptions, max_tokens: int = 12) -> list[BatchView]:
     """Serve one request per options and return the views with all of them decoding."""
     requests = [
-        Request(i, [i + 1, 2], SamplingParams(max_tokens=max_tokens), seed=0, speculation=option)
+        make_request(i, [i + 1, 2], max_tokens, speculation=option)
         for i, option in enumerate(options)
     ]
-    for request in requests:
-        core.add_request(request)
-    now = 0.0
-    while core.has_work:
-        core.step(now)
-        now += 1.0
-    for request in requests:
-        assert request.output_token_ids.tolist() == continuation(
-            [request.request_id + 1, 2], max_tokens
-        )
+    fakes.serve(core, requests)
     return [view for view in core.controller.views if view.num_rows == len(options)]
 
 
@@ -99,9 +85,7 @@ def test_free_kv_bounds_drafts_when_it_is_scarce():
     assert len(views) > len(scarce) > 0
     for view in scarce:
         assert view.draft_token_budget == 8 * 4 - (view.context_tokens + 1).sum()
-        assert (view.row_caps >= 0).all() and (
-            view.row_caps <= view.draft_token_budget
-        ).all()
+        assert (view.row_caps >= 0).all() and (view.row_caps <= view.draft_token_budget).all()
     assert min(view.draft_token_budget for view in scarce) < 2 * K
 
 
@@ -117,14 +101,14 @@ class OneTokenDrafts(ViewKeeper):
 def test_a_step_full_of_prefill_has_room_for_a_few_drafts_and_the_next_chunk_leaves_it():
     core = make_core()
     core.controller = OneTokenDrafts()
-    core.add_request(Request(0, [1, 2], SamplingParams(max_tokens=20), seed=0))
+    core.add_request(make_request(0, [1, 2], max_tokens=20))
     core.step(0.0)
-    core.add_request(Request(1, list(range(3, 60)), SamplingParams(max_tokens=2), seed=0))
+    core.add_request(make_request(1, list(range(3, 60)), max_tokens=2))
     full, next_full = (core.step(1.0 + i) and core.controller.views[-1] for i in range(2))
     assert full.ordinary_tokens == 32, "the limit, as no drafts were known before"
     assert full.draft_token_budget == 32 // 8
     assert next_full.prefill_tokens == 57 - 31 and next_full.draft_token_budget == 32 - 27
-    core.add_request(Request(2, list(range(100, 150)), SamplingParams(max_tokens=2), seed=0))
+    core.add_request(make_request(2, list(range(100, 150)), max_tokens=2))
     core.step(3.0)
     assert core.controller.views[-1].ordinary_tokens == 32 - 1, (
         "one draft token in the mixed step before"
@@ -135,17 +119,11 @@ def test_drafts_that_were_planned_and_not_made_need_no_room_beside_prefill():
     core = make_core()
     core.controller = OneTokenDrafts()
     core.controller.cut = lambda plan, drafted: np.zeros_like(drafted.lengths)
-    core.add_request(Request(0, [1, 2], SamplingParams(max_tokens=20), seed=0))
+    core.add_request(make_request(0, [1, 2], max_tokens=20))
     core.step(0.0)
     for request_id in (1, 2):
-        core.add_request(
-            Request(
-                request_id,
-                list(range(100 * request_id, 100 * request_id + 60)),
-                SamplingParams(max_tokens=2),
-                seed=0,
-            )
-        )
+        prompt = list(range(100 * request_id, 100 * request_id + 60))
+        core.add_request(make_request(request_id, prompt, max_tokens=2))
     for now in range(1, 3):
         core.step(float(now))
     assert [view.ordinary_tokens for view in core.controller.views[-2:]] == [32, 32]

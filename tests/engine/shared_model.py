@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from default_model import load_once
 
-from smartspec.control.latency.model import LatencyModel, ProfileSample
+from smartspec.control import LatencyModel, ProfileSample
 from smartspec.engine.runtime import build
 
 

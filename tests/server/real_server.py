@@ -7,7 +7,7 @@ import pytest
 from default_model import load_once
 from fake_server import FakeServer, served
 
-from smartspec.control.latency.model import LatencyModel, ProfileSample
+from smartspec.control import LatencyModel, ProfileSample
 from smartspec.engine.runtime import build
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.engine.runtime.config import EngineConfig

@@ -5,13 +5,19 @@ from pathlib import Path
 
 import numpy as np
 from drafter_cases import LOOKUP, MODEL, free_test
-from factories import learn, make_outcome, make_view
+from factories import learn, make_outcome, make_record, make_view
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord, LogHeader, decision_record
-from smartspec.control.records import BatchView, Drafted, Plan, StepSeconds
+from smartspec.control import (
+    BatchView,
+    Controller,
+    CostCurve,
+    DecisionRecord,
+    Drafted,
+    LatencyModel,
+    LogHeader,
+    Plan,
+    StepSeconds,
+)
 from smartspec.core.policy_names import parse_policy
 
 K = 5
@@ -91,13 +97,7 @@ class ToyRun:
             free_tests=(free,),
         )
         learn(self._controller, outcome)
-        predicted = {
-            "goodput": 1.0,
-            "off_goodput": 1.0,
-            "predicted_seconds": 1.0,
-            "survival": np.ones((len(chains), K)),
-        }
-        self.records.append(decision_record(view, plan, outcome, **predicted))
+        self.records.append(make_record(outcome, survival=np.ones((len(chains), K))))
         drafted = plan.lengths > 0
         self._seen = np.where(drafted, self._context + plan.lengths, self._seen)
         self._context += accepted + 1

@@ -89,20 +89,14 @@ def test_tensorrt_llm_has_no_schedule_without_drafts():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_the_command_prints_one_object(engine):
-    command = [
-        sys.executable,
-        "-m",
-        "smartspec",
-        "export",
-        engine,
-        "--hardware",
-        "l4",
-        "--max-batch",
-        "64",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True)
+    line = f"-m smartspec export {engine} --hardware l4 --max-batch 64"
+    result = subprocess.run([sys.executable, *line.split()], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)
+
+
+def export(line: str):
+    return CliRunner().invoke(_build_app(), ["export", *line.split()])
 
 
 def entries(engine: str, config: dict) -> tuple[list[int], int]:
@@ -120,11 +114,11 @@ def entries(engine: str, config: dict) -> tuple[list[int], int]:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_no_length_of_0_is_written_unless_allowed(engine, acceptance, drafter):
     """Also none that is implied: TensorRT-LLM drafts nothing beyond the last key."""
-    options = [engine, "--acceptance", str(acceptance), "--max-batch", "500", "--drafter", drafter]
-    result = CliRunner().invoke(_build_app(), ["export", *options], catch_exceptions=False)
+    line = f"{engine} --acceptance {acceptance} --max-batch 500 --drafter {drafter}"
+    result = export(line)
     lengths, largest = entries(engine, json.loads(result.stdout))
     assert min(lengths) >= 1 and largest >= 500
-    allowed = CliRunner().invoke(_build_app(), ["export", *options, "--allow-zero"])
+    allowed = export(f"{line} --allow-zero")
     if acceptance == 0.0 and engine == "tensorrt-llm":
         assert "leave speculation off" in str(allowed.exception)
         assert (
@@ -146,12 +140,10 @@ def test_no_length_of_0_is_written_unless_allowed(engine, acceptance, drafter):
 
 
 def test_lengths_to_choose_from_have_a_0_if_allowed():
-    command = ["export", "vllm", "--acceptance", "0.2", "--lengths", "3,5", "--max-batch", "64"]
+    line = "vllm --acceptance 0.2 --lengths 3,5 --max-batch 64"
     tables = [
-        json.loads(CliRunner().invoke(_build_app(), [*command, *more]).stdout)[
-            "num_speculative_tokens_per_batch_size"
-        ]
-        for more in ([], ["--allow-zero"])
+        json.loads(export(line + more).stdout)["num_speculative_tokens_per_batch_size"]
+        for more in ("", " --allow-zero")
     ]
     assert tables == [[[1, 63, 3], [64, 64, 5]], [[1, 62, 0], [63, 63, 5], [64, 64, 3]]]
 

@@ -10,10 +10,9 @@ from drafter_cases import LOOKUP, MODEL
 from recorded_run import PROFILE, SLOWDOWN, K, ToyRun
 
 from smartspec.cli.replay import replay as replay_command
-from smartspec.control.latency.model import LatencyModel
+from smartspec.control import LatencyModel, Plan
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.planning import no_drafts
-from smartspec.control.records import Plan
 from smartspec.sim.replay.draft_outcomes import draft_outcomes_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.replay.policy_replay import ReplayTotals, replay

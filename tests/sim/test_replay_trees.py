@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control import DecisionRecord, LogHeader, Outcome
 from smartspec.control.log.recorded_log import RecordedLog
-from smartspec.control.records import Outcome, depths_of
+from smartspec.control.records import depths_of
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,22 +24,12 @@ from smartspec.sim.scenario import Scenario
 from smartspec.sim.virtual_engine import VirtualEngine
 
 CARD = Path(__file__).parents[2] / "docs/results/cards/llama-3.1-8b-eagle3-h100.json"
-SMALL = [
-    "simulate",
-    "--num-requests",
-    "12",
-    "--output-tokens",
-    "20",
-    "--seeds",
-    "2",
-    "--controller-time",
-    "none",
-]
+SMALL = "simulate --num-requests 12 --output-tokens 20 --seeds 2 --controller-time none "
 
 
 @pytest.fixture
 def call():
-    return lambda *arguments: CliRunner().invoke(_build_app(), [*SMALL, *arguments])
+    return lambda line: CliRunner().invoke(_build_app(), shlex.split(SMALL + line))
 
 
 def table(output: str) -> list[list[str]]:
@@ -49,7 +40,7 @@ def table(output: str) -> list[list[str]]:
 
 def test_table_and_file(call, tmp_path):
     saved = tmp_path / "runs.json"
-    result = call("--batch", "4", "--policy", "off,fixed:2", "--output", str(saved))
+    result = call(f"--batch 4 --policy off,fixed:2 --output {saved}")
     assert result.exit_code == 0, result.output
     assert [cells[0] for cells in table(result.output)] == ["off", "fixed:2"], (
         "the slowest comes first"
@@ -70,14 +61,14 @@ def test_table_and_file(call, tmp_path):
 
 @pytest.mark.parametrize(("milliseconds", "met"), [("0.001", "0.0%"), ("1000000", "100.0%")])
 def test_wanted_times_to_the_first_token_are_counted(call, milliseconds, met):
-    result = call("--batch", "4", "--policy", "off", "--ttft-target-ms", milliseconds)
+    result = call(f"--batch 4 --policy off --ttft-target-ms {milliseconds}")
     assert result.exit_code == 0 and f" {met}" in result.output
 
 
 def test_the_controller_is_charged_by_default(call, tmp_path):
     saved = tmp_path / "runs.json"
-    arguments = ("--batch", "4", "--policy", "off,fixed:2", "--max-batch", "6")
-    result = call(*arguments, "--output", str(saved), "--controller-time", "measured")
+    line = f"--batch 4 --policy off,fixed:2 --max-batch 6 --output {saved}"
+    result = call(f"{line} --controller-time measured")
     assert result.exit_code == 0 and "charged for the controller" in result.output
     runs = json.loads(saved.read_text())["runs"]
     tables = {run["settings"]["policy"]: run["settings"]["controller_seconds"] for run in runs}
@@ -88,15 +79,13 @@ def test_the_controller_is_charged_by_default(call, tmp_path):
 def test_a_trace_is_replayed(call, tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,30,5\n0.5,40,6\n")
-    result = call("--trace", str(trace), "--policy", "off", "--drafter", "lookup")
+    result = call(f"--trace {trace} --policy off --drafter lookup")
     assert result.exit_code == 0, result.output
 
 
 def test_acceptance_of_a_decision_log(call, tmp_path):
     log = ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl")
-    result = call(
-        "--batch", "4", "--policy", "off,fixed:3", "--drafter", "lookup", "--acceptance", str(log)
-    )
+    result = call(f"--batch 4 --policy off,fixed:3 --drafter lookup --acceptance {log}")
     assert result.exit_code == 0, result.output
     accepted = {cells[0]: cells[-1] for cells in table(result.output)}["fixed:3"]
     assert 0.2 < float(accepted) < 0.7, "requests accepted at 0.4 and at 0.9"
@@ -106,54 +95,42 @@ def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
     """A plain pass of two rows takes 22 ms on the toy's machine, and a millisecond is the
     host's."""
     log = str(ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl"))
-    recorded = (
-        "--hardware",
-        log,
-        "--acceptance",
-        log,
-        "--drafter",
-        "lookup",
-        "--kv-tokens",
-        "9000",
-        "--jitter",
-        "0",
-    )
-    result = call("--batch", "2", "--policy", "off,fixed:5", "--prompt-tokens", "2", *recorded)
+    recorded = f"--hardware {log} --acceptance {log} --drafter lookup --kv-tokens 9000 --jitter 0"
+    result = call(f"--batch 2 --policy off,fixed:5 --prompt-tokens 2 {recorded}")
     assert result.exit_code == 0, result.output
     rates = {cells[0]: float(cells[6]) for cells in table(result.output)}
     assert rates["off"] == pytest.approx(2 / 0.023, rel=0.1)
     assert rates["fixed:5"] > rates["off"]
     assert "the machine and model of decisions.jsonl" in " ".join(result.output.split())
     with pytest.raises(ValueError, match="measured curves say nothing about memory"):
-        raise call("--batch", "2", "--hardware", log, "--drafter", "lookup").exception
+        raise call(f"--batch 2 --hardware {log} --drafter lookup").exception
 
 
 def test_a_narrow_table_loses_no_digits(call):
     """A pipe counts as 80 columns."""
-    result = call("--batch", "4", "--policy", "smartspec-request:1")
+    result = call("--batch 4 --policy smartspec-request:1")
     assert result.exit_code == 0, result.output
     assert "…" not in result.output and len(table(result.output)[0]) == 9
 
 
 def test_runs_in_processes_are_the_same_runs(call, tmp_path):
-    def play(name: str, *processes: str) -> tuple[list[str], list[dict]]:
-        result = call(
-            "--batch", "4", "--policy", "off,goodput", *processes, "--output", str(tmp_path / name)
-        )
+    def play(name: str, processes: int) -> tuple[list[str], list[dict]]:
+        saved = f"--processes {processes} --output {tmp_path / name}"
+        result = call(f"--batch 4 --policy off,goodput {saved}")
         assert result.exit_code == 0, result.output
         return table(result.output), json.loads((tmp_path / name).read_text())["runs"]
 
-    assert play("alone.json") == play("together.json", "--processes", "2")
+    assert play("alone.json", 1) == play("together.json", 2)
 
 
 def test_lengths_belong_to_their_policy_and_policies_count_once(call):
-    result = call("--batch", "4", "--policy", "off, uniform:1, 3,5,off")
+    result = call("--batch 4 --policy 'off, uniform:1, 3,5,off'")
     assert result.exit_code == 0, result.output
     assert sorted(cells[0] for cells in table(result.output)) == ["off", "uniform:1,3,5"]
 
 
 def test_default_policies_fit_the_longest_draft(call):
-    result = call("--batch", "4", "--max-draft-tokens", "3")
+    result = call("--batch 4 --max-draft-tokens 3")
     assert result.exit_code == 0, result.output
     assert sorted(cells[0] for cells in table(result.output)) == [
         "goodput",
@@ -162,17 +139,17 @@ def test_default_policies_fit_the_longest_draft(call):
     ]
 
 
-def options(*arguments: str) -> dict:
-    """The settings that these arguments make."""
+def options(line: str) -> dict:
+    """The settings that this command line makes."""
     command = typer.main.get_command(_build_app()).commands["simulate"]
-    with command.make_context("simulate", list(arguments)) as context:
+    with command.make_context("simulate", shlex.split(line)) as context:
         return settings_of(context.params)
 
 
 @pytest.mark.parametrize("longest", [2, 8])
 def test_all_policies_are_played_in_one_run(call, longest):
-    options = ("--num-requests", "3", "--output-tokens", "12", "--max-draft-tokens", str(longest))
-    result = call("--batch", "2", "--policy", "all", "--controller-time", "none", *options)
+    limits = f"--num-requests 3 --output-tokens 12 --max-draft-tokens {longest}"
+    result = call(f"--batch 2 --policy all {limits}")
     assert result.exit_code == 0, result.output
     names = {line.split()[0] for line in result.output.splitlines() if line.strip()}
     played = {
@@ -182,31 +159,20 @@ def test_all_policies_are_played_in_one_run(call, longest):
 
 
 def test_a_model_without_a_usual_draft_model_can_do_without_one(call):
-    options = ("--num-requests", "2", "--controller-time", "none", "--policy", "goodput")
-    assert (
-        call("--model", "qwen-3-30b-a3b", "--drafter", "lookup", "--batch", "1", *options).exit_code
-        == 0
-    )
+    line = "--model qwen-3-30b-a3b --batch 1 --num-requests 2 --policy goodput"
+    assert call(f"{line} --drafter lookup").exit_code == 0
     with pytest.raises(ValueError, match="has no usual draft model"):
-        raise call("--model", "qwen-3-30b-a3b", "--batch", "1", *options).exception
+        raise call(line).exception
 
 
 def test_options_left_alone_are_the_defaults_of_the_record():
-    assert Scenario(**options("--batch", "4")) == Scenario(batch=4)
+    assert Scenario(**options("--batch 4")) == Scenario(batch=4)
 
 
 def test_options_that_people_write_otherwise_than_the_record_holds_them():
-    texts = (
-        "--tpot-target-ms",
-        "20,50",
-        "--ttft-target-ms",
-        "100",
-        "--throttle",
-        "60:1.3",
-        "--profile",
-        "no-context",
-    )
-    assert Scenario(**options("--trace", "a.csv", *texts)) == Scenario(
+    targets = "--tpot-target-ms 20,50 --ttft-target-ms 100"
+    line = f"--trace a.csv {targets} --throttle 60:1.3 --profile no-context"
+    assert Scenario(**options(line)) == Scenario(
         trace="a.csv",
         tpot_targets=(0.02, 0.05),
         ttft_target=0.1,
@@ -240,7 +206,7 @@ def test_files_are_written_before_anything_is_printed(call, tmp_path, monkeypatc
         raise BrokenPipeError
 
     monkeypatch.setattr("smartspec.cli.simulate._print", print_to_a_closed_pipe)
-    call("--batch", "4", "--policy", "off", "--output", str(saved))
+    call(f"--batch 4 --policy off --output {saved}")
     assert saved_policies(saved) == [("off", 0), ("off", 1)]
 
 
@@ -249,7 +215,7 @@ def test_the_table_is_printed_even_if_a_file_cannot_be_written(call, tmp_path, m
         raise OSError("no space left on device")
 
     monkeypatch.setattr("smartspec.bench.report.write_json", fill_the_disk)
-    result = call("--batch", "4", "--policy", "off", "--output", str(tmp_path / "runs.json"))
+    result = call(f"--batch 4 --policy off --output {tmp_path / 'runs.json'}")
     assert isinstance(result.exception, OSError) and len(table(result.output)) == 1
 
 
@@ -262,7 +228,7 @@ def test_an_interrupt_while_a_run_is_set_up_keeps_the_runs_before(call, tmp_path
         return make_engine(scenario)
 
     monkeypatch.setattr(simulation, "make_engine", interrupted)
-    result = call("--batch", "4", "--policy", "off,fixed:2", "--output", str(saved))
+    result = call(f"--batch 4 --policy off,fixed:2 --output {saved}")
     assert result.exit_code == 130
     assert [cells[0] for cells in table(result.output)] == ["off"] and saved_policies(saved) == [
         ("off", 0)
@@ -283,7 +249,7 @@ def test_a_run_that_was_cut_short_stands_for_itself(call, tmp_path, monkeypatch)
         played.append(run)
 
     monkeypatch.setattr(VirtualEngine, "serve", serve_until_an_interrupt)
-    result = call("--batch", "4", "--policy", "off", "--output", str(saved))
+    result = call(f"--batch 4 --policy off --output {saved}")
     assert result.exit_code == 130
     assert (
         "off (interrupted)" in result.output and "interrupted: off with seed 1 has" in result.output
@@ -300,7 +266,7 @@ def simulate_or_die(scenario):
 
 def test_a_killed_process_ends_the_command_with_a_line(call, monkeypatch):
     monkeypatch.setattr(simulation, "simulate", simulate_or_die)
-    result = call("--batch", "4", "--policy", "fixed:2", "--processes", "9")
+    result = call("--batch 4 --policy fixed:2 --processes 9")
     assert result.exit_code == 1 and "error: a process was killed" in result.output
 
 
@@ -314,9 +280,7 @@ def test_a_killed_process_keeps_the_runs_before(monkeypatch):
 
 
 def test_the_notes_tell_how_much_the_table_leaves_out(call):
-    result = call(
-        "--batch", "4", "--num-requests", "40", "--kv-tokens", "600", "--policy", "off,fixed:2"
-    )
+    result = call("--batch 4 --num-requests 40 --kv-tokens 600 --policy off,fixed:2")
     assert result.exit_code == 0, result.output
     notes = " ".join(result.output.rpartition("simulated row steps")[2].split())
     total = int(re.search(r"refused, and not in the table: (\d+) of 160 requests", notes)[1])
@@ -326,32 +290,31 @@ def test_the_notes_tell_how_much_the_table_leaves_out(call):
 
 
 def test_a_run_without_a_request_says_so(call):
-    result = call("--rate", "1", "--seconds", "1e-5", "--policy", "off")
+    result = call("--rate 1 --seconds 1e-5 --policy off")
     assert result.exit_code == 0 and "no request arrived: give more --seconds" in result.output
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("path", "message"),
     [
-        (["--output", "here"], "--output '.*here' is a folder"),
-        (["--output", "nowhere/runs.json"], "--output .*nowhere/runs.json: there is no folder"),
-        (["--output", "x" * 300], "--output .* cannot be written .File name too long"),
+        ("here", "--output '.*here' is a folder"),
+        ("nowhere/runs.json", "--output .*nowhere/runs.json: there is no folder"),
+        ("x" * 300, "--output .* cannot be written .File name too long"),
     ],
 )
 def test_files_that_cannot_be_written_are_found_before_a_run(
-    call, tmp_path, monkeypatch, options, message
+    call, tmp_path, monkeypatch, path, message
 ):
     monkeypatch.setattr(simulation, "simulate", lambda *_: pytest.fail("played"))
     (tmp_path / "here").mkdir()
-    paths = [option if option.startswith("--") else str(tmp_path / option) for option in options]
     with pytest.raises(ValueError, match=message):
-        raise call("--batch", "4", "--policy", "off", *paths).exception
-    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+        raise call(f"--batch 4 --policy off --output {tmp_path / path}").exception
+    assert [found.name for found in tmp_path.iterdir()] == ["here"]
 
 
 def test_an_empty_name_is_no_file(call):
     with pytest.raises(ValueError, match=r"--output '.' is a folder"):
-        raise call("--batch", "4", "--policy", "off", "--output", "").exception
+        raise call("--batch 4 --policy off --output ''").exception
 
 
 @pytest.mark.parametrize(
@@ -364,45 +327,40 @@ def test_an_empty_name_is_no_file(call):
 def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, policies, message):
     monkeypatch.setattr("smartspec.sim.simulation.simulate", lambda *_: pytest.fail("played"))
     with pytest.raises(ValueError, match=message):
-        raise call("--batch", "4", "--policy", policies).exception
+        raise call(f"--batch 4 --policy {policies}").exception
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        ([], "exactly one of rate, trace and batch"),
-        (["--batch", "2", "--policy", "fast"], "unknown policy 'fast'"),
-        (["--batch", "2", "--profile", "wrong"], "--profile 'wrong' is not a number"),
+        ("", "exactly one of rate, trace and batch"),
+        ("--batch 2 --policy fast", "unknown policy 'fast'"),
+        ("--batch 2 --profile wrong", "--profile 'wrong' is not a number"),
         (
-            ["--batch", "2", "--profile", "1e300"],
+            "--batch 2 --profile 1e300",
             "profile must be at least 1e-06 and at most 1000000, got 1e+300",
         ),
-        (["--batch", "2", "--profile", "0"], "profile must be at least 1e-06"),
+        ("--batch 2 --throttle 60", "--throttle '60' is not a second and a factor, like 60:1.3"),
+        ("--batch 2 --throttle 1:inf", "the factor of throttle must be at least"),
+        ("--batch 2 --throttle nan:2", "the second of throttle must be at least"),
         (
-            ["--batch", "2", "--throttle", "60"],
-            "--throttle '60' is not a second and a factor, like 60:1.3",
-        ),
-        (["--batch", "2", "--throttle", "1:inf"], "the factor of throttle must be at least"),
-        (["--batch", "2", "--throttle", "60:nan"], "the factor of throttle must be at least"),
-        (["--batch", "2", "--throttle", "nan:2"], "the second of throttle must be at least"),
-        (
-            ["--batch", "2", "--num-requests", "1000000000000"],
+            "--batch 2 --num-requests 1000000000000",
             "num_requests must be at least 1 and at most 10000000",
         ),
-        (["--batch", "2", "--kv-tokens", "-5"], "kv_tokens must be at least 16"),
-        (["--batch", "2", "--acceptance", "0.8>0.4@nan"], "acceptance '0.8>0.4@nan'"),
+        ("--batch 2 --kv-tokens -5", "kv_tokens must be at least 16"),
+        ("--batch 2 --acceptance '0.8>0.4@nan'", "acceptance '0.8>0.4@nan'"),
         (
-            ["--batch", "2", "--drafter", "lookup", "--draft-model", "llama-3.2-1b"],
+            "--batch 2 --drafter lookup --draft-model llama-3.2-1b",
             "draft_model llama-3.2-1b is not",
         ),
-        (["--rate", "2", "--time-scale", "3"], "time_scale 3 is for a trace, and there is none"),
-        (["--rate", "1e-308"], "request rate must be a positive number"),
-        (["--batch", "2", "--acceptance", "none.jsonl"], "cannot read the decision log none.jsonl"),
-        (["--batch", "2", "--output", "/nowhere/at/all.json"], "there is no folder"),
+        ("--rate 2 --time-scale 3", "time_scale 3 is for a trace, and there is none"),
+        ("--rate 1e-308", "request rate must be a positive number"),
+        ("--batch 2 --acceptance none.jsonl", "cannot read the decision log none.jsonl"),
+        ("--batch 2 --output /nowhere/at/all.json", "there is no folder"),
     ],
 )
-def test_bad_input_is_named(call, arguments, message):
-    result = call(*arguments)
+def test_bad_input_is_named(call, line, message):
+    result = call(line)
     assert isinstance(result.exception, ValueError) and message in str(result.exception)
 
 
@@ -410,9 +368,7 @@ def test_a_card_is_played(call, tmp_path):
     """Its step times and acceptance: drafts of the H100's card pay for a few requests."""
     assert CARD.is_file()
     saved = tmp_path / "runs.json"
-    result = call(
-        "--card", str(CARD), "--batch", "4", "--policy", "off,fixed:3", "--output", str(saved)
-    )
+    result = call(f"--card {CARD} --batch 4 --policy off,fixed:3 --output {saved}")
     assert result.exit_code == 0, result.output
     runs = json.loads(saved.read_text())["runs"]
     assert {run["settings"]["drafter"] for run in runs} == {"model"}
@@ -421,12 +377,12 @@ def test_a_card_is_played(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("line", "says"),
     [
-        (["--card", "none.json"], "cannot be read"),
-        (["--card", str(CARD), "--hardware", "a40"], "has the step times"),
+        ("--card none.json", "cannot be read"),
+        (f"--card {CARD} --hardware a40", "has the step times"),
     ],
 )
-def test_what_contradicts_a_card_is_named(call, arguments, says):
-    result = call(*arguments, "--batch", "4")
+def test_what_contradicts_a_card_is_named(call, line, says):
+    result = call(f"{line} --batch 4")
     assert isinstance(result.exception, ValueError) and says in str(result.exception)

@@ -5,13 +5,8 @@ import numpy as np
 import pytest
 
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import (
-    ground_truth_acceptance,
-    ground_truth_time,
-    make_controller,
-    simulate_static,
-)
-from smartspec.sim.static_load import Phase, StaticLoad
+from smartspec.sim.simulation import make_static_load, simulate_static
+from smartspec.sim.static_load import Phase
 
 
 def run(policy: str, phases: list[Phase], **settings):
@@ -108,9 +103,7 @@ def lags(**phase) -> list[int]:
     """Of the draft model's KV after the text of the first row, step by step, while nothing is
     drafted."""
     scenario, found = Scenario(policy="off", batch=1, jitter=0.0), []
-    time = ground_truth_time(scenario)
-    load = StaticLoad(time, ground_truth_acceptance(scenario), drafter=scenario.drafter_spec)
-    controller = make_controller(scenario, time, load.true_estimates, scenario.drafter_spec)
+    load, controller = make_static_load(scenario, scenario.drafter_spec)
     plan = controller.plan
     controller.plan = lambda view: found.append(int(view.drafters[0].lag[0])) or plan(view)
     load.run(controller, [Phase(30, 4, **phase)])
@@ -122,14 +115,6 @@ def test_a_draft_model_that_pauses_has_more_to_catch_up():
     request."""
     assert lags() == [*range(30)]
     assert lags(output_tokens=10) == [step % 9 for step in range(30)]
-
-
-def test_throttling_slows_steps_from_its_second_on():
-    log = run("off", [Phase(200, 4)], throttle=((0.5, 2.0),), jitter=0.0, host_seconds=0.0)
-    starts = np.concatenate([[0.0], np.cumsum(log.seconds)[:-1]])
-    assert log.seconds[starts >= 0.5] == pytest.approx(2 * log.seconds[0])
-    assert log.seconds[starts < 0.5] == pytest.approx(log.seconds[0])
-    assert (starts >= 0.5).any()
 
 
 def test_an_empty_phase_is_refused():

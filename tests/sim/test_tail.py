@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from smartspec.control.goodput.settings import GoodputSettings
+from smartspec.control.goodput.policy import GoodputSettings
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import simulate
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from smartspec.control.latency.cost_curve import CostCurve
+from smartspec.control import CostCurve
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_engine, make_traffic, simulate
 from smartspec.sim.virtual_engine import Run
@@ -119,21 +119,22 @@ def test_a_draft_model_that_was_off_pays_for_the_prefill_of_its_kv():
     assert records[0].end_to_end_seconds == pytest.approx(4 * 0.01 + first + second)
 
 
-class SeesViews:
-    """A controller that notes the largest draft each view allows, and the lengths drafted in
-    answer."""
+class SeesOutcomes:
+    """A controller that notes the outcome of each step."""
 
     def __init__(self, controller):
         self._controller = controller
-        self.allowed, self.drafted = [], []
+        self.outcomes = []
 
     def __getattr__(self, name):
         return getattr(self._controller, name)
 
     def learn(self, plan, outcome):
-        self.allowed += outcome.view.row_caps.tolist()
-        self.drafted += outcome.drafted.tolist()
+        self.outcomes.append(outcome)
         self._controller.learn(plan, outcome)
+
+    def columns(self, column) -> list:
+        return np.concatenate([column(outcome) for outcome in self.outcomes]).tolist()
 
 
 @pytest.mark.parametrize(("drafter", "last"), [("model", 3), ("lookup", 6)])
@@ -141,12 +142,12 @@ def test_no_view_tells_where_an_answer_ends_and_a_draft_model_draws_eos(drafter,
     scenario = replace(QUIET, policy="fixed:6", drafter=drafter, num_requests=1, acceptance="1.0")
     engine = make_engine(scenario)
     core = engine.core
-    core.controller = SeesViews(core.controller)
+    core.controller = seen = SeesOutcomes(core.controller)
     records, totals = serve(engine, traffic_of([10], [11], [0.0]))
     # One token from the prefill, seven, then three of which the last is EOS; a lookup draft runs on
     # after it.
-    assert core.controller.allowed == [8, 8]
-    assert core.controller.drafted == [6, last]
+    assert seen.columns(lambda outcome: outcome.view.row_caps) == [8, 8]
+    assert seen.columns(lambda outcome: outcome.drafted) == [6, last]
     assert (records[0].num_output_tokens, records[0].finish_reason) == (11, "stop")
     assert totals.num_accepted_tokens == 6 + 3
 
@@ -233,28 +234,14 @@ def test_curves_that_are_nested_too_deep_are_no_json(tmp_path):
         simulate(replace(BUSY, hardware=str(path), kv_tokens=1000))
 
 
-def test_requests_carry_their_class_where_tagged():
-    seen = []
-
-    class Spy:
-        def __init__(self, controller):
-            self.controller = controller
-
-        def __getattr__(self, name):
-            return getattr(self.controller, name)
-
-        def plan(self, view):
-            seen.append(view.class_ids)
-            return self.controller.plan(view)
-
-    for tagged in (False, True):
-        scenario = replace(BUSY, policy="off", tagged=tagged)
-        engine = make_engine(scenario)
-        core = engine.core
-        core.controller = Spy(core.controller)
-        serve(engine, make_traffic(scenario))
-        assert set(np.concatenate(seen).tolist()) == ({1, 2} if tagged else {0})
-        seen.clear()
+@pytest.mark.parametrize(("tagged", "class_ids"), [(False, {0}), (True, {1, 2})])
+def test_requests_carry_their_class_where_tagged(tagged, class_ids):
+    scenario = replace(BUSY, policy="off", tagged=tagged)
+    engine = make_engine(scenario)
+    core = engine.core
+    core.controller = seen = SeesOutcomes(core.controller)
+    serve(engine, make_traffic(scenario))
+    assert set(seen.columns(lambda outcome: outcome.view.class_ids)) == class_ids
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from recorded_run import ToyRun
 from smartspec.sim.world.acceptance import (
     AcceptanceClass,
     Confidence,
-    Constant,
     GroundTruthAcceptance,
     Steps,
     divergence,
@@ -22,8 +21,8 @@ from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recordi
 
 K = 8
 MIXED = (
-    AcceptanceClass(Constant(0.8), decay=0.95, request_concentration=10, token_concentration=3),
-    AcceptanceClass(Constant(0.4), request_concentration=6, token_concentration=1.5),
+    AcceptanceClass(0.8, decay=0.95, request_concentration=10, token_concentration=3),
+    AcceptanceClass(0.4, request_concentration=6, token_concentration=1.5),
 )
 
 
@@ -38,15 +37,20 @@ def at(request_ids, position):
     return np.full(len(request_ids), position)
 
 
+def conditional_of(ground_truth, request_ids, position=0):
+    return ground_truth.conditional(request_ids, 0.0, at(request_ids, position))
+
+
+def expected_of(ground_truth, request_ids, now=0.0):
+    return ground_truth.expected(request_ids, now, at(request_ids, 0))
+
+
 def many_positions(ground_truth, request_ids, num_steps=200):
     """conditional and uniform of non-overlapping drafts: two float [num_steps, R, K]."""
-    drafts = [(at(request_ids, K * i)) for i in range(num_steps)]
-    conditional = np.stack(
-        [ground_truth.conditional(request_ids, 0.0, positions) for positions in drafts]
-    )
-    return conditional, np.stack(
-        [ground_truth.uniform(request_ids, positions) for positions in drafts]
-    )
+    drafts = range(0, K * num_steps, K)
+    conditional = [conditional_of(ground_truth, request_ids, position) for position in drafts]
+    uniform = [ground_truth.uniform(request_ids, at(request_ids, p)) for p in drafts]
+    return np.stack(conditional), np.stack(uniform)
 
 
 def assert_close_in_std_errors(values, expected, num_std_errors=4.5):
@@ -100,20 +104,18 @@ def test_beta_table_of_uniform_and_of_no_spread():
 
 
 def test_stationary_acceptance_is_the_same_everywhere():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.7)))
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.7))
     assert (ground_truth.conditional(ids, 5.0, at(ids, 3)) == 0.7).all()
 
 
 def test_decay_lowers_each_depth():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.8), decay=0.9))
-    assert ground_truth.conditional(ids, 0.0, at(ids, 0))[7] == pytest.approx(
-        0.8 * 0.9 ** np.arange(K)
-    )
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.8, decay=0.9))
+    assert conditional_of(ground_truth, ids)[7] == pytest.approx(0.8 * 0.9 ** np.arange(K))
 
 
 def test_mixture_has_the_means_and_spread_of_its_classes():
     ground_truth, ids = make_ground_truth(*MIXED, num_requests=4000)
-    expected = ground_truth.expected(ids, 0.0, at(ids, 0))
+    expected = expected_of(ground_truth, ids)
     for class_id, (mean, concentration) in enumerate([(0.8, 10), (0.4, 6)]):
         first = expected[class_id::2, 0]
         assert_close_in_std_errors(first, mean)
@@ -123,7 +125,7 @@ def test_mixture_has_the_means_and_spread_of_its_classes():
 def test_tokens_spread_around_the_mean_of_their_request():
     ground_truth, ids = make_ground_truth(*MIXED, num_requests=40)
     conditional, _ = many_positions(ground_truth, ids, 500)
-    expected = ground_truth.expected(ids, 0.0, at(ids, 0))
+    expected = expected_of(ground_truth, ids)
     std_errors = conditional.std(axis=0) / math.sqrt(len(conditional))
     z = (conditional.mean(axis=0) - expected) / np.maximum(std_errors, 1e-9)
     assert z.std() == pytest.approx(1.0, abs=0.25) and abs(z).max() < 5
@@ -136,7 +138,7 @@ def test_drawn_acceptance_matches_survival():
     ground_truth, ids = make_ground_truth(*MIXED)
     conditional, uniform = many_positions(ground_truth, ids)
     survived = np.cumprod(uniform < conditional, axis=2)
-    survival = np.cumprod(ground_truth.expected(ids, 0.0, at(ids, 0)), axis=1)
+    survival = np.cumprod(expected_of(ground_truth, ids), axis=1)
     for class_id in (0, 1):
         for depth in range(K):
             drawn, probability = survived[:, class_id::2, depth], survival[class_id::2, depth]
@@ -153,7 +155,7 @@ def test_steps_jump():
 def test_drift_moves_requests_of_its_class_only_and_keeps_their_order():
     drifting = AcceptanceClass(Steps(((0.0, 0.8), (10.0, 0.3))), request_concentration=8)
     ground_truth, ids = make_ground_truth(drifting, MIXED[1], num_requests=200)
-    before, after = (ground_truth.expected(ids, now, at(ids, 0))[:, 0] for now in (0.0, 10.0))
+    before, after = (expected_of(ground_truth, ids, now)[:, 0] for now in (0.0, 10.0))
     assert (before[0::2] > after[0::2]).all() and (before[1::2] == after[1::2]).all()
     assert (np.argsort(before[0::2]) == np.argsort(after[0::2])).mean() > 0.9
 
@@ -186,16 +188,15 @@ def test_common_random_numbers_do_not_depend_on_the_way_there():
 def test_without_decay_the_latent_acceptance_belongs_to_the_position():
     ground_truth, ids = make_ground_truth(MIXED[1])
     early, late = (
-        ground_truth.conditional(ids, 0.0, at(ids, 20)),
-        ground_truth.conditional(ids, 0.0, at(ids, 23)),
+        conditional_of(ground_truth, ids, 20),
+        conditional_of(ground_truth, ids, 23),
     )
     assert (early[:, 3:] == late[:, :-3]).all() and early.std() > 0.1
 
 
 def test_confidence_is_informative_noisy_and_miscalibrated():
     ground_truth, ids = make_ground_truth(MIXED[1])
-    positions = at(ids, 0)
-    conditional = ground_truth.conditional(ids, 0.0, positions)
+    positions, conditional = at(ids, 0), conditional_of(ground_truth, ids)
     confidence, disorder = ground_truth.confidence(ids, positions, conditional)
     assert confidence.shape == (len(ids), K) and confidence.min() > 0 and confidence.max() < 1
     accepted = ground_truth.uniform(ids, positions) < conditional
@@ -212,17 +213,15 @@ def test_noiseless_unbiased_confidence_is_the_acceptance_itself():
     ground_truth, ids = make_ground_truth(
         MIXED[1], confidence=Confidence(slope=1.0, bias=0.0, noise=0.0)
     )
-    conditional = ground_truth.conditional(ids, 0.0, at(ids, 0))
+    conditional = conditional_of(ground_truth, ids)
     assert ground_truth.confidence(ids, at(ids, 0), conditional)[0] == pytest.approx(
         np.clip(conditional, 1e-4, 1 - 1e-4)
     )
 
 
 def test_confidence_tells_nothing_where_tokens_do_not_differ():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.6)), num_requests=2000)
-    confidence, _ = ground_truth.confidence(
-        ids, at(ids, 0), ground_truth.conditional(ids, 0.0, at(ids, 0))
-    )
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.6), num_requests=2000)
+    confidence, _ = ground_truth.confidence(ids, at(ids, 0), conditional_of(ground_truth, ids))
     accepted = ground_truth.uniform(ids, at(ids, 0)) < 0.6
     assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(
         confidence.size
@@ -230,7 +229,7 @@ def test_confidence_tells_nothing_where_tokens_do_not_differ():
 
 
 def test_divergence_tells_acceptance_with_noise():
-    ground_truth, ids = make_ground_truth(AcceptanceClass(Constant(0.6), token_concentration=2.0))
+    ground_truth, ids = make_ground_truth(AcceptanceClass(0.6, token_concentration=2.0))
     positions = np.arange(len(ids))
     acceptance = ground_truth.conditional(ids, 0.0, positions)
     told = ground_truth.divergence(ids, positions, acceptance)
@@ -251,7 +250,7 @@ def test_entropy_and_divergence():
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_what_is_found_has_its_share_and_come_in_stretches(share):
     ground_truth, ids = make_ground_truth(
-        AcceptanceClass(Constant(0.5), found_share=share, found_run_tokens=10)
+        AcceptanceClass(0.5, found_share=share, found_run_tokens=10)
     )
     found = np.stack([ground_truth.found(ids, at(ids, p)).lengths > 0 for p in range(200)])
     num_stretches = found.size / 10
@@ -264,14 +263,14 @@ def test_what_is_found_has_its_share_and_come_in_stretches(share):
 
 def test_requests_must_be_begun_and_are_forgotten():
     ground_truth, ids = make_ground_truth(*MIXED, num_requests=3)
-    ground_truth.conditional(ids, 0.0, at(ids, 0))
+    conditional_of(ground_truth, ids)
     ground_truth.end(1)
     ground_truth.end(77)
     with pytest.raises(ValueError, match=r"unknown request 1: call begin\(\) first"):
-        ground_truth.conditional(ids, 0.0, at(ids, 0))
-    before = ground_truth.expected(np.array([2]), 0.0, np.zeros(1, int)).copy()
+        conditional_of(ground_truth, ids)
+    before = expected_of(ground_truth, np.array([2])).copy()
     ground_truth.begin(2, 1)
-    assert (ground_truth.expected(np.array([2]), 0.0, np.zeros(1, int)) != before).all()
+    assert (expected_of(ground_truth, np.array([2])) != before).all()
     with pytest.raises(ValueError, match="request 5 has class 2: there are 2 classes"):
         ground_truth.begin(5, 2)
 
@@ -322,7 +321,7 @@ def test_a_recording_is_replayed_position_by_position():
     for request_id in (3, 4, 5):
         ground_truth.begin(request_id, class_id=3)
     ids = np.array([3, 4, 5])
-    first = ground_truth.conditional(ids, 0.0, at(ids, 1))
+    first = conditional_of(ground_truth, ids, 1)
     overall = 7 / 10
     assert first.tolist() == [
         [1, 1, 0, 0],
@@ -347,7 +346,7 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
     ids = np.arange(200)
     for request_id in ids.tolist():
         ground_truth.begin(request_id)
-    conditional = ground_truth.conditional(ids, 0.0, at(ids, 1))
+    conditional = conditional_of(ground_truth, ids, 1)
     confidence, _ = ground_truth.confidence(ids, at(ids, 1), conditional)
     assert (
         abs(np.corrcoef(confidence.ravel(), conditional.ravel())[0, 1])
@@ -358,14 +357,12 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AcceptanceClass(Constant(1.2)), "mean 1.2 does not lie between 0 and 1"),
+        (lambda: AcceptanceClass(1.2), "mean 1.2 does not lie between 0 and 1"),
         (lambda: AcceptanceClass(Steps(((0.0, 0.5), (1.0, -0.1)))), "mean -0.1 does"),
-        (lambda: AcceptanceClass(Constant(0.5), decay=2.0), "decay 2.0 does"),
-        (lambda: AcceptanceClass(Constant(0.5), found_run_tokens=0), "found_run_tokens is 0"),
+        (lambda: AcceptanceClass(0.5, decay=2.0), "decay 2.0 does"),
+        (lambda: AcceptanceClass(0.5, found_run_tokens=0), "found_run_tokens is 0"),
         (
-            lambda: GroundTruthAcceptance(
-                (AcceptanceClass(Constant(0.5), token_concentration=0.0),), 4
-            ),
+            lambda: GroundTruthAcceptance((AcceptanceClass(0.5, token_concentration=0.0),), 4),
             "concentration is 0",
         ),
         (lambda: GroundTruthAcceptance((), 4), "0 classes, max_draft_tokens 4"),

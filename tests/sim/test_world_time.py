@@ -7,9 +7,7 @@ import factories
 import numpy as np
 import pytest
 
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import Plan, StepSeconds
+from smartspec.control import CostCurve, Plan, StepSeconds
 from smartspec.sim.world.hardware import roofline
 from smartspec.sim.world.step_time import GroundTruthTime, Noise
 
@@ -217,18 +215,6 @@ def test_a_profile_is_a_measurement():
     )
     assert first == again != other
     assert GroundTruthTime(CURVE).profile().drafts == ()
-
-
-def test_a_live_profile_is_a_ground_truth():
-    data = LatencyModel(CURVE, (DRAFT,)).to_dict()
-    ground_truth = GroundTruthTime(
-        CostCurve.from_dict(data["target"]), (CostCurve.from_dict(data["drafts"][0]),), 2e-3
-    )
-    assert (ground_truth.target, ground_truth.drafts, ground_truth.host_seconds) == (
-        CURVE,
-        (DRAFT,),
-        2e-3,
-    )
 
 
 @pytest.mark.parametrize(

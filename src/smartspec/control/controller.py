@@ -2,18 +2,18 @@
 clock and prints nothing."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.checks import NO_STEP_BEFORE, first_problem, kind_of
+from smartspec.control.checks import NO_STEP_BEFORE, kind_of, outcome_problem, view_problem
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel, PredictedSeconds
 from smartspec.control.log.decision import DecisionRecord, decision_record
-from smartspec.control.planning import expected_accepted, no_drafts
+from smartspec.control.planning import expected_tokens, no_drafts
 from smartspec.control.policy import Policy
 from smartspec.control.policy_names import OURS, our_policy
 from smartspec.control.records import (
@@ -78,7 +78,7 @@ class Controller:
         latency.use_drafters(drafters)
         self._latency = latency
         self._acceptance = AcceptanceEstimator(max_draft_tokens, drafters)
-        self._unlearned: list[_Finished] = []
+        self._unlearned: list[Outcome] = []
         self._ended: list[int] = []  # requests that ended since something was last learned
         # called with the record of each finished step
         self.on_record: Callable[[DecisionRecord], None] | None = None
@@ -87,8 +87,9 @@ class Controller:
         self._strict = strict
         self._last_now = NO_STEP_BEFORE
         self._num_plans = self._num_learned = 0
-        # of the last step; None where there was no prediction
-        self._predicted: PredictedSeconds | None = None
+        # The time that was predicted for the last finished step. None where there is no prediction:
+        # it takes time of the host, so there is one each time that something is learned.
+        self.predicted_seconds: float | None = None
         self._history: deque[_Finished] = deque(maxlen=NUM_DECISIONS)
 
     @property
@@ -110,9 +111,7 @@ class Controller:
         view = view.queried(queried)
         last_now, self._last_now = self._last_now, view.now
         self._num_plans += 1
-        if self._is_checked and self._refuse(
-            first_problem(view, last_now=last_now, num_drafters=len(self.drafters))
-        ):
+        if self._is_checked and self._refuse(view_problem(view, last_now, len(self.drafters))):
             return no_drafts(view.num_rows)
         if not view.has_drafts:  # nothing to decide, and nothing to learn but the time
             return with_fields(no_drafts(view.num_rows), view=view, queried=queried)
@@ -139,28 +138,19 @@ class Controller:
         takes several steps together: policy.learn_steps of them."""
         # the outcome of a refused view may come in a later step
         is_checked = self._is_checked or plan.view is None
-        if is_checked and self._refuse(
-            first_problem(plan.view, outcome, max_draft_tokens=self.max_draft_tokens)
-        ):
+        if is_checked and self._refuse(outcome_problem(plan.view, outcome, self.max_draft_tokens)):
             return
         step = _Finished(plan, outcome)
         self._history.append(step)
-        self._predicted = None
+        self.predicted_seconds = None
         if self.on_record is not None:
             self.on_record(self._record(step))
         if self._can_learn:
-            self._unlearned.append(step)
+            self._unlearned.append(outcome)
         if len(self._unlearned) >= self.policy.learn_steps:
             self._learn()
         assert plan.view is not None, "an outcome without a plan is refused"
         self.policy.learn(plan, outcome)
-
-    def expect_acceptance(
-        self, drafter: int, acceptance: Sequence[float], tested: Sequence[int]
-    ) -> None:
-        """Begin with acceptance of a drafter that was measured elsewhere, see
-        AcceptanceEstimator.expect."""
-        self.acceptance.expect(drafter, acceptance, tested)
 
     def forget_acceptance(self) -> None:
         """Forget how often drafts are accepted, as the target's weights have changed. Estimates of
@@ -173,13 +163,6 @@ class Controller:
         """Drop the estimates of a request that has ended."""
         self._ended.append(request_id)
         self.policy.end(request_id)
-
-    @property
-    def predicted_seconds(self) -> float | None:
-        """The time that was predicted for the last finished step, in seconds. None where there is
-        no prediction: it takes time of the host, so there is one each time that something is
-        learned."""
-        return None if self._predicted is None else self._predicted.total
 
     def use_latency(self, latency: LatencyModel) -> None:
         """Replace all estimates of time by a new profile. ValueError where it does not fit the
@@ -264,10 +247,8 @@ class Controller:
         )
         return is_watched or self.policy.uses_estimates
 
-    def _predict(self, step: _Finished) -> PredictedSeconds:
-        return self._latency.predict(
-            step.outcome.view, step.outcome.as_drafted(), step.outcome.verified
-        )
+    def _predict(self, outcome: Outcome) -> PredictedSeconds:
+        return self._latency.predict(outcome.view, outcome.as_drafted(), outcome.verified)
 
     def _refuse(self, problem: str | None) -> bool:
         """Count the problem, and return True if there is one. ValueError in strict mode."""
@@ -294,15 +275,13 @@ class Controller:
         """Return the record of a step, for people, logs and replays. Survival and time are by the
         present estimates."""
         plan, view, outcome = step.plan, _view_of(step.plan), step.outcome
-        survival, predicted = (
-            self._survival(plan, outcome.confidence, outcome.parents),
-            self._predict(step),
-        )
+        survival = self._survival(plan, outcome.confidence, outcome.parents)
+        predicted = self._predict(outcome)
         return decision_record(
             view,
             plan,
             outcome,
-            goodput=_expected_tokens(view, survival, outcome.verified) / predicted.total,
+            goodput=expected_tokens(view, survival, outcome.verified) / predicted.total,
             off_goodput=float(view.weights.sum()) / predicted.off,
             predicted_seconds=predicted.total,
             survival=survival,
@@ -312,9 +291,9 @@ class Controller:
         steps, self._unlearned = self._unlearned, []
         if steps:
             self._num_learned += 1
-            self._predicted = self._predict(steps[-1])
-            self._latency.observe([step.outcome for step in steps])
-        if chosen := [step.outcome for step in steps if step.outcome.view.has_drafts]:
+            self.predicted_seconds = self._predict(steps[-1]).total
+            self._latency.observe(steps)
+        if chosen := [outcome for outcome in steps if outcome.view.has_drafts]:
             self._acceptance.observe(chosen)
         ended, self._ended = self._ended, []
         for request_id in ended:
@@ -324,9 +303,3 @@ class Controller:
 def _view_of(plan: Plan) -> BatchView:
     assert plan.view is not None, "a refused view is not learned from"
     return plan.view
-
-
-def _expected_tokens(view: BatchView, survival: np.ndarray, verified: np.ndarray) -> float:
-    """Return the (weighted) tokens that the decoding requests are expected to emit. verified: int
-    [R], draft tokens of each."""
-    return float(view.weights @ (1.0 + expected_accepted(survival, verified)))

@@ -16,16 +16,11 @@ class Acceptance(Protocol):
 
     max_draft_tokens: int
 
-    @property
-    def rank_chances(self) -> Mapping[int, np.ndarray]: ...
-
     def has_confidence(self, drafter: int) -> bool: ...
 
     def odds_given_confidence(
         self, drafter: int, history: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def survival(self, view: BatchView) -> np.ndarray: ...
 
 
 class Latency(Protocol):

@@ -51,10 +51,11 @@ def model_free_first(
     return (yields + first).argmax(axis=0)
 
 
-def expected_accepted(survival: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the expected accepted tokens of drafts of these lengths (int [R]): float [R].
-    survival: float [R, K]."""
-    return (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
+def expected_tokens(view: BatchView, survival: np.ndarray, lengths: np.ndarray) -> float:
+    """Return the (weighted) tokens that the decoding requests are expected to emit with drafts of
+    these lengths (int [R]). survival: float [R, K]."""
+    accepted = (survival * (np.arange(survival.shape[1]) < lengths[:, None])).sum(axis=1)
+    return float(view.weights @ (1.0 + accepted))
 
 
 def plan_of_lengths(view: BatchView, estimates: Estimates, lengths: np.ndarray | int) -> Plan:

@@ -39,7 +39,7 @@ class SafeController:
     @property
     def predicted_seconds(self) -> float | None:
         """The controller's prediction; None while it is not called."""
-        return self._call(None, lambda: self.controller.predicted_seconds)
+        return self._call(None, getattr, self.controller, "predicted_seconds")
 
     @property
     def num_ignored(self) -> Counter[str]:
@@ -72,40 +72,35 @@ class SafeController:
     def end(self, request_id: int) -> None:
         """Pass on the end of a request, always: a controller that recovers would else remember
         requests forever."""
-        try:
-            self.controller.end(request_id)
-        except Exception as error:
-            self._note(error)
+        self._try(None, self.controller.end, request_id)
 
     def state(self) -> dict:
         """Return the controller's state, with its failures."""
-        try:
-            state = self.controller.state()
-        except Exception as error:
-            self._note(error)
-            state = {}
-        return state | {
+        return self._try({}, self.controller.state) | {
             "controller_errors": dict(self.errors),
             "steps_to_retry": self._steps_to_retry,
         }
 
     def explain(self) -> dict | None:
         """Return the controller's explanation, or None when it fails."""
-        try:
-            return self.controller.explain()
-        except Exception as error:
-            self._note(error)
-            return None
+        return self._try(None, self.controller.explain)
 
     def _call(self, fallback, function: Callable, *arguments):
         """Return function(*arguments), or fallback when it raises or speculation is off after a
         failure."""
         if self._steps_to_retry:
             return fallback
+        num_errors = self.num_errors
+        result = self._try(fallback, function, *arguments)
+        if self.num_errors > num_errors:
+            self._steps_to_retry = self._retry_steps
+        return result
+
+    def _try(self, fallback, function: Callable, *arguments):
+        """Return function(*arguments), or fallback when it raises."""
         try:
             return function(*arguments)
         except Exception as error:
-            self._steps_to_retry = self._retry_steps
             self._note(error)
             return fallback
 

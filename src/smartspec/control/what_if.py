@@ -1,9 +1,9 @@
-"""The expected goodput of other draft lengths for the batch of a step, for people who watch the
+"""The expected goodput of draft lengths for the batch of a step, for people who watch the
 server."""
 
 from smartspec.control.estimates import Estimates
 from smartspec.control.latency.model import LatencyModel
-from smartspec.control.planning import expected_accepted, plan_of_lengths
+from smartspec.control.planning import expected_tokens, plan_of_lengths
 from smartspec.control.records import BatchView, Plan
 
 
@@ -22,5 +22,5 @@ def planned_goodput(
 ) -> float:
     """Return the same of a plan."""
     survival = estimates.of_width(plan.width).survival_of(plan.drafter)
-    tokens = view.weights @ (1.0 + expected_accepted(survival, plan.lengths))
-    return float(tokens) / latency.predict(view, plan, plan.lengths).total
+    seconds = latency.predict(view, plan, plan.lengths).total
+    return expected_tokens(view, survival, plan.lengths) / seconds

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.records import FreeTests, StepSeconds
+from smartspec.control import FreeTests, StepSeconds
 from smartspec.core.blocks import MemoryOp
 from smartspec.core.request import Request
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control import DecisionRecord, LogHeader
 
 logger = logging.getLogger(__name__)
 

@@ -1,11 +1,26 @@
 """Drafts of a step as the controller sees them: columns of numbers, and the outcome of each
 node."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import numpy as np
 
-from smartspec.core.batch import Draft, Verification
+from smartspec.control import Drafted
+from smartspec.core.batch import Draft, Verification, no_tokens
+
+
+def drafted_of(drafts: Sequence[Draft], num_nodes: int) -> Drafted:
+    """All columns of these drafts. num_nodes: K."""
+    if not any(drafts):
+        return Drafted(no_tokens(len(drafts)))
+    return Drafted(
+        lengths_of(drafts), confidence_of(drafts, num_nodes), parents_of(drafts, num_nodes)
+    )
+
+
+def lengths_of(drafts: Sequence[Sized]) -> np.ndarray:
+    """int [R], of drafts, or of what else has a length."""
+    return np.array([len(draft) for draft in drafts], dtype=np.int64)
 
 
 def confidence_of(drafts: Sequence[Draft], num_nodes: int) -> np.ndarray | None:

@@ -5,7 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.control import DrafterSpec, DrafterView, FreeTests
+from smartspec.control.records import StopRule
 from smartspec.core.batch import Batch, Draft, Verification
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import BatchView, Drafted, DrafterQuery, Outcome, Plan
+from smartspec.control import BatchView, Drafted, DrafterQuery, Outcome, Plan
 from smartspec.core.batch import (
     Batch,
     Draft,
@@ -16,7 +16,7 @@ from smartspec.core.batch import (
     no_tokens,
     shorten,
 )
-from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
+from smartspec.core.draft_columns import drafted_of, lengths_of, node_tests, num_compared
 from smartspec.core.request import Request
 from smartspec.core.scheduler import Scheduler
 
@@ -109,7 +109,7 @@ class EngineCore:
         plan = self.controller.plan(view)
         reserved = self.scheduler.reserve(batch, plan)
         drafts = self.executor.draft(batch, reserved)
-        drafted = _drafted(drafts, self.scheduler.max_draft_tokens)
+        drafted = drafted_of(drafts, self.scheduler.max_draft_tokens)
         keep = self.controller.cut(reserved, drafted)
         self.scheduler.remember_drafts(batch, keep)
         verified = tuple(map(shorten, drafts, keep.tolist())) if drafted.lengths.any() else drafts
@@ -167,15 +167,6 @@ class EngineCore:
         self.controller.end(request_id)
 
 
-def _drafted(drafts: tuple[Draft, ...], max_draft_tokens: int) -> Drafted:
-    if not any(drafts):
-        return Drafted(no_tokens(len(drafts)))
-    lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
-    return Drafted(
-        lengths, confidence_of(drafts, max_draft_tokens), parents_of(drafts, max_draft_tokens)
-    )
-
-
 def _outcome(
     view: BatchView,
     plan: Plan,
@@ -190,7 +181,7 @@ def _outcome(
     lengths = tested = accepted = no_tokens(view.num_rows)
     if any(verified):
         accepted = np.array([v.num_accepted for v in result.decoding], dtype=np.int64)
-        lengths = np.array([len(draft) for draft in verified], dtype=np.int64)
+        lengths = lengths_of(verified)
         tested = np.minimum(np.minimum(lengths, accepted + 1), num_kept)
         accepted = np.minimum(accepted, num_kept)
     if drafted.parents is not None:

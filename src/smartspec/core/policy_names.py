@@ -4,7 +4,7 @@ from the repository's lab (lab.policies)."""
 from collections.abc import Callable
 from typing import Any
 
-from smartspec.control.policy import Policy
+from smartspec.control import Policy
 from smartspec.control.policy_names import KINDS, OURS, POLICIES, our_policy
 from smartspec.core.lab_tables import WHERE, lab_table
 from smartspec.core.own_class import is_own_class, load_class, make_own

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.acceptance.class_ids import ClassIds
-from smartspec.control.records import UNLIMITED, BatchView, DrafterQuery, DrafterView, Plan
+from smartspec.control import BatchView, ClassIds, DrafterQuery, DrafterView, Plan
+from smartspec.control.records import UNLIMITED
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.fair_queue import FairQueue

@@ -4,7 +4,7 @@ from copy import copy
 
 import numpy as np
 
-from smartspec.control.records import DrafterSpec
+from smartspec.control import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, chain
 from smartspec.drafters.answer_memory import AnswerMemory
 from smartspec.drafters.datastore import Datastore

@@ -1,7 +1,7 @@
 """Drafters without a model by the names people write; a class of one's own is module:Class. Any
 other name is that of a model or of a trained head."""
 
-from smartspec.control.records import DrafterSpec
+from smartspec.control import DrafterSpec
 from smartspec.core.lab_tables import WHERE
 from smartspec.core.own_class import is_own_class, load_class, make_own
 from smartspec.drafters.answer_memory import AnswerMemory

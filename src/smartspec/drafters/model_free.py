@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from smartspec.control.records import DrafterSpec, DrafterView, FreeTests, StopRule
+from smartspec.control import DrafterSpec, DrafterView, FreeTests
+from smartspec.control.records import StopRule
 from smartspec.core.batch import (
     NO_DRAFT,
     Batch,

@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from smartspec.control.records import MAX_TREE_NODES, DrafterSpec, FreeTests
+from smartspec.control import DrafterSpec, FreeTests
+from smartspec.control.records import MAX_TREE_NODES
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, Verification, chain, shorten
 from smartspec.core.request import Request
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter

@@ -11,7 +11,7 @@ time for every text.
 
 import numpy as np
 
-from smartspec.control.records import DrafterSpec
+from smartspec.control import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
 from smartspec.drafters.model_free import FORCED, ModelFreeDrafter
 

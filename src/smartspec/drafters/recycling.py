@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from smartspec.control.records import DrafterSpec
+from smartspec.control import DrafterSpec
 from smartspec.core.batch import NO_DRAFT, Draft, chain
 from smartspec.core.origin import key_of
 from smartspec.core.per_key import PerKey

@@ -13,12 +13,12 @@ from time import perf_counter
 
 import numpy as np
 
+from smartspec.control import BatchView, Outcome, Plan
 from smartspec.control.policy import LEARN_STEPS
-from smartspec.control.records import BatchView, Outcome, Plan
 from smartspec.core.engine_core import Controller
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
-from smartspec.sim.static_load import Phase, StaticLoad
+from smartspec.sim.simulation import make_static_load
+from smartspec.sim.static_load import Phase
 from smartspec.sim.world.step_time import ControllerSeconds
 
 # Rounds, so that a noisy second meets all batch sizes alike.
@@ -34,19 +34,10 @@ def measured_controller_seconds(
     sizes = [2**i for i in range(scenario.max_batch.bit_length()) if 2**i < scenario.max_batch] + [
         scenario.max_batch
     ]
-    time, acceptance = ground_truth_time(scenario), ground_truth_acceptance(scenario)
-    load = StaticLoad(
-        time,
-        acceptance,
-        drafter=scenario.served_drafter,
-        seed=scenario.seed,
-        later_child_share=scenario.later_child_share,
-    )
-    controller = TimedController(
-        make_controller(scenario, time, load.true_estimates, scenario.served_drafter), clock
-    )
+    load, timed = make_static_load(scenario, scenario.served_drafter)
+    controller = TimedController(timed, clock)
     num_steps = NUM_WARM_UP_STEPS + NUM_STEPS
-    classes = tuple(range(len(acceptance.classes)))
+    classes = tuple(range(len(load.acceptance.classes)))
     phases = [
         Phase(
             num_steps, size, classes, scenario.prompt_tokens, OUTPUT_TOKENS, tagged=scenario.tagged

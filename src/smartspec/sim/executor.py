@@ -12,18 +12,19 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control.estimates import Estimates
-from smartspec.control.records import (
+from smartspec.control import (
     BatchView,
     DrafterQuery,
     DrafterSpec,
     DrafterView,
+    Estimates,
     FreeTests,
     Plan,
-    StopRule,
 )
+from smartspec.control.records import StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
+from smartspec.core.draft_columns import lengths_of
 from smartspec.core.request import Request
 from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
@@ -130,7 +131,7 @@ class SimExecutor:
             self._trees = trees = SimulatedTrees.of(
                 self.acceptance, self._later_child_share, view, plan, self._drafted, self._positions
             )
-            self._drafted = np.array([len(draft) for draft in trees.grown.drafts], dtype=np.int64)
+            self._drafted = lengths_of(trees.grown.drafts)
             return trees.grown.drafts
         draws_eos = self._num_right == self._num_left
         self._drafted = np.where(
@@ -183,14 +184,14 @@ class SimExecutor:
         """The tokens of each row; and, int [R] each, the numbers of its draft tokens verified and
         fed to the target."""
         trees, num_left = self._trees, self._num_left.tolist()
-        verified = np.array([len(draft) for draft in drafts], dtype=np.int64)
+        verified = lengths_of(drafts)
         if trees is None:
             accepted = np.minimum(self._num_right, verified)
             decoding = list(map(self._verification, accepted.tolist(), num_left))
         else:
             rows = zip(drafts, trees.right, num_left, strict=True)
             paths = [right_path(draft, right[:left]) for draft, right, left in rows]
-            accepted = np.array([len(path) for path in paths], dtype=np.int64)
+            accepted = lengths_of(paths)
             decoding = list(map(self._verification, accepted.tolist(), num_left, paths))
         if self._has_passes:
             self._remember_seen(accepted)

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from smartspec.control.estimates import Estimates
-from smartspec.control.records import BatchView, DrafterView
+from smartspec.control import BatchView, DrafterView, Estimates
 from smartspec.observation.length_tables import LengthRange
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_time

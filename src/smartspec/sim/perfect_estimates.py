@@ -3,10 +3,8 @@ look ahead."""
 
 from collections.abc import Callable
 
-from smartspec.control.estimates import Estimates
-from smartspec.control.goodput.policy import Goodput
-from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.records import BatchView, Plan
+from smartspec.control import BatchView, Estimates, Plan
+from smartspec.control.goodput.policy import Goodput, GoodputSettings
 
 
 class PerfectEstimates(Goodput):

@@ -5,10 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from smartspec.control.estimates import Estimates
-from smartspec.control.planning import plan_of_lengths
-from smartspec.control.policy import Policy
-from smartspec.control.records import BatchView, Plan
+from smartspec.control import BatchView, Estimates, Plan, Policy, plan_of_lengths
 from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
 
 

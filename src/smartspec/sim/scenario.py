@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from smartspec.control.goodput.settings import GoodputSettings
-from smartspec.control.records import DrafterSpec
+from smartspec.control import DrafterSpec
+from smartspec.control.goodput.policy import GoodputSettings
 from smartspec.core.own_class import is_own_class
 from smartspec.core.speculation import MAX_TPOT_SECONDS
 from smartspec.drafters.drafter_names import is_model_free, model_free_drafter

@@ -12,14 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from smartspec.control.controller import Controller
-from smartspec.control.estimates import Estimates
+from smartspec.control import Controller, DrafterSpec, Estimates, LatencyModel, Policy
 from smartspec.control.fixed import Off
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.recorded_log import RecordedLog
-from smartspec.control.policy import Policy
-from smartspec.control.records import DrafterSpec
 from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.lab_tables import WHERE, lab_table
@@ -102,18 +98,23 @@ def simulate_static(scenario: Scenario, phases: list[Phase]) -> StaticLog:
         raise ValueError(
             "drafting parallel is not simulated in steady state: use simulate with a batch"
         )
+    load, controller = make_static_load(scenario, scenario.drafter_spec)
+    return load.run(controller, phases)
+
+
+def make_static_load(
+    scenario: Scenario, drafter: DrafterSpec | None
+) -> tuple[StaticLoad, Controller]:
+    """The ground truth of a scenario in steady state, and its controller."""
     time = ground_truth_time(scenario)
-    acceptance, drafter = ground_truth_acceptance(scenario), scenario.drafter_spec
     load = StaticLoad(
         time,
-        acceptance,
+        ground_truth_acceptance(scenario),
         drafter=drafter,
         seed=scenario.seed,
         later_child_share=scenario.later_child_share,
     )
-    return load.run(
-        make_controller(scenario, time, load.true_estimates, scenario.drafter_spec), phases
-    )
+    return load, make_controller(scenario, time, load.true_estimates, drafter)
 
 
 def make_traffic(scenario: Scenario) -> Traffic:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.estimates import Estimates
-from smartspec.control.records import BatchView, Drafted, DrafterSpec, DrafterView, Outcome, Plan
+from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView, Estimates, Outcome, Plan
 from smartspec.core.batch import Verification, shorten
-from smartspec.core.draft_columns import confidence_of, node_tests, num_compared, parents_of
+from smartspec.core.draft_columns import drafted_of, lengths_of, node_tests, num_compared
 from smartspec.core.engine_core import Controller
 from smartspec.sim.executor import certain_estimates, free_tests, masked, stop_early
 from smartspec.sim.settings import LATER_CHILD_SHARE
@@ -170,7 +169,10 @@ class StaticLoad:
         plan = controller.plan(view)
         trees = self._trees(view, plan)
         conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
-        drafted = self._draft(view, plan, conditional) if trees is None else self._drafted(trees)
+        if trees is None:
+            drafted = self._draft(view, plan, conditional)
+        else:
+            drafted = drafted_of(trees.grown.drafts, self.acceptance.max_draft_tokens)
         keep = controller.cut(plan, drafted)
         num_right = count_leading(
             self.acceptance.uniform(view.request_ids, self._positions) < conditional
@@ -215,11 +217,6 @@ class StaticLoad:
             self.acceptance, self._later_child_share, view, plan, lengths, self._positions
         )
 
-    def _drafted(self, trees: SimulatedTrees) -> Drafted:
-        drafts, longest = trees.grown.drafts, self.acceptance.max_draft_tokens
-        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
-        return Drafted(lengths, confidence_of(drafts, longest), parents_of(drafts, longest))
-
     def _draft(self, view: BatchView, plan: Plan, conditional: np.ndarray) -> Drafted:
         lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
         if not self._has_passes or not lengths.any():
@@ -247,7 +244,7 @@ def _verified_trees(
     verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
     paths = list(map(right_path, verified, trees.right))
     answers = [Verification((), len(path), accepted_nodes=path) for path in paths]
-    accepted = np.array([len(path) for path in paths], dtype=np.int64)
+    accepted = lengths_of(paths)
     expected = float(
         sum(tree_survival(*pair).sum() for pair in zip(verified, trees.chances, strict=True))
     )

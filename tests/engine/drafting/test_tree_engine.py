@@ -57,9 +57,7 @@ class AnyLength:
         if not view.drafters:
             return no_drafts(view.num_rows)
         drafter = self.random.integers(0, len(view.drafters), view.num_rows)
-        longest = np.minimum(
-            view.draft_lengths[drafter, np.arange(view.num_rows)], view.row_caps
-        )
+        longest = np.minimum(view.draft_lengths[drafter, np.arange(view.num_rows)], view.row_caps)
         return Plan(lengths=self.random.integers(0, longest + 1), drafter=drafter)
 
     def cut(self, plan, drafted):

@@ -6,9 +6,8 @@ import numpy as np
 from drafter_cases import estimates_of
 from factories import learn, make_outcome
 
+from smartspec.control import BatchView, CostCurve, Drafted, LatencyModel
 from smartspec.control.fixed import Fixed
-from smartspec.control.latency.model import CostCurve, LatencyModel
-from smartspec.control.records import BatchView, Drafted
 from smartspec.core.policy_names import POLICIES as OURS
 from smartspec.core.policy_names import published_policies
 from smartspec.sim.perfect_estimates import PerfectEstimates

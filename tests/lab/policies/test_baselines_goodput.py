@@ -13,7 +13,7 @@ from lab.policies.smartspec import (
     batch_goodput,
     proportional_split,
 )
-from smartspec.control.latency.model import CostCurve, LatencyModel
+from smartspec.control import CostCurve, LatencyModel
 from smartspec.control.planning import no_drafts
 from smartspec.sim.length_table import best_length
 

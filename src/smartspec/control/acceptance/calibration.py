@@ -19,7 +19,7 @@ from smartspec.control.acceptance.logistic import (
     newton_terms,
     sigmoid,
 )
-from smartspec.control.acceptance.settings import AcceptanceSettings
+from smartspec.control.acceptance.settings import ENTRY_STRENGTH, WORKLOAD_MEMORY
 
 EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
 NUM_BUCKETS = len(EDGES) + 1
@@ -41,9 +41,8 @@ class ConfidenceCalibration:
     """Learns and applies the calibration of one drafter. All arrays are flat, one entry per draft
     token."""
 
-    def __init__(self, settings: AcceptanceSettings):
+    def __init__(self) -> None:
         self.has_learned = False
-        self._settings = settings
         self._information = np.zeros(NUM_BUCKETS)
         self._score = np.zeros(NUM_BUCKETS)
         self._centre = 0.0
@@ -73,7 +72,7 @@ class ConfidenceCalibration:
         in log_odds()."""
         if not len(confidence):
             return
-        fade = np.exp(-num_steps / self._settings.workload_memory)
+        fade = np.exp(-num_steps / WORKLOAD_MEMORY)
         known = float(self._information.sum()) * fade
         weight = known / (known + MAX_INFORMATION * len(history))
         self._centre = weight * self._centre + (1.0 - weight) * float(history.mean())
@@ -99,10 +98,9 @@ class ConfidenceCalibration:
         }
 
     def _estimate(self) -> None:
-        strength = self._settings.entry_strength
         prior = 0.5 * _MIDPOINT_LOG_ODDS + 0.5 * self._centre
-        weights = self._information + strength
-        self._values = isotonic((self._score + strength * prior) / weights, weights)
+        weights = self._information + ENTRY_STRENGTH
+        self._values = isotonic((self._score + ENTRY_STRENGTH * prior) / weights, weights)
         # log-odds by confidence, where history is as usual
         self.curve = np.interp(_GRID, MIDPOINTS, self._values)
 

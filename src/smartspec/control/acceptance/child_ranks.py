@@ -9,22 +9,24 @@ them were unlikely.
 
 import numpy as np
 
-from smartspec.control.acceptance.settings import AcceptanceSettings
+from smartspec.control.acceptance.settings import (
+    RANK_FALL,
+    RANK_MEMORY,
+    RANK_STRENGTH,
+    SECOND_CHILD,
+)
 
 MAX_RANK = 8  # child ranks that are told apart
 
 
 class ChildRankAcceptance:
     """The chances of child ranks of one drafter. chances: float [MAX_RANK], of ranks 1, 2, ...,
-    never increasing."""
+    never increasing. memory: observations of a rank that count."""
 
-    def __init__(self, settings: AcceptanceSettings):
-        prior = settings.second_child * settings.rank_fall ** np.arange(MAX_RANK)
-        self._hits, self._tries = (
-            settings.rank_strength * prior,
-            np.full(MAX_RANK, settings.rank_strength),
-        )
-        self._fade = 1.0 - 1.0 / settings.rank_memory
+    def __init__(self, memory: float = RANK_MEMORY):
+        prior = SECOND_CHILD * RANK_FALL ** np.arange(MAX_RANK)
+        self._hits, self._tries = RANK_STRENGTH * prior, np.full(MAX_RANK, RANK_STRENGTH)
+        self._fade = 1.0 - 1.0 / memory
         self.chances = prior
 
     def learn(self, parents: np.ndarray, node_tests: np.ndarray) -> None:

@@ -20,7 +20,6 @@ ancestors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,20 +28,8 @@ from smartspec.control.acceptance.child_ranks import ChildRankAcceptance
 from smartspec.control.acceptance.effects import AcceptanceEffects
 from smartspec.control.acceptance.logistic import newton_terms, sigmoid
 from smartspec.control.acceptance.observations import Observations, top_child_tests
-from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.acceptance.table import AcceptanceTable, Pools
 from smartspec.control.records import BatchView, DrafterSpec, Outcome, depths_of, of_drafter
-
-
-@dataclass(frozen=True)
-class _History:
-    """The knowledge of the drafts of each drafter for R rows before drafting."""
-
-    pools: np.ndarray  # int [D, R]
-    effects: np.ndarray  # float [D, R], of class and request
-    # float [K, D, R], of each position. Positions come first: sums over rows and positions are then
-    # contiguous.
-    log_odds: np.ndarray
 
 
 class AcceptanceEstimator:
@@ -57,19 +44,15 @@ class AcceptanceEstimator:
         self,
         max_draft_tokens: int,
         drafters: tuple[DrafterSpec, ...],
-        settings: AcceptanceSettings | None = None,
     ):
-        settings = settings or AcceptanceSettings()
         self.max_draft_tokens = max_draft_tokens
         self._drafters = drafters
         self._pools = Pools(drafters)
-        self._table = AcceptanceTable(max_draft_tokens, self._pools, settings)
-        self._effects = AcceptanceEffects(len(drafters), settings)
-        self._calibrations = tuple(ConfidenceCalibration(settings) for _ in drafters)
+        self._table = AcceptanceTable(max_draft_tokens, self._pools)
+        self._effects = AcceptanceEffects(len(drafters))
+        self._calibrations = tuple(ConfidenceCalibration() for _ in drafters)
         self._child_ranks = {
-            number: ChildRankAcceptance(settings)
-            for number, each in enumerate(drafters)
-            if each.makes_trees
+            n: ChildRankAcceptance() for n, each in enumerate(drafters) if each.makes_trees
         }
         self._idle_steps = 0  # since something was tested
         # The next steps of the same requests need the same effects, until something is learned or
@@ -80,19 +63,15 @@ class AcceptanceEstimator:
     def survival(self, view: BatchView) -> np.ndarray:
         """Return the survival of the drafts of each drafter, by all that is known before drafting:
         float [D, R, K]."""
-        survival = _survival(self._history(view).log_odds)
-        one_pass = [number for number, spec in enumerate(self._drafters) if spec.one_pass_depth]
-        known = [
-            number for number, drafter in enumerate(view.drafters) if drafter.confidence is not None
-        ]
-        for number in one_pass:
-            survival[number, :, self._drafters[number].one_pass_depth :] = 0.0
-        for number in known:
-            numbers, drafter = np.full(view.num_rows, number), view.drafters[number]
-            assert drafter.confidence is not None
-            survival[number] = self.survival_given_confidence(
-                view, numbers, drafter.confidence, drafter.parents
-            )
+        survival = _survival(self._history(view))
+        for number, (spec, drafter) in enumerate(zip(self._drafters, view.drafters, strict=True)):
+            if spec.one_pass_depth:
+                survival[number, :, spec.one_pass_depth :] = 0.0
+            if drafter.confidence is not None:
+                numbers = np.full(view.num_rows, number)
+                survival[number] = self.survival_given_confidence(
+                    view, numbers, drafter.confidence, drafter.parents
+                )
         return survival
 
     def survival_given_confidence(
@@ -105,7 +84,7 @@ class AcceptanceEstimator:
         """Return the survival of drafts that exist: float [R, K]. drafter: int [R], of each draft.
         confidence, parents: [R, K], see records.Drafted. Tokens of confidence NaN are estimated by
         history alone."""
-        log_odds = _by_node(_of_drafter(self._history(view).log_odds, drafter), parents)
+        log_odds = _by_node(_of_drafter(self._history(view), drafter), parents)
         confidence = confidence.T
         is_known = ~np.isnan(confidence)
         for number, calibration in enumerate(self._calibrations):
@@ -143,10 +122,10 @@ class AcceptanceEstimator:
         tested, accepted = observations.tests(self.max_draft_tokens)
         for number, child_ranks in self._child_ranks.items():
             self._learn_trees(number, child_ranks, observations, tested, accepted)
-        effects = self._effects.of(
-            self._effects.rows(observations.request_ids), observations.class_ids
-        )
-        history = self._recall(observations.match_lengths, effects)
+        known = self._effects.rows(observations.request_ids)
+        effects = self._effects.of(known, observations.class_ids)
+        pools = self._pools.of(observations.match_lengths)
+        history = self._table.of(pools) + effects
         self._learn_confidence(observations, history, tested, accepted)
         observations.add_free_tests(tested, accepted)
         self._idle_steps += observations.num_steps
@@ -156,8 +135,8 @@ class AcceptanceEstimator:
             rows = self._effects.rows_to_learn(
                 observations.request_ids, observations.class_ids, tested[0].any(axis=0)
             )
-            information, residual = self._learn_table(history, tested, accepted, num_steps)
-            self._effects.learn(rows, history.effects, information, residual, num_steps)
+            information, residual = self._learn_table(pools, history, tested, accepted, num_steps)
+            self._effects.learn(rows, effects, information, residual, num_steps)
         self._rows = None
 
     @property
@@ -186,19 +165,22 @@ class AcceptanceEstimator:
         }
         return self._table.table() | calibrations
 
-    def _history(self, view: BatchView) -> _History:
+    def _history(self, view: BatchView) -> np.ndarray:
+        """Return the log-odds of each position by all that is known before drafting: float [K, D,
+        R]. Positions come first: sums over rows and positions are then contiguous."""
         rows = view.request_ids.tobytes(), view.class_ids.tobytes()
         if rows != self._rows:
             known = self._effects.rows(view.request_ids)
             self._rows, self._effects_of_rows = rows, self._effects.of(known, view.class_ids)
-        return self._recall(view.match_lengths, self._effects_of_rows)
-
-    def _recall(self, match_lengths: np.ndarray, effects: np.ndarray) -> _History:
-        pools = self._pools.of(match_lengths)
-        return _History(pools, effects, self._table.of(pools) + effects)
+        return self._table.of(self._pools.of(view.match_lengths)) + self._effects_of_rows
 
     def _learn_table(
-        self, history: _History, tested: np.ndarray, accepted: np.ndarray, num_steps: int
+        self,
+        pools: np.ndarray,
+        history: np.ndarray,
+        tested: np.ndarray,
+        accepted: np.ndarray,
+        num_steps: int,
     ) -> np.ndarray:
         """Update the table. Return the information and the residual that are left for each row:
         float [2, D, R].
@@ -206,11 +188,9 @@ class AcceptanceEstimator:
         The table learns first, then the rows given the new table. Otherwise both would explain the
         whole residual.
         """
-        information, residual = newton_terms(sigmoid(history.log_odds), tested, accepted)
-        moved = self._table.learn(history.pools, information, residual, num_steps).take(
-            history.pools, axis=1
-        )
-        information, residual = newton_terms(sigmoid(history.log_odds + moved), tested, accepted)
+        information, residual = newton_terms(sigmoid(history), tested, accepted)
+        moved = self._table.learn(pools, information, residual, num_steps).take(pools, axis=1)
+        information, residual = newton_terms(sigmoid(history + moved), tested, accepted)
         return np.array([information.sum(axis=0), residual.sum(axis=0)])
 
     def _learn_trees(
@@ -233,7 +213,7 @@ class AcceptanceEstimator:
     def _learn_confidence(
         self,
         observations: Observations,
-        history: _History,
+        history: np.ndarray,
         tested: np.ndarray,
         accepted: np.ndarray,
     ) -> None:
@@ -243,7 +223,7 @@ class AcceptanceEstimator:
         if observations.confidence is None:
             return
         drafter, confidence = observations.drafter, observations.confidence.T
-        log_odds = _by_node(_of_drafter(history.log_odds, drafter), observations.parents)
+        log_odds = _by_node(_of_drafter(history, drafter), observations.parents)
         is_known, is_cut = ~np.isnan(confidence), observations.first_cut(len(tested))
         outcomes = observations.outcomes(len(tested))
         for number, calibration in enumerate(self._calibrations):

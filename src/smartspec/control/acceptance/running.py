@@ -19,14 +19,11 @@ class RunningSurvival:
     def __init__(self, survival: np.ndarray, drafter: np.ndarray, acceptance):
         # Positions first: one is needed at a time.
         survival = np.maximum(survival.T, LEAST_SURVIVAL)
-        self.expected = np.concatenate(
-            [survival[:1], survival[1:] / survival[:-1]]
-        )  # acceptance, float [K, R]
+        # acceptance, float [K, R]
+        self.expected = np.concatenate([survival[:1], survival[1:] / survival[:-1]])
         history = log_odds_of(np.minimum(self.expected, 1.0 - LEAST_SURVIVAL))
-        self._by_history, self._by_confidence = (
-            np.ones(history.shape),
-            {},
-        )  # factors of the odds of acceptance
+        # factors of the odds of acceptance
+        self._by_history, self._by_confidence = np.ones(history.shape), {}
         for number in sorted({*drafter.tolist()} - {-1}):
             self._by_confidence[number], odds = acceptance.odds_given_confidence(number, history)
             self._by_history = np.where(drafter == number, odds, self._by_history)

@@ -26,7 +26,14 @@ from smartspec.control.acceptance.logistic import (
     log_odds_of,
     sigmoid,
 )
-from smartspec.control.acceptance.settings import AcceptanceSettings
+from smartspec.control.acceptance.settings import (
+    CHANGE_DEVIATIONS,
+    ENTRY_STRENGTH,
+    NEIGHBOUR_DECAY,
+    PRIOR,
+    SHARED_STRENGTH,
+    WORKLOAD_MEMORY,
+)
 from smartspec.control.records import DrafterSpec
 
 
@@ -69,9 +76,8 @@ class AcceptanceTable:
     """Log-odds of acceptance, float [K, pools], given that all draft tokens before were
     accepted."""
 
-    def __init__(self, num_positions: int, pools: Pools, settings: AcceptanceSettings):
-        self._settings = settings
-        self._prior = float(log_odds_of(settings.prior))
+    def __init__(self, num_positions: int, pools: Pools):
+        self._prior = float(log_odds_of(PRIOR))
         shape = (num_positions, len(pools))
         self._names = pools.names
         self._of_drafter = np.equal.outer(pools.drafters, pools.drafters).astype(float)
@@ -79,7 +85,7 @@ class AcceptanceTable:
         self.log_odds = np.full(shape, self._prior)
         self._state = np.zeros((2, *shape))  # information and score
         positions = np.arange(num_positions)
-        self._nearness = settings.neighbour_decay ** np.abs(positions[:, None] - positions)
+        self._nearness = NEIGHBOUR_DECAY ** np.abs(positions[:, None] - positions)
 
     def of(self, pools: np.ndarray) -> np.ndarray:
         """Return the log-odds of rows in these pools (int [D, R]): float [K, D, R]."""
@@ -95,7 +101,7 @@ class AcceptanceTable:
         added = by_pool.reshape(2, *self.log_odds.shape)
         self._forget_before_change(*added)
         added[1] += added[0] * self.log_odds
-        self._state = self._state * exp(-num_steps / self._settings.workload_memory) + added
+        self._state = self._state * exp(-num_steps / WORKLOAD_MEMORY) + added
         before, self.log_odds = self.log_odds, self._estimate()
         return self.log_odds - before
 
@@ -108,13 +114,9 @@ class AcceptanceTable:
         mean = np.minimum(np.maximum((num * p + residual + 0.5) / (num + 1.0), 1.0 - limit), limit)
         # The larger of both variances: near 0 and 1 a few observations would contradict by chance.
         variance = num * np.maximum(p * (1.0 - p), mean * (1.0 - mean))
-        surprise = residual**2 / np.maximum(
-            self._settings.change_deviations**2 * variance, MIN_INFORMATION
-        )
+        surprise = residual**2 / np.maximum(CHANGE_DEVIATIONS**2 * variance, MIN_INFORMATION)
         if surprise.max() > 1.0:
-            change = surprise / (
-                1.0 + information / (self._state[0] + self._settings.entry_strength)
-            )
+            change = surprise / (1.0 + information / (self._state[0] + ENTRY_STRENGTH))
             # an entry of few observations is contradicted by chance
             change = np.maximum(change, 1.0)
             # What changed at one position has probably changed at later ones that were not tested
@@ -128,12 +130,11 @@ class AcceptanceTable:
     def expect(self, pool: int, acceptance: Sequence[float], tested: Sequence[int]) -> None:
         """Add the acceptance of a pool that was measured elsewhere, as observations. At a position
         these count at most half of the memory, because the traffic may be another."""
+        least, most = float(sigmoid(-MAX_LOG_ODDS)), float(sigmoid(MAX_LOG_ODDS))
         for position, (chance, count) in enumerate(zip(acceptance, tested, strict=True)):
             if position < len(self.log_odds) and count:
-                chance = min(
-                    max(chance, float(sigmoid(-MAX_LOG_ODDS))), float(sigmoid(MAX_LOG_ODDS))
-                )
-                num = min(count, self._settings.workload_memory / 2)
+                chance = min(max(chance, least), most)
+                num = min(count, WORKLOAD_MEMORY / 2)
                 information = num * max(chance * (1.0 - chance), MIN_INFORMATION)
                 self._state[:, position, pool] += (
                     information,
@@ -144,25 +145,19 @@ class AcceptanceTable:
     def table(self) -> dict:
         """Return conditional acceptance by pool and position, and the rough number of observations
         that it rests on."""
-        columns = {
-            "acceptance": (sigmoid(self.log_odds), 4),
-            "observations": (self._state[0] / MAX_INFORMATION, 1),
-        }
+        acceptance = sigmoid(self.log_odds).round(4).T.tolist()
+        observations = (self._state[0] / MAX_INFORMATION).round(1).T.tolist()
         return {
-            name: {
-                column: values[:, pool].round(digits).tolist()
-                for column, (values, digits) in columns.items()
-            }
-            for pool, name in enumerate(self._names)
+            name: {"acceptance": chances, "observations": counts}
+            for name, chances, counts in zip(self._names, acceptance, observations, strict=True)
         }
 
     def _estimate(self) -> np.ndarray:
-        shared, own = self._settings.shared_strength, self._settings.entry_strength
         near = self._nearness @ self._state
         information, score = near.dot(self._of_drafter)  # of all pools of the drafter
-        estimate = (score + shared * self._prior) / (information + shared)
+        estimate = (score + SHARED_STRENGTH * self._prior) / (information + SHARED_STRENGTH)
         information, score = near
-        estimate = (score + shared * estimate) / (information + shared)
+        estimate = (score + SHARED_STRENGTH * estimate) / (information + SHARED_STRENGTH)
         information, score = self._state
-        estimate = (score + own * estimate) / (information + own)
+        estimate = (score + ENTRY_STRENGTH * estimate) / (information + ENTRY_STRENGTH)
         return np.minimum(np.maximum(estimate, -MAX_LOG_ODDS), MAX_LOG_ODDS)

@@ -10,7 +10,6 @@ import numpy as np
 from smartspec.control.estimates import Estimates, Latency
 from smartspec.control.goodput.candidates import Candidate, candidates
 from smartspec.control.goodput.price import DraftPrefill, PrefillPrice, best_price, costs_of
-from smartspec.control.goodput.settings import GoodputSettings
 from smartspec.control.goodput.worth import ConfidenceStop, Costs, kept_tokens, lengths_to_verify
 from smartspec.control.guard import Guard, Queries, Trials, size_of
 from smartspec.control.planning import fair_weights, length_caps, no_drafts, within_budget
@@ -20,6 +19,16 @@ from smartspec.control.records import BatchView, Drafted, Outcome, Plan, of_draf
 GOOD_ACCEPTANCE = 0.8  # that a trial hopes for
 NON_SPECULATIVE = "non-speculative step, to know what one costs"
 LONGER = "longer drafts, to know what they are worth"
+
+
+@dataclass(frozen=True)
+class GoodputSettings:
+    """What is chosen, and an ablation turns off or a reader may want to change."""
+
+    fairness: float = 0.5  # see planning.fair_weights; 0: tokens of all requests count alike
+    uses_confidence: bool = True  # drafts end early and are cut by confidence
+    widths: tuple[int, ...] = (1, 4)  # of drafts made in passes: chains, and trees
+    share: float = 0.003  # of step time, that queries and trials may lose; 0: neither, and no guard
 
 
 @dataclass(frozen=True)
@@ -101,8 +110,8 @@ class Goodput(Policy):
             if repeated.lengths.sum() <= view.draft_token_budget:
                 return repeated
         view = fair_weights(view, estimates, self.settings.fairness)
-        settled = None if held is None else held.best
-        like = None if held is None else held.best.candidate
+        settled = held.best if held else None
+        like = settled.candidate if settled else None
         found = candidates(view, estimates, self.settings.widths, like)
         choices = [self._choose(view, each, settled) for each in found]
         best = max(choices, key=lambda choice: choice.saved_seconds)
@@ -205,8 +214,7 @@ class Goodput(Policy):
         drafter, price = np.where(ends, plan.drafter, -1), best.price
         token_price, pass_price = price * best.costs.token, price * best.costs.passes
         rule = ConfidenceStop(estimates, drafter, view.weights, pass_price, token_price)
-        settled = Settled(best.invested, rule)
-        return with_fields(plan, lengths=lengths, stop=rule, settled=settled)
+        return with_fields(plan, lengths=lengths, stop=rule, settled=Settled(best.invested, rule))
 
     def _trial(self, view: BatchView, best: Choice) -> Plan | None:
         """Return a plan to learn from, if one is useful and paid: every second one is a step
@@ -251,9 +259,9 @@ class Goodput(Policy):
         if not any(outcome.drafted.tolist()):
             self._guard.observe_plain(seconds, plain, has_prefill)
             return 0.0
-        settled = plan.settled or Settled()
         if has_prefill:
             alone = latency.off_seconds(view.without_prefill()) + latency.host_seconds
         plain += float(view.weights @ outcome.accepted) / float(view.weights.sum()) * alone
-        self._guard.compare(view.num_rows, seconds, plain, settled.invested, has_prefill)
+        invested = plan.settled.invested if plan.settled else 0.0
+        self._guard.compare(view.num_rows, seconds, plain, invested, has_prefill)
         return self._guard.saved_seconds

@@ -32,11 +32,10 @@ def costs_of(view: BatchView, candidate: Candidate, latency: Latency, near: int)
     high = min(2 * near + 2, most)
     low = min(near // 2, high - 1)
     plain, at_low, at_high = latency.target_seconds(view, np.array([0, low, high])).tolist()
-    num = candidate.estimates.max_draft_tokens
+    num, width = candidate.estimates.max_draft_tokens, candidate.estimates.width
     passes = np.zeros(num)
     if candidate.group:
         up_to_date = view.with_lags_up_to(num + 1)
-        width = candidate.estimates.width
         seconds = latency.draft_seconds(up_to_date, candidate.drafter, num, width)
         passes = np.diff(seconds, axis=1).sum(axis=0)
     return Costs(plain + latency.host_seconds, (at_high - at_low) / (high - low), passes)

@@ -23,7 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smartspec.control.latency.cost_curve import KNOTS, CostCurve
-from smartspec.control.latency.settings import LatencySettings
+from smartspec.control.latency.settings import (
+    ATTENTION_TOKENS,
+    CHANGE_RUN,
+    COMMON_STD,
+    FIRST_USE_NOISE,
+    FORGETTING,
+    MAX_DEVIATIONS,
+    NOISE,
+    SINGLE_STD,
+)
 
 NAMES = (
     "constant",
@@ -56,25 +65,24 @@ class CostCorrection:
     """The time of passes: the profile, corrected by measured passes. It never decreases in any size
     but prefill's."""
 
-    def __init__(self, profile: CostCurve, settings: LatencySettings | None = None):
-        self._settings = settings = settings or LatencySettings()
+    def __init__(self, profile: CostCurve):
         self.profile = profile
         self._knots = np.array(
             sorted({*profile.knots, *(k for k in map(float, KNOTS) if k > profile.knots[0])})
         )
-        self._widths = np.append(np.diff(self._knots), np.inf)
         slopes = np.array(profile.slopes)[
             np.searchsorted(profile.knots, self._knots, side="right") - 1
         ]
         self._start = np.concatenate([[getattr(profile, name, 0.0) for name in NAMES], slopes])
-        self._prior = _prior_covariance(self._start, profile, settings)
+        self._prior = _prior_covariance(self._start, profile)
         # The filter's estimate. It may be negative; otherwise noise could only push it up.
         self._estimate = self._start.copy()
         # the possible coefficients that are closest to it; predictions use these
         self._theta = self._start.copy()
         self._covariance = self._prior.copy()
-        # measured over profiled, roughly: the prior is relative to the present time of passes
-        self._scale = 1.0
+        # The present time of passes over that of the profile, for passes like the last ones: the
+        # prior is relative to it.
+        self.drift = 1.0
         self._run = 0  # large innovations of one sign in a row, negative for negative ones
         self._lowest = np.zeros(len(self._theta))
         self._lowest[[PREFILL_PASS, PREFILL_TOKEN]] = -np.inf
@@ -116,11 +124,6 @@ class CostCorrection:
         slope = (heights[piece + 1] - heights[piece]) / (knots[piece + 1] - knots[piece])
         return slope * (fed_tokens - knots[piece]) + heights[piece]
 
-    @property
-    def drift(self) -> float:
-        """The present time of passes over that of the profile, for passes like the last ones."""
-        return self._scale
-
     def features(self, size: PassSize) -> np.ndarray:
         """Return the factor of each coefficient: float [N, num_coefficients]."""
         fed = np.atleast_1d(np.asarray(size.fed_tokens, dtype=float))
@@ -132,14 +135,14 @@ class CostCorrection:
         features[:, SCORED] = size.scored_tokens
         features[:, PREFILL_PASS] = size.prefill_tokens > 0
         features[:, PREFILL_TOKEN] = size.prefill_tokens
-        features[:, SLOPES] = np.minimum(np.maximum(fed[:, None] - self._knots, 0.0), self._widths)
+        features[:, SLOPES] = np.minimum(np.maximum(fed[:, None] - self._knots, 0.0), self._pieces)
         return features
 
     def observe(self, features: np.ndarray, seconds: np.ndarray, is_first_use: np.ndarray) -> None:
         """Learn from measured passes, one after the other. features: float [N, num_coefficients].
         seconds: float [N]. is_first_use: bool [N], True for a pass that was the first of its
         size."""
-        prior = self._scale**2 * self._prior
+        prior = self.drift**2 * self._prior
         for of_pass, measured, is_first in zip(
             features, seconds.tolist(), is_first_use.tolist(), strict=True
         ):
@@ -147,7 +150,7 @@ class CostCorrection:
         self._theta = self._closest_possible()
         profiled = max(float(features[-1].dot(self._start)), self._floor)
         drift = float(features[-1].dot(self._theta)) / profiled
-        self._scale = min(max(drift, 1 / MOST_DRIFT), MOST_DRIFT)
+        self.drift = min(max(drift, 1 / MOST_DRIFT), MOST_DRIFT)
         self._update_curve()
 
     def _observe_one(
@@ -155,20 +158,20 @@ class CostCorrection:
     ) -> None:
         """Move estimate and covariance by one measured pass. prior: the covariance without
         observations."""
-        self._covariance += self._settings.forgetting * (prior - self._covariance)
+        self._covariance += FORGETTING * (prior - self._covariance)
         # may be negative; cut at 0, it would hardly be corrected
         estimated = float(features.dot(self._estimate))
         predicted, innovation = max(estimated, self._floor), seconds - estimated
-        noise = self._settings.noise * predicted  # relative
+        noise = NOISE * predicted  # relative
         if is_first_use:
-            noise *= self._settings.first_use_noise
+            noise *= FIRST_USE_NOISE
         gain, variance = self._gain(features)
         if self._has_changed(innovation, variance + noise**2):
             change = abs(innovation) / predicted
             self._covariance += self._theta[:, None] * (change**2 * self._theta)
             gain, variance = self._gain(features)
         variance += noise**2
-        variance *= max(abs(innovation) / (self._settings.max_deviations * variance**0.5), 1.0)
+        variance *= max(abs(innovation) / (MAX_DEVIATIONS * variance**0.5), 1.0)
         self._estimate = self._estimate + gain * (innovation / variance)
         self._covariance -= gain[:, None] * (gain / variance)
 
@@ -184,7 +187,7 @@ class CostCorrection:
         variance = float(features.dot(gain))
         # rounding, after steps of very different sizes: begin again as uncertain as at the start
         if variance < 0.0:
-            self._covariance = self._scale**2 * self._prior
+            self._covariance = self.drift**2 * self._prior
             gain = self._covariance.dot(features)
             variance = float(features.dot(gain))
         return gain, variance
@@ -192,12 +195,12 @@ class CostCorrection:
     def _has_changed(self, innovation: float, variance: float) -> bool:
         """True if this innovation is the last of change_run large ones of one sign (change
         detection)."""
-        if abs(innovation) <= self._settings.max_deviations * variance**0.5:
+        if abs(innovation) <= MAX_DEVIATIONS * variance**0.5:
             self._run = 0
             return False
         sign = 1 if innovation > 0 else -1
         self._run = self._run + sign if self._run * sign > 0 else sign
-        return abs(self._run) >= self._settings.change_run
+        return abs(self._run) >= CHANGE_RUN
 
     def _closest_possible(self) -> np.ndarray:
         """Return the estimate given that no coefficient but the prefill's deviations is negative.
@@ -225,21 +228,18 @@ class CostCorrection:
         self._curve = self._curve_knots.tolist(), self._heights.tolist()
 
 
-def _prior_covariance(
-    theta: np.ndarray, profile: CostCurve, settings: LatencySettings
-) -> np.ndarray:
+def _prior_covariance(theta: np.ndarray, profile: CostCurve) -> np.ndarray:
     """Return the covariance of the profile's errors: float [num_coefficients, num_coefficients]."""
     token = _mean_slope(profile)
     pass_seconds = profile.constant + token
-    std = settings.single_std
-    single = std * theta
-    single[FIXED] = std * pass_seconds
-    single[ROWS] = max(single[ROWS], std * token)
-    single[CONTEXT] = single[CONTEXT] or pass_seconds / settings.attention_tokens
-    single[ATTENDED] = single[ATTENDED] or token / settings.attention_tokens
-    single[PREFILL_PASS], single[PREFILL_TOKEN] = std * pass_seconds, std * token
-    single[SLOPES] = std * np.maximum(theta[SLOPES], 0.5 * token)
-    common = settings.common_std * theta
+    single = SINGLE_STD * theta
+    single[FIXED] = SINGLE_STD * pass_seconds
+    single[ROWS] = max(single[ROWS], SINGLE_STD * token)
+    single[CONTEXT] = single[CONTEXT] or pass_seconds / ATTENTION_TOKENS
+    single[ATTENDED] = single[ATTENDED] or token / ATTENTION_TOKENS
+    single[PREFILL_PASS], single[PREFILL_TOKEN] = SINGLE_STD * pass_seconds, SINGLE_STD * token
+    single[SLOPES] = SINGLE_STD * np.maximum(theta[SLOPES], 0.5 * token)
+    common = COMMON_STD * theta
     return np.diag(single**2) + np.outer(common, common)
 
 

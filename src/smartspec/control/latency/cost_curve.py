@@ -18,12 +18,14 @@ from functools import cached_property
 import numpy as np
 
 from smartspec.control.latency.nnls import solve_nnls
-from smartspec.control.latency.settings import LatencySettings
+from smartspec.control.latency.settings import NOISE
+from smartspec.control.log.json_fields import Fields
 
 # Kernels switch blockings in steps; between the powers of two a measured oneDNN staircase has edges
 # at 6, 12, 24, 48. A datacentre GPU's bend from memory- to compute-bound is at 300 to 400 tokens:
 # without 384 times were 3 % out there.
 KNOTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 384, 512)
+_SIZES = ("fed_tokens", "context_tokens", "rows", "num_scored")
 _SCALARS = ("constant", "per_context_token", "per_row", "per_attended_token", "per_scored_token")
 
 
@@ -36,6 +38,11 @@ class ProfileSample:
     rows: int  # the number of sequences
     seconds: float
     scored_tokens: int | None = None  # fed tokens that got logits, None: all of them
+
+    @property
+    def num_scored(self) -> int:
+        """The number of fed tokens that got logits."""
+        return self.fed_tokens if self.scored_tokens is None else self.scored_tokens
 
     @property
     def attended_tokens(self) -> float:
@@ -88,11 +95,9 @@ class CostCurve:
                 )
         if not samples:
             raise ValueError("the profile holds no samples: measure at least one pass")
-        fed, context, rows, seconds, attended = (
-            np.array([getattr(sample, name) for sample in samples], dtype=float)
-            for name in ("fed_tokens", "context_tokens", "rows", "seconds", "attended_tokens")
+        fed, context, rows, scored, seconds, attended = _columns(
+            samples, *_SIZES, "seconds", "attended_tokens"
         )
-        scored = _scored(samples)
         knots = _usable_knots(fed)
         widths = np.append(np.diff(knots), np.inf)
         pieces = np.clip(fed[:, None] - knots, 0.0, widths)
@@ -104,9 +109,7 @@ class CostCurve:
         # Samples of one batch size do not show the cost of a row. Then the constant has to explain
         # their time, as a pass that reads the weights takes hardly less time for fewer rows. So all
         # other coefficients have a prior, except that of the first of others.
-        ridge = LatencySettings().noise * np.delete(
-            np.eye(len(scale)), [0, -others.shape[1]], axis=0
-        )
+        ridge = NOISE * np.delete(np.eye(len(scale)), [0, -others.shape[1]], axis=0)
         values = np.append(np.ones_like(seconds), np.zeros(len(ridge)))
         coefficients = solve_nnls(np.concatenate([design / scale, ridge]), values) / scale
         scalars = dict(zip(_SCALARS, coefficients[: len(_SCALARS)].tolist(), strict=True))
@@ -142,13 +145,8 @@ class CostCurve:
 
     def relative_errors(self, samples: list[ProfileSample]) -> np.ndarray:
         """Return predicted / measured - 1 of every sample: float [len(samples)]."""
-        fed, context, rows, seconds = np.array(
-            [
-                (sample.fed_tokens, sample.context_tokens, sample.rows, sample.seconds)
-                for sample in samples
-            ]
-        ).T
-        return self.seconds(fed, context, rows, scored_tokens=_scored(samples)) / seconds - 1.0
+        fed, context, rows, scored, seconds = _columns(samples, *_SIZES, "seconds")
+        return self.seconds(fed, context, rows, scored_tokens=scored) / seconds - 1.0
 
     def to_dict(self) -> dict:
         """Return the JSON-able form, for the cache on disk and for people."""
@@ -159,21 +157,20 @@ class CostCurve:
     def from_dict(data: object) -> "CostCurve":
         """Return the inverse of to_dict. ValueError names the entry that is missing, not finite,
         negative, or out of order."""
+        where = "cost curve is corrupt, profile again"
         if not isinstance(data, dict):
-            raise ValueError(
-                f"cost curve is corrupt: expected a mapping, found {type(data).__name__}; profile "
-                "again"
-            )
-        knots = tuple(_checked(data, "knots", list))
-        slopes = tuple(_checked(data, "slopes", list))
-        if not knots or len(knots) != len(slopes) or any(np.diff(knots) <= 0):
-            raise ValueError(
-                "cost curve is corrupt: knots must increase, with one slope each; profile again"
-            )
-        scalars = {name: _checked(data, name, float) for name in _SCALARS}
-        if scalars["constant"] == 0 and not any(slopes) and not any(scalars.values()):
-            raise ValueError("cost curve is corrupt: all coefficients are zero; profile again")
-        return CostCurve(knots, slopes, **scalars)
+            raise ValueError(f"{where}: expected a mapping, found {type(data).__name__}")
+        fields = Fields(data, where)
+        knots, slopes = fields.numbers("knots", None), fields.numbers("slopes", None)
+        scalars = {name: fields.number(name) for name in _SCALARS}
+        for name, values in {"knots": knots, "slopes": slopes, **scalars}.items():
+            if not np.all(np.asarray(values) >= 0):
+                fields.fail(f"field {name!r} is {data[name]}, it must not be negative")
+        if not len(knots) or len(knots) != len(slopes) or (np.diff(knots) <= 0).any():
+            fields.fail("knots must increase, with one slope each")
+        if not slopes.any() and not any(scalars.values()):
+            fields.fail("all coefficients are zero")
+        return CostCurve(tuple(knots.tolist()), tuple(slopes.tolist()), **scalars)
 
     @cached_property
     def _corners(self) -> tuple[np.ndarray, np.ndarray]:
@@ -193,10 +190,9 @@ def _attended(fed_tokens, context_tokens, rows):
     return fed_tokens * np.maximum(context_tokens / rows - (fed_tokens / rows - 1) / 2, 0)
 
 
-def _scored(samples: list[ProfileSample]) -> np.ndarray:
-    return np.array(
-        [s.fed_tokens if s.scored_tokens is None else s.scored_tokens for s in samples], dtype=float
-    )
+def _columns(samples: list[ProfileSample], *names: str) -> list[np.ndarray]:
+    """Return these fields of all samples: float [samples] each."""
+    return [np.array([getattr(each, name) for each in samples], dtype=float) for name in names]
 
 
 def _usable_knots(fed: np.ndarray) -> np.ndarray:
@@ -207,23 +203,3 @@ def _usable_knots(fed: np.ndarray) -> np.ndarray:
         if np.any((fed > knots[-1]) & (fed <= knot)) and np.any(fed > knot):
             knots.append(float(knot))
     return np.array(knots)
-
-
-def _is_number(item: object) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, bool)
-
-
-def _checked(data: dict, name: str, kind: type):
-    """Return data[name] as a float or a list of floats, all finite and non-negative; else
-    ValueError names it."""
-    value = data.get(name)
-    values = value if kind is list else [value]
-    if not isinstance(values, list) or not all(
-        _is_number(item) and 0 <= item < float("inf") for item in values
-    ):
-        raise ValueError(
-            f"cost curve is corrupt: {name!r} is {value!r}, not finite and non-negative; profile "
-            "again"
-        )
-    numbers = [float(item) for item in values]
-    return numbers if kind is list else numbers[0]

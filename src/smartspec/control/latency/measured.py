@@ -6,26 +6,26 @@ may take much longer. So each length is timed by itself. Times are kept relative
 since batches of one size differ by some requests.
 """
 
-from collections import Counter
+from dataclasses import dataclass
 from math import exp, log
-from typing import Protocol
 
 import numpy as np
 
+from smartspec.control.estimates import Latency
 from smartspec.control.records import BatchView
 
 MEMORY = 12  # steps that a time is learned over
 MOST = 0.5  # a step that takes 1.6 times as long does not do so because of its length
 
-Key = tuple[int, int, bool]  # size of the batch, draft length, beside prefill
 
+@dataclass
+class _Timed:
+    """The passes of one size of the batch and one draft length, beside prefill or alone."""
 
-class Profile(Protocol):
-    """The profiled time of passes: see latency.model.LatencyModel."""
-
-    def profiled_seconds(
-        self, view: BatchView, num_draft_tokens: np.ndarray, prefill_tokens: float
-    ) -> np.ndarray: ...
+    log: float  # of measured over profiled seconds
+    last: tuple[BatchView, np.ndarray, float]  # arguments of profiled_seconds
+    num_passes: int = 0
+    seen: int = 0  # the number of the last pass
 
 
 class MeasuredSeconds:
@@ -33,41 +33,40 @@ class MeasuredSeconds:
     by one."""
 
     def __init__(self) -> None:
-        self._logs: dict[Key, float] = {}  # of measured over profiled seconds
-        self._counts: Counter[Key] = Counter()
-        self._last: dict[
-            Key, tuple[BatchView, np.ndarray, float]
-        ] = {}  # arguments of profiled_seconds
-        self._seen: dict[Key, int] = {}
+        self._timed: dict[tuple[int, int, bool], _Timed] = {}  # by size, length, beside prefill
         self._num_passes = 0
-        self._latency: Profile | None = None
+        self._latency: Latency | None = None
 
-    def use(self, latency: Profile) -> None:
+    def use(self, latency: Latency) -> None:
         """Make times relative to this profile. What was measured stays the same."""
         if self._latency is not None and latency is not self._latency:
-            for key, size in self._last.items():
-                old, new = self._latency.profiled_seconds(*size), latency.profiled_seconds(*size)
-                self._logs[key] += log(float(old[0] / new[0]))
+            for timed in self._timed.values():
+                old, new = (
+                    float(profile.profiled_seconds(*timed.last)[0])
+                    for profile in (self._latency, latency)
+                )
+                timed.log += log(old / new)
         self._latency = latency
 
     def last_seen(self, size: int, length: int, mixed: bool) -> int:
         """Return the number of the last pass of that size and length, beside prefill or alone; 0
         for none."""
-        return self._seen.get((size, length, mixed), 0)
+        timed = self._timed.get((size, length, mixed))
+        return timed.seen if timed else 0
 
     def observe(self, size: int, length: int, view: BatchView, seconds: float) -> None:
         """Learn from a pass in which every row was fed so many draft tokens."""
         if self._latency is None:
             return
+        last = view, np.array([length * view.num_rows]), float(view.prefill_tokens)
+        ratio = log(seconds / float(self._latency.profiled_seconds(*last)[0]))
         key = size, length, view.prefill_tokens > 0
-        arguments = view, np.array([length * view.num_rows]), float(view.prefill_tokens)
-        ratio = log(seconds / float(self._latency.profiled_seconds(*arguments)[0]))
+        timed = self._timed.setdefault(key, _Timed(ratio, last))
         self._num_passes += 1
-        self._seen[key] = self._num_passes
-        self._counts[key] += 1
-        old = self._logs.get(key, ratio)
-        self._logs[key] = old + min(max(ratio - old, -MOST), MOST) / min(self._counts[key], MEMORY)
-        self._last[key] = arguments
+        timed.last, timed.seen = last, self._num_passes
+        timed.num_passes += 1
+        change = min(max(ratio - timed.log, -MOST), MOST)
+        timed.log += change / min(timed.num_passes, MEMORY)
 
     def seconds(
         self, size: int, lengths: list[int], view: BatchView, prefill_tokens: float
@@ -86,17 +85,12 @@ class MeasuredSeconds:
         """Return the log of measured over profiled seconds. Where the length was not timed: its own
         in the other kind of step, changed as the nearest length's is; else the nearest length's;
         else at the nearest size."""
-        for near in sorted({each for each, _, _ in self._logs}, key=lambda each: abs(each - size)):
-            logs = {
-                k: log
-                for (s, k, is_mixed), log in self._logs.items()
-                if s == near and is_mixed == mixed
-            }
-            others = {
-                k: log
-                for (s, k, is_mixed), log in self._logs.items()
-                if s == near and is_mixed != mixed
-            }
+        sizes = {each for each, _, _ in self._timed}
+        for near in sorted(sizes, key=lambda each: abs(each - size)):
+            logs, others = (
+                {k: timed.log for (s, k, m), timed in self._timed.items() if (s, m) == (near, kind)}
+                for kind in (mixed, not mixed)
+            )
             if length in logs:
                 return logs[length]
             known = sorted(logs, key=lambda each: abs(each - length))

@@ -4,16 +4,14 @@ cost_correction)."""
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
+from smartspec.control.checks import seconds_problem
 from smartspec.control.latency.cost_correction import CostCorrection, PassSize
 from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
 from smartspec.control.latency.robust_mean import RobustMean
-from smartspec.control.records import BatchView, DrafterSpec, Outcome, Plan, StepSeconds
-
-__all__ = ["CostCurve", "LatencyModel", "PredictedSeconds", "ProfileSample"]
+from smartspec.control.records import BatchView, DrafterSpec, Outcome, Plan
 
 NUM_ERRORS = 256
 FORMAT = 3
@@ -55,9 +53,7 @@ class LatencyModel:
             if curve is not None
         }
         self._has_model_free = not self._drafts  # some drafter needs no passes
-        self._one_pass_depths: dict[int, int] = {}
-        self._context_limits: dict[int, int] = {}
-        self._kept_passes: dict[int, int] = {}
+        self._specs = (DrafterSpec(""),) * len(self.drafts)
         self._host = RobustMean()
         self._sizes_seen: set[int] = set()
         self._relative_errors: deque[float] = deque(maxlen=NUM_ERRORS)
@@ -82,15 +78,7 @@ class LatencyModel:
                 "LatencyModel a curve for each that has passes, and None for the others"
             )
         self._has_model_free = len(with_passes) < len(drafters)
-        self._one_pass_depths = {
-            n: each.one_pass_depth for n, each in enumerate(drafters) if each.one_pass_depth
-        }
-        self._context_limits = {
-            n: each.context_limit for n, each in enumerate(drafters) if each.context_limit
-        }
-        self._kept_passes = {
-            n: each.kept_passes for n, each in enumerate(drafters) if each.kept_passes
-        }
+        self._specs = drafters
 
     @property
     def host_seconds(self) -> float:
@@ -131,9 +119,9 @@ class LatencyModel:
         seconds = np.zeros((len(view.drafters), max_depth + 1))
         plan = Plan(np.minimum(view.row_caps, max_depth), drafter, width=width)
         for number, sizes in self._draft_sizes(view, plan, every_depth=True).items():
-            passes = self._drafts[number].seconds(sizes)
-            passes = passes if number in self._one_pass_depths else np.cumsum(passes)
-            first = self._kept_passes.get(number, 0) + 1
+            passes, spec = self._drafts[number].seconds(sizes), self._specs[number]
+            passes = passes if spec.one_pass_depth else np.cumsum(passes)
+            first = spec.kept_passes + 1
             seconds[number, first : first + len(passes)] = passes
             seconds[number, first + len(passes) :] = passes[-1]
         return seconds
@@ -165,10 +153,9 @@ class LatencyModel:
         and the first pass of a size may take longer. Where several drafters ran, the measured time
         is divided among them as predicted.
         """
-        if not steps:
-            return
         for step in steps:
-            _check(step.seconds)
+            if problem := seconds_problem(step.seconds):
+                raise ValueError(problem)
         last = {step.num_fed_tokens: index for index, step in enumerate(steps)}
         chosen = [steps[index] for index in sorted({last[min(last)], last[max(last)]})]
         sizes = [self._draft_sizes(step.view, step.as_drafted()) for step in chosen]
@@ -177,17 +164,14 @@ class LatencyModel:
             for step, of_step in zip(chosen, sizes, strict=True)
         ]
         self._observe_target(chosen)
-        for number, correction in self._drafts.items():
-            self._observe_drafts(
-                number, correction, list(zip(chosen, predicted, sizes, strict=True))
-            )
+        self._observe_drafts(list(zip(chosen, predicted, sizes, strict=True)))
         for step, each in zip(chosen, predicted, strict=True):
             self._relative_errors.append(abs(each.total / step.seconds.total - 1.0))
         for step in steps:
             # Where no draft pass ran, measured draft time is that of model-free drafters: the
             # host's.
             of_host = self._has_model_free and not any(
-                [self._has_passes(number, step) for number in self._drafts]
+                [any(self._passes(number, step.as_drafted()).tolist()) for number in self._drafts]
             )
             self._host.observe(step.seconds.host + (step.seconds.draft if of_host else 0.0))
 
@@ -198,27 +182,26 @@ class LatencyModel:
             _target_size(step.view, step.num_fed_tokens - step.view.ordinary_tokens)
             for step in steps
         ]
+        of_all = PassSize(*np.array(sizes, dtype=float).T)
         seconds = np.array([step.seconds.target for step in steps])
-        self._target.observe(self._target.features(_stack(sizes)), seconds, is_first_use)
+        self._target.observe(self._target.features(of_all), seconds, is_first_use)
 
-    def _has_passes(self, number: int, step: Outcome) -> bool:
-        """True if that drafter had passes in the step."""
-        plan = step.as_drafted()
-        passes = np.where(plan.drafter == number, plan.passes, 0)
-        return max(passes.tolist(), default=0) > self._kept_passes.get(number, 0)
-
-    def _observe_drafts(self, number: int, correction: CostCorrection, steps: list) -> None:
-        """Correct the cost of a drafter's passes. steps: each measured one, its prediction, and the
-        sizes of its draft passes."""
-        features, seconds = [], []
-        for step, predicted, sizes in steps:
-            if number in sizes and step.seconds.draft:
-                features.append(correction.features(sizes[number]).sum(axis=0))
-                seconds.append(step.seconds.draft * predicted.drafts[number] / predicted.draft)
-        if features:
-            correction.observe(
-                np.array(features), np.array(seconds), np.zeros(len(features), dtype=bool)
-            )
+    def _observe_drafts(
+        self, steps: list[tuple[Outcome, PredictedSeconds, dict[int, PassSize]]]
+    ) -> None:
+        """Correct the costs of the drafters' passes. steps: each measured one, its prediction, and
+        the sizes of its draft passes."""
+        for number, correction in self._drafts.items():
+            ran = [each for each in steps if number in each[2] and each[0].seconds.draft]
+            if ran:
+                features = [correction.features(sizes[number]).sum(axis=0) for _, _, sizes in ran]
+                seconds = [
+                    step.seconds.draft * predicted.drafts[number] / predicted.draft
+                    for step, predicted, _ in ran
+                ]
+                correction.observe(
+                    np.array(features), np.array(seconds), np.zeros(len(ran), dtype=bool)
+                )
 
     @property
     def median_relative_error(self) -> float | None:
@@ -271,21 +254,26 @@ class LatencyModel:
         one pass, the passes for every depth up to the plan's instead."""
         sizes = {}
         for number in self._drafts:
-            depths = np.where(plan.drafter == number, plan.passes, 0)
-            if number in self._kept_passes:
-                depths = np.maximum(depths - self._kept_passes[number], 0)
+            depths, spec = self._passes(number, plan), self._specs[number]
             if not depths.any():
                 continue
             lag, context = view.drafters[number].lag, view.context_tokens
-            if number in self._context_limits:
-                context = np.minimum(context, self._context_limits[number])
-            if deepest := self._one_pass_depths.get(number):
-                deepest = min(deepest, int(depths.max()))
+            if spec.context_limit:
+                context = np.minimum(context, spec.context_limit)
+            if spec.one_pass_depth:
+                deepest = min(spec.one_pass_depth, int(depths.max()))
                 limits = np.arange(1 if every_depth else deepest, deepest + 1)
                 sizes[number] = _one_pass(context, lag, depths, limits)
             else:
                 sizes[number] = _passes(context, lag, depths, plan.width)
         return sizes
+
+    def _passes(self, number: int, plan: Plan) -> np.ndarray:
+        """Return the passes that a drafter makes of each draft, beside those that it makes in every
+        step: int [R]."""
+        passes = np.where(plan.drafter == number, plan.passes, 0)
+        kept = self._specs[number].kept_passes
+        return np.maximum(passes - kept, 0) if kept else passes
 
 
 def _one_pass(
@@ -339,20 +327,4 @@ def _target_size(view: BatchView, num_draft_tokens: int | np.ndarray) -> PassSiz
         + view.prefill_attended_tokens,
         scored_tokens=decoding + view.num_prefills,
         prefill_tokens=view.prefill_tokens,
-    )
-
-
-def _stack(sizes: list[PassSize]) -> PassSize:
-    """Return several passes as one: every field is an array."""
-    return PassSize(*np.array(sizes, dtype=float).T)
-
-
-def _check(measured: StepSeconds) -> None:
-    draft, target, host = measured.draft, measured.target, measured.host
-    if 0 <= draft < inf and 0 < target < inf and 0 <= host < inf:
-        return
-    name = "draft" if not 0 <= draft < inf else "host" if not 0 <= host < inf else "target"
-    seconds = getattr(measured, name)
-    raise ValueError(
-        f"measured {name} time is {seconds} s: the host's clock must yield a positive finite time"
     )

@@ -1,6 +1,6 @@
 """A running mean that outliers hardly move but that follows a lasting change."""
 
-from smartspec.control.latency.settings import LatencySettings
+from smartspec.control.latency.settings import HOST_RATE, MAX_DEVIATIONS
 
 MIN_DEVIATION = 0.05  # of the mean
 
@@ -13,9 +13,8 @@ class RobustMean:
     value of a lasting jump, so the mean follows such a jump after some twenty values.
     """
 
-    def __init__(self, settings: LatencySettings | None = None):
+    def __init__(self) -> None:
         self.mean = 0.0
-        self._settings = settings or LatencySettings()
         self._deviation = 0.0
         self._num_observed = 0
 
@@ -25,10 +24,8 @@ class RobustMean:
         if self._num_observed == 1:
             self.mean, self._deviation = value, 0.5 * value
             return
-        rate = max(self._settings.host_rate, 1.0 / self._num_observed)
-        bound = self._settings.max_deviations * max(
-            self._deviation, MIN_DEVIATION * self.mean, 1e-6
-        )
+        rate = max(HOST_RATE, 1.0 / self._num_observed)
+        bound = MAX_DEVIATIONS * max(self._deviation, MIN_DEVIATION * self.mean, 1e-6)
         error = min(max(value - self.mean, -bound), bound)
         self.mean += rate * error
         self._deviation += rate * (abs(error) - self._deviation)

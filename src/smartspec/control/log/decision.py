@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.checks import first_problem
+from smartspec.control.checks import outcome_problem, view_problem
 from smartspec.control.log.json_fields import Fields, matrix_or_null
 from smartspec.control.log.view_fields import columns_of, read_view, view_dict
 from smartspec.control.records import BatchView, DrafterSpec, FreeTests, Outcome, Plan, StepSeconds
@@ -17,9 +17,8 @@ from smartspec.control.records import BatchView, DrafterSpec, FreeTests, Outcome
 FORMAT = 2
 _OUTCOME_COLUMNS = ("drafted", "verified", "tested", "accepted")
 _FREE_COLUMNS = ("position", "tested", "matched")
-_SECONDS = ("draft", "target", "host")
+_PREDICTED = ("goodput", "off_goodput", "predicted_seconds")
 _PREFILL = ("num_prefills", "prefill_tokens", "prefill_context_tokens", "prefill_attended_tokens")
-_TREE_MATRICES = ("parents", "node_tests")
 
 
 @dataclass(frozen=True)
@@ -65,29 +64,22 @@ class DecisionRecord:
         outcome = self.outcome
         data = {"format": FORMAT, "now": self.view.now} | view_dict(self.view)
         data |= {"lengths": self.lengths.tolist(), "drafter": self.drafter.tolist()}
-        data |= {"plan_lengths": outcome.plan.lengths.tolist()}
+        data["plan_lengths"] = outcome.plan.lengths.tolist()
         if outcome.plan.width > 1 and outcome.plan.depths is not None:
             data |= {"width": int(outcome.plan.width), "depths": outcome.plan.depths.tolist()}
-        data |= {
-            "goodput": self.goodput,
-            "off_goodput": self.off_goodput,
-            "predicted_seconds": self.predicted_seconds,
-        }
+        data |= {name: getattr(self, name) for name in _PREDICTED}
         data |= {"survival": np.round(self.survival, 4).tolist(), "reason": self.reason}
         data |= {name: getattr(outcome, name).tolist() for name in _OUTCOME_COLUMNS}
-        data |= {"num_emitted": int(outcome.num_emitted)}
-        data |= {"seconds": [getattr(outcome.seconds, name) for name in _SECONDS]}
+        data["num_emitted"] = int(outcome.num_emitted)
+        data["seconds"] = [*vars(outcome.seconds).values()]
         if any(free.tested.any() for free in outcome.free_tests):
             data["free_tests"] = columns_of(outcome.free_tests, _FREE_COLUMNS)
-        matrices = {
-            "confidence": outcome.confidence,
-            "divergence": outcome.extras.get("divergence"),
-        }
-        data |= {
-            name: matrix_or_null(value) for name, value in matrices.items() if value is not None
-        }
+        if outcome.confidence is not None:
+            data["confidence"] = matrix_or_null(outcome.confidence)
+        if "divergence" in outcome.extras:
+            data["divergence"] = matrix_or_null(outcome.extras["divergence"])
         if outcome.parents is not None:
-            data |= {name: getattr(outcome, name).tolist() for name in _TREE_MATRICES}
+            data |= {name: getattr(outcome, name).tolist() for name in ("parents", "node_tests")}
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
 
     @staticmethod
@@ -96,41 +88,9 @@ class DecisionRecord:
         problem."""
         fields = Fields.parse(text, FORMAT, line)
         view = read_view(fields)
-        num_rows = view.num_rows
-        drafter = fields.integers("drafter", num_rows)
-        counts = {name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS}
-        matrices = (
-            {"confidence": fields.matrix("confidence", num_rows)}
-            if fields.has("confidence")
-            else {}
-        )
-        extras = (
-            {"divergence": fields.matrix("divergence", num_rows)}
-            if fields.has("divergence")
-            else {}
-        )
-        if fields.has("parents"):
-            matrices |= {"parents": fields.parents("parents", num_rows)}
-            matrices |= {"node_tests": fields.matrix("node_tests", num_rows).astype(np.int64)}
-        outcome = Outcome(
-            view=view,
-            plan=Plan(
-                fields.integers("plan_lengths", num_rows),
-                drafter,
-                depths=fields.integers("depths", num_rows) if fields.has("depths") else None,
-                width=fields.integer("width", default=1),
-            ),
-            num_emitted=fields.integer("num_emitted"),
-            seconds=StepSeconds(*fields.numbers("seconds", len(_SECONDS)).tolist()),
-            free_tests=tuple(
-                FreeTests(*c) for c in fields.tables("free_tests", len(_FREE_COLUMNS), num_rows)
-            ),
-            extras=extras,
-            **counts,
-            **matrices,
-        )
-        lengths = fields.integers("lengths", num_rows)
-        if problem := first_problem(view) or first_problem(view, outcome):
+        outcome = _read_outcome(fields, view)
+        lengths = fields.integers("lengths", view.num_rows)
+        if problem := view_problem(view) or outcome_problem(view, outcome):
             fields.fail(problem)
         if min(lengths.min(initial=0), outcome.plan.lengths.min(initial=0)) < 0:
             fields.fail(
@@ -139,13 +99,36 @@ class DecisionRecord:
         return DecisionRecord(
             outcome=outcome,
             lengths=lengths,
-            drafter=drafter,
-            goodput=fields.number("goodput"),
-            off_goodput=fields.number("off_goodput"),
-            predicted_seconds=fields.number("predicted_seconds"),
-            survival=fields.matrix("survival", num_rows),
-            reason=fields.text("reason") if fields.has("reason") else None,
+            drafter=outcome.plan.drafter,
+            survival=fields.numbers("survival", view.num_rows, None),
+            reason=fields.optional(fields.text, "reason"),
+            **{name: fields.number(name) for name in _PREDICTED},
         )
+
+
+def _read_outcome(fields: Fields, view: BatchView) -> Outcome:
+    num_rows = view.num_rows
+    plan = Plan(
+        fields.integers("plan_lengths", num_rows),
+        fields.integers("drafter", num_rows),
+        depths=fields.optional(fields.integers, "depths", num_rows),
+        width=fields.integer("width", default=1),
+    )
+    free_tests = fields.optional(fields.integers, "free_tests", None, len(_FREE_COLUMNS), num_rows)
+    divergence = fields.optional(fields.numbers, "divergence", num_rows, None)
+    parents = fields.optional(fields.parents, "parents", num_rows)
+    return Outcome(
+        view=view,
+        plan=plan,
+        num_emitted=fields.integer("num_emitted"),
+        seconds=StepSeconds(*fields.numbers("seconds", 3).tolist()),
+        confidence=fields.optional(fields.numbers, "confidence", num_rows, None),
+        free_tests=() if free_tests is None else tuple(FreeTests(*each) for each in free_tests),
+        parents=parents,
+        node_tests=None if parents is None else fields.integers("node_tests", num_rows, None),
+        extras={} if divergence is None else {"divergence": divergence},
+        **{name: fields.integers(name, num_rows) for name in _OUTCOME_COLUMNS},
+    )
 
 
 def decision_record(
@@ -195,11 +178,8 @@ class LogHeader:
 
     def to_json(self) -> str:
         """Return one line, without its end."""
-        data = (
-            {"format": FORMAT, "header": True}
-            | vars(self)
-            | {"drafters": [vars(d) for d in self.drafters]}
-        )
+        drafters = [vars(drafter) for drafter in self.drafters]
+        data = {"format": FORMAT, "header": True} | vars(self) | {"drafters": drafters}
         return json.dumps(data, allow_nan=False)
 
     @staticmethod
@@ -222,20 +202,11 @@ class LogHeader:
 
 def _read_drafters(fields: Fields) -> tuple[DrafterSpec, ...]:
     try:
-        found = [
-            DrafterSpec(
-                str(d["name"]),
-                bool(d["has_passes"]),
-                tuple(map(int, d["match_lengths"])),
-                makes_trees=bool(d.get("makes_trees", False)),
-                one_pass_depth=int(d.get("one_pass_depth", 0)),
-                context_limit=int(d.get("context_limit", 0)),
-                kept_passes=int(d.get("kept_passes", 0)),
-            )
-            for d in fields.data["drafters"]
-        ]
+        return tuple(
+            DrafterSpec(**each | {"match_lengths": tuple(map(int, each["match_lengths"]))})
+            for each in fields.data["drafters"]
+        )
     except (KeyError, TypeError, ValueError):
-        return fields.fail(
+        fields.fail(
             "field 'drafters' must be a list of objects with name, has_passes and match_lengths"
         )
-    return tuple(found)

@@ -4,27 +4,24 @@ JSON has no NaN or infinity: both are written as null, and null is read as NaN.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 MAX_SHOWN = 60
 MAX_INTEGER = 2**63
 
 
-def numbers_or_null(values: np.ndarray) -> list:
-    """Return values, float [N], as a list, None where not finite."""
-    return [
-        value if finite else None
-        for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)
-    ]
-
-
 def matrix_or_null(values: np.ndarray) -> list:
     """Return values, float [R, K], as lists of numbers rounded to 4 digits, None where not
     finite."""
-    return [numbers_or_null(row) for row in np.round(values, 4)]
+    rounded = np.round(values, 4).astype(object)
+    rounded[~np.isfinite(values)] = None
+    return rounded.tolist()
 
 
 @dataclass(frozen=True)
@@ -33,12 +30,12 @@ class Fields:
     described."""
 
     data: dict
-    line: int | None  # its number in the file, None if unknown
+    where: str  # it was found, for people
 
     @staticmethod
     def parse(text: str, version: int, line: int | None) -> "Fields":
         """Return the object on a line, which must name this format version."""
-        fields = Fields({}, line)
+        fields = Fields({}, "decision record" if line is None else f"decision log, line {line}")
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -48,65 +45,34 @@ class Fields:
             fields.fail(
                 f"field 'format' is {_shorten(found)}, this version reads {version}: record it anew"
             )
-        return Fields(data, line)
+        return Fields(data, fields.where)
 
     def fail(self, problem: str) -> NoReturn:
-        """Raise ValueError with the line and the problem."""
-        where = "decision record" if self.line is None else f"decision log, line {self.line}"
-        raise ValueError(f"{where}: {problem}")
+        """Raise ValueError with the place and the problem."""
+        raise ValueError(f"{self.where}: {problem}")
 
-    def has(self, name: str) -> bool:
-        """True if an optional field is there; null counts as left out."""
-        return self.data.get(name) is not None
+    def optional(self, read: Callable[..., T], name: str, *arguments: int | None) -> T | None:
+        """Return read(name, *arguments), None where the field is left out or null."""
+        return None if self.data.get(name) is None else read(name, *arguments)
 
-    def integers(self, name: str, length: int | None = None) -> np.ndarray:
-        """Return a list field as int64 [length]."""
-        return np.array(self._list(name, length, _is_integer, "integers"), dtype=np.int64)
+    def integers(self, name: str, *shape: int | None) -> np.ndarray:
+        """Return a list, or lists of lists, as int64 of this shape. None: of any length."""
+        return self._array(name, shape, _is_integer, "integers").astype(np.int64)
 
-    def numbers(self, name: str, length: int) -> np.ndarray:
-        """Return a list field as float [length], NaN for null."""
-        return np.array(self._list(name, length, _is_number_or_null, "numbers"), dtype=float)
-
-    def matrix(self, name: str, num_rows: int) -> np.ndarray:
-        """Return a field of lists as float [num_rows, K], NaN for null. Without rows K is 0."""
-        rows = self._list(name, num_rows, lambda row: isinstance(row, list), "lists")
-        if len({len(row) for row in rows}) > 1 or not all(
-            _is_number_or_null(item) for row in rows for item in row
-        ):
-            self.fail(
-                f"field {name!r} must be {num_rows} equally long lists of numbers, found "
-                f"{_shorten(rows)}"
-            )
-        return np.array(rows, dtype=float).reshape(num_rows, -1 if num_rows else 0)
+    def numbers(self, name: str, *shape: int | None) -> np.ndarray:
+        """Return the same as float, NaN for null."""
+        return self._array(name, shape, _is_number_or_null, "numbers").astype(float)
 
     def parents(self, name: str, num_rows: int) -> np.ndarray:
         """Return int64 [num_rows, K], the node that each node of a tree follows, -1 for the
         text."""
-        parents = self.matrix(name, num_rows)
+        parents = self.numbers(name, num_rows, None)
         if not ((parents >= -1) & (parents < np.arange(parents.shape[1]))).all():
             self.fail(
                 f"field {name!r} must name for every node one before it or -1, found "
                 f"{self._found(name)}"
             )
         return parents.astype(np.int64)
-
-    def tables(self, name: str, num_columns: int, length: int) -> list[np.ndarray]:
-        """Return a field of tables as int64 [num_columns, length] each; none where left out."""
-        tables = (
-            self._list(name, None, lambda table: isinstance(table, list), "lists")
-            if self.has(name)
-            else []
-        )
-        for table in tables:
-            is_sound = len(table) == num_columns and all(
-                isinstance(c, list) and len(c) == length for c in table
-            )
-            if not is_sound or not all(_is_integer(item) for column in table for item in column):
-                self.fail(
-                    f"field {name!r} must hold {num_columns} x {length} integers each, found "
-                    f"{_shorten(table)}"
-                )
-        return [np.array(table, dtype=np.int64).reshape(num_columns, length) for table in tables]
 
     def integer(self, name: str, default: int | None = None) -> int:
         return self._one(name, _is_integer, "an integer", default)
@@ -126,15 +92,16 @@ class Fields:
             self.fail(f"field {name!r} must be {kind}, found {self._found(name)}")
         return value
 
-    def _list(self, name: str, length: int | None, fits, kind: str) -> list:
-        values = self.data.get(name)
-        if (
-            not isinstance(values, list)
-            or (length is not None and len(values) != length)
-            or not all(map(fits, values))
-        ):
-            count = "" if length is None else f"{length} "
-            self.fail(f"field {name!r} must be a list of {count}{kind}, found {self._found(name)}")
+    def _array(self, name: str, shape: tuple[int | None, ...], fits, kind: str) -> np.ndarray:
+        values = np.array(self.data.get(name), dtype=object)
+        if values.shape == (0,) and not shape[0]:  # an empty list has no lists of any length
+            return np.zeros([size or 0 for size in shape])
+        is_sound = values.ndim == len(shape) and all(
+            size in (None, found) for size, found in zip(shape, values.shape, strict=True)
+        )
+        if not is_sound or not all(map(fits, values.flat)):
+            sizes = " x ".join("n" if size is None else str(size) for size in shape)
+            self.fail(f"field {name!r} must hold {sizes} {kind}, found {self._found(name)}")
         return values
 
     def _found(self, name: str) -> str:
@@ -147,16 +114,12 @@ def _shorten(value: object) -> str:
 
 
 def _is_integer(value: object) -> bool:
-    return (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and -MAX_INTEGER <= value < MAX_INTEGER
-    )
+    return type(value) is int and -MAX_INTEGER <= value < MAX_INTEGER
 
 
 def _is_number(value: object) -> bool:
     # Python's parser takes NaN and Infinity, and integers beyond any float.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return type(value) in (int, float) and abs(value) < 1e300  # type: ignore[arg-type]
 
 
 def _is_number_or_null(value: object) -> bool:

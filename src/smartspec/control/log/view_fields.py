@@ -20,15 +20,16 @@ _FOUND_MATRICES = ("confidence", "parents")  # of drafts that are known before t
 
 def view_dict(view: BatchView) -> dict:
     """Return the view JSON-able. Fields that have their default are left out."""
-    data = {field: getattr(view, name).tolist() for name, field in _VIEW_COLUMNS.items()}
-    data |= {"drafters": columns_of(view.drafters, _DRAFTER_COLUMNS)}
+    data: dict[str, Any] = {
+        field: getattr(view, name).tolist() for name, field in _VIEW_COLUMNS.items()
+    }
+    data["drafters"] = columns_of(view.drafters, _DRAFTER_COLUMNS)
     for number, drafter in enumerate(view.drafters):
-        matrices = {f"{name}_{number}": getattr(drafter, name) for name in _FOUND_MATRICES}
-        data |= {
-            name: matrix_or_null(matrix) for name, matrix in matrices.items() if matrix is not None
-        }
+        for name in _FOUND_MATRICES:
+            if (matrix := getattr(drafter, name)) is not None:
+                data[f"{name}_{number}"] = matrix_or_null(matrix)
     data |= {name: int(getattr(view, name)) for name in _STEP_COUNTS}
-    data |= {"prefill_attended_tokens": float(view.prefill_attended_tokens)}
+    data["prefill_attended_tokens"] = float(view.prefill_attended_tokens)
     if view.num_waiting:
         data["num_waiting"] = int(view.num_waiting)
     if view.draft_token_budget != UNLIMITED:
@@ -42,27 +43,23 @@ def view_dict(view: BatchView) -> dict:
 
 def read_view(fields: Fields) -> BatchView:
     """Return the inverse of view_dict. ValueError names the field and its problem."""
-    request_ids = fields.integers("request_ids")
+    request_ids = fields.integers("request_ids", None)
     num_rows = len(request_ids)
-    options: dict[str, Any] = (
-        {"weights": fields.numbers("weights", num_rows)} if fields.has("weights") else {}
-    )
-    if fields.has("class_ids"):
-        options["class_ids"] = fields.integers("class_ids", num_rows)
-    columns = fields.tables("drafters", len(_DRAFTER_COLUMNS), num_rows)
+    columns = fields.integers("drafters", None, len(_DRAFTER_COLUMNS), num_rows)
+    values: dict[str, Any] = {name: fields.integer(name) for name in _STEP_COUNTS} | {
+        "class_ids": fields.optional(fields.integers, "class_ids", num_rows),
+        "weights": fields.optional(fields.numbers, "weights", num_rows),
+    }
     return BatchView(
         request_ids=request_ids,
         context_tokens=fields.integers("context_tokens", num_rows),
         row_caps=fields.integers("max_draft_tokens", num_rows),
-        num_prefills=fields.integer("num_prefills"),
-        prefill_tokens=fields.integer("prefill_tokens"),
-        prefill_context_tokens=fields.integer("prefill_context_tokens"),
         drafters=tuple(_read_drafter(fields, *each, num_rows) for each in enumerate(columns)),
         prefill_attended_tokens=fields.number("prefill_attended_tokens"),
         draft_token_budget=fields.integer("draft_token_budget", default=UNLIMITED),
         num_waiting=fields.integer("num_waiting", default=0),
         now=fields.number("now"),
-        **options,
+        **values,
     )
 
 
@@ -73,8 +70,8 @@ def _read_drafter(fields: Fields, number: int, columns: np.ndarray, num_rows: in
         lengths,
         match_lengths,
         lag,
-        confidence=fields.matrix(confidence, num_rows) if fields.has(confidence) else None,
-        parents=fields.parents(parents, num_rows) if fields.has(parents) else None,
+        confidence=fields.optional(fields.numbers, confidence, num_rows, None),
+        parents=fields.optional(fields.parents, parents, num_rows),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from smartspec.control.latency.model import ProfileSample
+from smartspec.control import ProfileSample
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import Trim
 from smartspec.core.drafter import ProfiledDrafter

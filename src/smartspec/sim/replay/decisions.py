@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control import DecisionRecord, LogHeader
 
 
 @dataclass(frozen=True)

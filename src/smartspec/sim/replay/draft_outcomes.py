@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from smartspec.control import DecisionRecord, DrafterSpec, DrafterView
 from smartspec.control.expected_tree import child_chances
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import DrafterSpec, DrafterView
 from smartspec.core.batch import Draft
 from smartspec.sim.world.acceptance import count_leading
 from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks, successes_of

@@ -10,11 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from smartspec.control import DecisionRecord, Drafted, DrafterSpec, Plan
 from smartspec.control.expected_tree import child_chances
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import Drafted, DrafterSpec, Plan
 from smartspec.core.batch import Draft, chain
-from smartspec.core.draft_columns import confidence_of, parents_of
 from smartspec.sim.replay.hindsight import HindsightAcceptance
 from smartspec.sim.world.recorded_ranks import child_ranks
 from smartspec.sim.world.trees import grow_trees
@@ -64,12 +62,6 @@ def tree_drafts(
         elif chances is not None and number == record.outcome.plan.drafter[row]:
             drafts[row] = replace(drafts[row], confidence=chances[row, :length])
     return tuple(drafts)
-
-
-def as_columns(drafts: tuple[Draft, ...], num_nodes: int) -> Drafted:
-    """Drafts as the controller sees them."""
-    lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
-    return Drafted(lengths, confidence_of(drafts, num_nodes), parents_of(drafts, num_nodes))
 
 
 def as_recorded(

@@ -8,22 +8,24 @@ with Gaussian priors (iteratively reweighted least squares). In a tree the top-1
 chain would have been. The acceptance of later children is counted by rank.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
+from smartspec.control import (
+    BatchView,
+    DecisionRecord,
+    DrafterSpec,
+    LatencyModel,
+    Plan,
+    StepSeconds,
+)
 from smartspec.control.acceptance.child_ranks import ChildRankAcceptance
+from smartspec.control.acceptance.logistic import sigmoid
 from smartspec.control.acceptance.observations import observed_positions, top_child_tests
-from smartspec.control.acceptance.settings import AcceptanceSettings
 from smartspec.control.acceptance.table import Pools
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import BatchView, DrafterSpec, Plan, StepSeconds
 
 ENTRY_STRENGTH = 2.0  # information of about eight observations pulls an entry towards its drafter
 EFFECT_STRENGTH = 1.5  # requests differ by about 0.8 in log-odds
 NUM_ROUNDS = 30
-MAX_LOG_ODDS = 6.0
 
 
 class HindsightAcceptance:
@@ -40,8 +42,7 @@ class HindsightAcceptance:
         self._accepted_seen: list[np.ndarray] = []
         self._table = np.zeros((len(self._pools), max_draft_tokens))
         self._effects = np.zeros((0, len(drafters)))
-        never_forgets = replace(AcceptanceSettings(), rank_memory=np.inf)
-        self._ranks = [ChildRankAcceptance(never_forgets) for _ in drafters]
+        self._ranks = [ChildRankAcceptance(memory=np.inf) for _ in drafters]
 
     def add(self, record: DecisionRecord) -> None:
         """Note what a step observed."""
@@ -95,9 +96,9 @@ class HindsightAcceptance:
         priors = np.repeat(levels[self._pools.drafters], self.max_draft_tokens)
         values, effects = priors.copy(), np.zeros(num_drafters * len(self._request_index))
         for _ in range(NUM_ROUNDS):
-            predicted = _sigmoid(values[entries] + effects[groups])
+            predicted = sigmoid(values[entries] + effects[groups])
             values += _newton_step(entries, accepted, predicted, values - priors, ENTRY_STRENGTH)
-            predicted = _sigmoid(values[entries] + effects[groups])
+            predicted = sigmoid(values[entries] + effects[groups])
             effects += _newton_step(groups, accepted, predicted, effects, EFFECT_STRENGTH)
         self._table = values.reshape(self._table.shape)
         self._effects = effects.reshape(-1, num_drafters)
@@ -111,7 +112,7 @@ class HindsightAcceptance:
             self._request_index.get(request_id, -1) for request_id in view.request_ids.tolist()
         ]
         effect = effects[np.array(requests, dtype=np.intp)].T
-        return _sigmoid(self._table[self._pools.of(view.match_lengths)] + effect[:, :, None])
+        return sigmoid(self._table[self._pools.of(view.match_lengths)] + effect[:, :, None])
 
     def rank_chances(self, drafter: int) -> np.ndarray:
         """The chance that a node's second, third, ... child by that drafter is right where the
@@ -159,10 +160,6 @@ def _log_odds(accepted: np.ndarray) -> float:
     """Log-odds of the mean, with one success and one failure added."""
     rate = (accepted.sum() + 1.0) / (len(accepted) + 2.0)
     return float(np.log(rate / (1.0 - rate)))
-
-
-def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-np.clip(log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)))
 
 
 def _newton_step(

@@ -28,15 +28,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control.controller import Controller
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.log.decision import DecisionRecord, LogHeader
+from smartspec.control import (
+    BatchView,
+    Controller,
+    DecisionRecord,
+    Drafted,
+    FreeTests,
+    LatencyModel,
+    LogHeader,
+    Outcome,
+    Plan,
+)
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.planning import length_caps
-from smartspec.control.records import BatchView, Drafted, FreeTests, Outcome, Plan
+from smartspec.core.draft_columns import drafted_of
 from smartspec.core.policy_names import parse_policy
 from smartspec.sim.replay.draft_outcomes import DraftOutcomes, draft_outcomes_of
-from smartspec.sim.replay.drafts import as_columns, as_recorded, drafted_chains, tree_drafts
+from smartspec.sim.replay.drafts import as_recorded, drafted_chains, tree_drafts
 from smartspec.sim.replay.hindsight import HindsightAcceptance, HindsightSeconds
 from smartspec.sim.replay.step_outcome import ReplayedOutcome, of_chains, of_trees
 from smartspec.sim.world.recorded_ranks import successes_of
@@ -149,7 +157,7 @@ class PolicyReplay:
         if trees is None:
             drafted = drafted_chains(record, plan, len(self._drafters))
         else:
-            drafted = as_columns(trees, self._max_draft_tokens)
+            drafted = drafted_of(trees, self._max_draft_tokens)
         plan = replace(plan, lengths=drafted.lengths)
         verified = np.minimum(self._controller.cut(plan, drafted), drafted.lengths)
         draft_outcomes = self._draft_outcomes(record, uniform)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.records import Plan, of_drafter
+from smartspec.control import Plan
+from smartspec.control.records import of_drafter
 from smartspec.core.batch import Draft, Verification, shorten
-from smartspec.core.draft_columns import node_tests, num_compared
+from smartspec.core.draft_columns import lengths_of, node_tests, num_compared
 from smartspec.sim.replay.draft_outcomes import DraftOutcomes
 
 
@@ -58,7 +59,7 @@ def of_trees(
         draft_outcomes[number].of_tree(row, draft) for row, (number, draft) in enumerate(pairs)
     ]
     answers = [Verification((), len(path), accepted_nodes=path) for path, _ in found]
-    accepted = np.array([len(path) for path, _ in found], dtype=np.int64)
+    accepted = lengths_of([path for path, _ in found])
     num_kept = np.minimum(
         accepted + 1,
         of_drafter(np.array([of_drafts.max_emitted for of_drafts in draft_outcomes]), plan.drafter),

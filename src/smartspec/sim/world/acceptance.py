@@ -19,11 +19,10 @@ a rejection are drafted anew.
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.records import DrafterView
+from smartspec.control import DrafterView
 from smartspec.sim.world.beta_table import BetaTable
 from smartspec.sim.world.keyed_random import keyed_bits, request_keys, to_uniform
 
@@ -33,27 +32,6 @@ _MIN_PROBABILITY = 1e-4
 # simulated drafts look all alike: their acceptance does not depend on the length of a match
 MATCH_LENGTH = 4
 NUM_ALTERNATIVES = 20  # tokens over which entropy() spreads what is left
-
-
-class Course(Protocol):
-    """Mean acceptance of a class over time."""
-
-    def at(self, now: float) -> float: ...
-
-    def values(self) -> tuple[float, ...]: ...
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A mean that never changes."""
-
-    value: float
-
-    def at(self, now: float) -> float:
-        return self.value
-
-    def values(self) -> tuple[float, ...]:
-        return (self.value,)
 
 
 @dataclass(frozen=True)
@@ -75,15 +53,12 @@ class Steps:
             (value for second, value in reversed(self.steps) if now >= second), self.steps[0][1]
         )
 
-    def values(self) -> tuple[float, ...]:
-        return tuple(value for _, value in self.steps)
-
 
 @dataclass(frozen=True)
 class AcceptanceClass:
     """Drafts of one workload class."""
 
-    mean: Course  # acceptance of a draft's first token, over time
+    mean: float | Steps  # acceptance of a draft's first token
     decay: float = 1.0  # each further token of a draft has decay times the mean of the one before
     later: float = 1.0  # of all tokens but the first, a factor beside that
     # request_concentration, token_concentration: of the Betas around the class mean and around the
@@ -95,9 +70,9 @@ class AcceptanceClass:
     found_run_tokens: int = 8  # length of the stretches of text where it does, or does not
 
     def __post_init__(self):
-        shares = [("mean", mean) for mean in self.mean.values()]
+        steps = self.mean.steps if isinstance(self.mean, Steps) else [(0.0, self.mean)]
         for name, value in (
-            *shares,
+            *(("mean", mean) for _, mean in steps),
             ("decay", self.decay),
             ("later", self.later),
             ("found_share", self.found_share),
@@ -106,6 +81,10 @@ class AcceptanceClass:
                 raise ValueError(f"{name} {value} does not lie between 0 and 1")
         if self.found_run_tokens < 1:
             raise ValueError(f"found_run_tokens is {self.found_run_tokens}: use at least 1")
+
+    def mean_at(self, now: float) -> float:
+        """Return the mean at that second."""
+        return self.mean.at(now) if isinstance(self.mean, Steps) else self.mean
 
 
 @dataclass(frozen=True)
@@ -182,7 +161,7 @@ class GroundTruthAcceptance:
         along a row is the true survival.
         """
         rows = self._rows(request_ids)
-        course = tuple(c.mean.at(now) for c in self.classes)
+        course = tuple(c.mean_at(now) for c in self.classes)
         if course != rows.course:
             rows.course, rows.means = course, self._means(rows, np.array(course))
         return rows.means
@@ -222,11 +201,7 @@ class GroundTruthAcceptance:
 
         conditional: what conditional() says of the same tokens.
         """
-        how = self._confidence
-        z = (
-            log_odds(to_uniform(self._bits(_CONFIDENCE, request_ids, output_positions)))
-            / _LOGISTIC_STD
-        )
+        how, z = self._confidence, self._logistic(_CONFIDENCE, request_ids, output_positions)
         confidence = 1.0 / (
             1.0 + np.exp(-(how.bias + how.slope * log_odds(conditional) + how.noise * z))
         )
@@ -238,10 +213,7 @@ class GroundTruthAcceptance:
         """The Kullback-Leibler divergence (nats) of draft and target at each token: float [R, K].
         It is that of an acceptance whose log-odds are as noisy as those of confidence: two
         distributions differ in other ways too than those that decide on acceptance."""
-        z = (
-            log_odds(to_uniform(self._bits(_DIVERGENCE, request_ids, output_positions)))
-            / _LOGISTIC_STD
-        )
+        z = self._logistic(_DIVERGENCE, request_ids, output_positions)
         return divergence(
             1.0 / (1.0 + np.exp(-(log_odds(conditional) + self._confidence.noise * z)))
         )
@@ -279,6 +251,13 @@ class GroundTruthAcceptance:
         means = means[:, None] * self._decays[rows.class_ids]
         means.flags.writeable = False
         return means
+
+    def _logistic(
+        self, stream: int, request_ids: np.ndarray, output_positions: np.ndarray
+    ) -> np.ndarray:
+        """Logistic noise of standard deviation 1: float [R, K]."""
+        uniform = to_uniform(self._bits(stream, request_ids, output_positions))
+        return log_odds(uniform) / _LOGISTIC_STD
 
     def _bits(
         self, stream: int, request_ids: np.ndarray, output_positions: np.ndarray

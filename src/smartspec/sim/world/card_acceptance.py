@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from smartspec.sim.world.acceptance import AcceptanceClass, Constant
+from smartspec.sim.world.acceptance import AcceptanceClass
 
 LEAST_CONCENTRATION = 0.2
 
@@ -24,9 +24,7 @@ def acceptance_class_of(by_depth: Sequence[float], tested: Sequence[int]) -> Acc
     weight = sum(n for _, n in ratios)
     ratio = sum(r * n for r, n in ratios) / weight if weight else 1.0
     if ratio <= 1:
-        return AcceptanceClass(Constant(first), decay=ratio)
+        return AcceptanceClass(first, decay=ratio)
     second = min(by_depth[1], 0.999)
     concentration = (1 - second) / (second - first) if second > first else math.inf
-    return AcceptanceClass(
-        Constant(first), request_concentration=max(concentration, LEAST_CONCENTRATION)
-    )
+    return AcceptanceClass(first, request_concentration=max(concentration, LEAST_CONCENTRATION))

@@ -9,18 +9,14 @@ classes are separated by commas and get equal shares of the requests: 0.9/8,0.4/
 
 import math
 
-from smartspec.sim.world.acceptance import AcceptanceClass, Constant, Course, Steps
+from smartspec.sim.world.acceptance import AcceptanceClass, Steps
 
 # Acceptance that falls with depth, fitted to the tokens per step of the EAGLE heads of Llama-3.1-8B
 # with 2 to 7 draft tokens on MT-Bench (github.com/vllm-project/vllm/issues/20780; spreads are
 # assumed): 1 % off at most.
 HEADS = {
-    "eagle1": AcceptanceClass(
-        Constant(0.70), decay=0.87, request_concentration=8.0, token_concentration=2.0
-    ),
-    "eagle3": AcceptanceClass(
-        Constant(0.80), decay=0.96, request_concentration=8.0, token_concentration=2.0
-    ),
+    "eagle1": AcceptanceClass(0.70, decay=0.87, request_concentration=8.0, token_concentration=2.0),
+    "eagle3": AcceptanceClass(0.80, decay=0.96, request_concentration=8.0, token_concentration=2.0),
 }
 
 
@@ -47,10 +43,10 @@ def _parse_class(text: str) -> AcceptanceClass:
         ) from error
 
 
-def _parse_course(text: str) -> Course:
+def _parse_course(text: str) -> float | Steps:
     first, *changes = text.split(">")
     if not changes:
-        return Constant(float(first))
+        return float(first)
     steps = [(0.0, float(first))]
     for change in changes:
         value, _, second = change.partition("@")

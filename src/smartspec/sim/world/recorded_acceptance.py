@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control.log.decision import DecisionRecord
-from smartspec.control.records import DrafterView, of_drafter
+from smartspec.control import DecisionRecord, DrafterView
+from smartspec.control.records import of_drafter
 from smartspec.sim.world.acceptance import (
     DEFAULT_CONFIDENCE,
     AcceptanceClass,
     Confidence,
-    Constant,
     GroundTruthAcceptance,
 )
 from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
@@ -90,7 +89,7 @@ class RecordedGroundTruth(GroundTruthAcceptance):
                 "drafts on"
             )
         super().__init__(
-            (AcceptanceClass(Constant(0.0)),), max_draft_tokens, seed=seed, confidence=confidence
+            (AcceptanceClass(0.0),), max_draft_tokens, seed=seed, confidence=confidence
         )
         self._lengths = np.array([len(recording.outcomes) for recording in recordings])
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)[:-1]])

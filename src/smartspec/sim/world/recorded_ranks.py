@@ -7,7 +7,8 @@ rank is right, for others how many of the first are wrong.
 
 import numpy as np
 
-from smartspec.control.records import Outcome, depths_of
+from smartspec.control import Outcome
+from smartspec.control.records import depths_of
 
 UNKNOWN = -1
 ALL = 2**15  # more ranks than there are

@@ -11,9 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smartspec.control.latency.cost_curve import CostCurve, ProfileSample
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import BatchView, Plan, StepSeconds
+from smartspec.control import BatchView, CostCurve, LatencyModel, Plan, ProfileSample, StepSeconds
 
 # (decoding requests, seconds of a step), ascending
 ControllerSeconds = tuple[tuple[int, float], ...]

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from smartspec.control.records import DrafterView
+from smartspec.control import DrafterView
 from smartspec.core.batch import NO_DRAFT, Draft, shorten
+from smartspec.core.draft_columns import lengths_of
 from smartspec.drafters.model_free import ModelFreeDrafter
-from smartspec.sim.world.acceptance import AcceptanceClass, Constant, GroundTruthAcceptance
+from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class TextAcceptance(GroundTruthAcceptance):
     learns as in the engine. ValueError where it drafts a tree."""
 
     def __init__(self, texts: Sequence[Text], drafter: ModelFreeDrafter, *, seed: int = 0):
-        super().__init__((AcceptanceClass(Constant(0.0)),), drafter.max_draft_tokens, seed=seed)
+        super().__init__((AcceptanceClass(0.0),), drafter.max_draft_tokens, seed=seed)
         self._outputs = [text.output for text in texts]
         self._token_ids = [text.token_ids for text in texts]
         self._drafter = drafter
@@ -119,9 +120,8 @@ class TextAcceptance(GroundTruthAcceptance):
             self._tell(request_id, position)
             drafts.append(self._propose(request_id, position))
             self._drafts[request_id] = position, drafts[-1]
-        lengths = np.array([len(draft) for draft in drafts], dtype=np.int64)
         return DrafterView(
-            lengths, np.array([draft.match_length for draft in drafts], dtype=np.int64)
+            lengths_of(drafts), np.array([draft.match_length for draft in drafts], dtype=np.int64)
         )
 
     def _propose(self, request_id: int, position: int) -> Draft:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from smartspec.control import BatchView, DrafterSpec, Plan
 from smartspec.control.expected_tree import child_chances
-from smartspec.control.records import MAX_TREE_NODES, BatchView, DrafterSpec, Plan, StopRule
+from smartspec.control.records import MAX_TREE_NODES, StopRule
 from smartspec.core.batch import NO_DRAFT, Draft
 from smartspec.sim.world.acceptance import GroundTruthAcceptance
 

@@ -124,7 +124,7 @@ def controller_maker(
         parsed = parse_policy(policy, longest)
         controller = Controller(parsed, longest, latency, drafters=drafters, name=policy)
         if card is not None:
-            controller.expect_acceptance(0, card.acceptance, card.tested)
+            controller.acceptance.expect(0, card.acceptance, card.tested)
         if log is not None:
             model = str(config.model_config.model)
             log.begin(LogHeader(model, policy, longest, drafters, latency.to_dict()))
