@@ -1,6 +1,7 @@
 """Servers with a fake model and the real tokenizer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from default_model import default_tokenizer
@@ -41,3 +42,15 @@ def burst_server(tokenizer) -> Iterator[FakeServer]:
     """Every decoding step delivers seven tokens."""
     with running_server(tokenizer, draft_length=6) as fake_server:
         yield fake_server
+
+
+@pytest.fixture(params=["server", "burst_server"])
+def either_server(request) -> FakeServer:
+    """Steps bring one token, or seven."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def set_template(tokenizer, monkeypatch) -> Callable[[object], None]:
+    """Gives the model another chat template."""
+    return partial(monkeypatch.setattr, tokenizer, "chat_template")

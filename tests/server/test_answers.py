@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
-from fake_server import MAX_MODEL_LEN, MODEL, running_server
+from fake_server import MAX_MODEL_LEN, MODEL, running_server, user, whole_and_streamed
 
 from smartspec.cli.serve import served_names
 
@@ -69,7 +69,7 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
             assert answer.status_code == 200, answer.text
             return seen[-1].temperature, seen[-1].top_k, seen[-1].top_p, seen[-1].max_tokens
 
-        turns = [{"role": "user", "content": "Hello there, you all, one and two"}]
+        turns = [user("Hello there, you all, one and two")]
         assert sampled("chat/completions", messages=turns) == (0.6, 7, 0.9, 5)
         assert sampled(
             "chat/completions", messages=turns, temperature=1.0, top_k=0, max_tokens=9
@@ -88,9 +88,7 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
 
 
 def test_completion(server, tokenizer):
-    answer = server.client.completions.create(
-        model=MODEL, prompt="One two three four", max_tokens=100
-    )
+    answer = server.completion(prompt="One two three four", max_tokens=100)
     assert answer.choices[0].text == "One two three four"
     assert answer.choices[0].finish_reason == "stop"
     num_tokens = len(tokenizer("One two three four")["input_ids"])
@@ -102,46 +100,33 @@ def test_completion(server, tokenizer):
 
 
 def test_completion_has_16_tokens_by_default(server):
-    answer = server.client.completions.create(model=MODEL, prompt="word " * 40)
+    answer = server.completion(prompt="word " * 40)
     assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 16)
 
 
 def test_chat_uses_the_template_and_the_whole_context(server, tokenizer):
-    messages = [
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}],
-        }
-    ]
-    answer = server.client.chat.completions.create(model=MODEL, messages=messages)
+    messages = [user([{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}])]
+    answer = server.conversation(messages=messages)
     choice = answer.choices[0]
-    plain = [{"role": "user", "content": "Hello there"}]
+    plain = [user("Hello there")]
     prompt = tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False)
     # The template's own end-of-turn token ends the repetition of the prompt.
     assert choice.message.content == prompt.split("<|im_end|>")[0].removeprefix("<|im_start|>")
     assert (choice.message.role, choice.finish_reason) == ("assistant", "stop")
-    endless = server.client.chat.completions.create(
-        model=MODEL, messages=messages, extra_body={"ignore_eos": True}
-    )
+    endless = server.conversation(messages=messages, extra_body={"ignore_eos": True})
     assert endless.usage.total_tokens == MAX_MODEL_LEN
     assert endless.choices[0].finish_reason == "length"
 
 
 def test_max_completion_tokens(server):
-    messages = [{"role": "user", "content": "Hello"}]
-    answer = server.client.chat.completions.create(
-        model=MODEL, messages=messages, max_completion_tokens=3
-    )
+    messages = [user("Hello")]
+    answer = server.conversation(messages=messages, max_completion_tokens=3)
     assert answer.usage.completion_tokens == 3
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
-def test_streamed_unicode_equals_the_whole_answer(request, name):
-    server = request.getfixturevalue(name)
-    whole = server.client.completions.create(model=MODEL, prompt=UNICODE, max_tokens=200)
-    stream = server.client.completions.create(
-        model=MODEL, prompt=UNICODE, max_tokens=200, stream=True
-    )
+def test_streamed_unicode_equals_the_whole_answer(either_server):
+    whole = either_server.completion(prompt=UNICODE, max_tokens=200)
+    stream = either_server.completion(prompt=UNICODE, max_tokens=200, stream=True)
     pieces = [chunk.choices[0].text for chunk in stream]
     assert "".join(pieces) == whole.choices[0].text == UNICODE
     assert len(pieces) > 3 and not any("\ufffd" in piece for piece in pieces)
@@ -149,18 +134,15 @@ def test_streamed_unicode_equals_the_whole_answer(request, name):
 
 def test_a_character_cut_in_two_by_the_length_limit_is_left_out(server, tokenizer):
     num_tokens = len(tokenizer("ok 🎉")["input_ids"])
-    answer = server.client.completions.create(
-        model=MODEL, prompt="ok 🎉", max_tokens=num_tokens - 1
-    )
+    answer = server.completion(prompt="ok 🎉", max_tokens=num_tokens - 1)
     assert answer.choices[0].text == "ok"
 
 
 def test_stream_with_usage(server):
     options = {"include_usage": True}
     chunks = list(
-        server.client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "Hi"}],
+        server.conversation(
+            messages=[user("Hi")],
             stream=True,
             stream_options=options,
         )
@@ -185,19 +167,17 @@ def test_the_stream_is_server_sent_events_with_done_at_the_end(server):
 
 
 def test_several_choices(server):
-    answer = server.client.completions.create(model=MODEL, prompt=["One", "Two three"], n=2)
+    answer = server.completion(prompt=["One", "Two three"], n=2)
     assert [(choice.index, choice.text) for choice in answer.choices] == [
         (0, "One"),
         (1, "One"),
         (2, "Two three"),
         (3, "Two three"),
     ]
-    single = server.client.completions.create(model=MODEL, prompt=["One", "Two three"])
+    single = server.completion(prompt=["One", "Two three"])
     assert answer.usage.prompt_tokens == single.usage.prompt_tokens
     assert answer.usage.completion_tokens == 2 * single.usage.completion_tokens
-    chunks = server.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hi"}], n=2, stream=True
-    )
+    chunks = server.conversation(messages=[user("Hi")], n=2, stream=True)
     texts = {0: "", 1: ""}
     for chunk in chunks:
         texts[chunk.choices[0].index] += chunk.choices[0].delta.content
@@ -206,17 +186,15 @@ def test_several_choices(server):
 
 def test_prompts_as_token_ids(server, tokenizer):
     token_ids = tokenizer("One two three")["input_ids"]
-    answer = server.client.completions.create(model=MODEL, prompt=token_ids)
+    answer = server.completion(prompt=token_ids)
     assert [choice.text for choice in answer.choices] == ["One two three"]
-    answer = server.client.completions.create(model=MODEL, prompt=[token_ids, token_ids[:1]])
+    answer = server.completion(prompt=[token_ids, token_ids[:1]])
     assert [choice.text for choice in answer.choices] == ["One two three", "One"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_completion_logprobs(server, stream):
-    answer = server.client.completions.create(
-        model=MODEL, prompt="One two three", logprobs=2, stream=stream
-    )
+    answer = server.completion(prompt="One two three", logprobs=2, stream=stream)
     parts = (
         [chunk.choices[0].logprobs for chunk in answer] if stream else [answer.choices[0].logprobs]
     )
@@ -231,10 +209,9 @@ def test_completion_logprobs(server, stream):
     )
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_chat_logprobs(burst_server, stream):
-    answer = burst_server.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hi 🎉"}], logprobs=True, top_logprobs=1,
+    answer = burst_server.conversation( messages=[user("Hi 🎉")], logprobs=True, top_logprobs=1,
         stream=stream, stop="assistant named",
     )  # fmt: skip
     parts = list(answer) if stream else [answer]
@@ -264,9 +241,7 @@ def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
 
 
 def test_prompt_logprobs_of_a_chat_are_beside_its_choices(server):
-    answer = server.chat(
-        messages=[{"role": "user", "content": "Hello"}], prompt_logprobs=0, max_tokens=2
-    ).json()
+    answer = server.chat(messages=[user("Hello")], prompt_logprobs=0, max_tokens=2).json()
     assert (
         len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
         and answer["prompt_logprobs"][0] is None
@@ -275,12 +250,11 @@ def test_prompt_logprobs_of_a_chat_are_beside_its_choices(server):
 
 
 def test_no_logprobs_unless_requested(server):
-    answer = server.client.completions.create(model=MODEL, prompt="One")
+    answer = server.completion(prompt="One")
     assert answer.choices[0].logprobs is None
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 @pytest.mark.parametrize(
     ("stop", "expected"),
     [
@@ -290,12 +264,9 @@ def test_no_logprobs_unless_requested(server):
         ("a", ""),
     ],
 )
-def test_stop_strings(request, name, stream, stop, expected):
-    server = request.getfixturevalue(name)
+def test_stop_strings(either_server, stream, stop, expected):
     text = "alpha beta gamma delta epsilon"
-    answer = server.client.completions.create(
-        model=MODEL, prompt=text, max_tokens=64, stop=stop, stream=stream
-    )
+    answer = either_server.completion(prompt=text, max_tokens=64, stop=stop, stream=stream)
     assert (stream_text(answer) if stream else answer.choices[0].text) == (
         text if expected is None else expected
     )
@@ -317,14 +288,13 @@ def test_tokens_after_a_stop_string_do_not_count(server, burst_server):
 def test_stop_token_text_is_not_part_of_the_output(server, tokenizer):
     token_ids = tokenizer("alpha beta gamma")["input_ids"]
     extra = {"stop_token_ids": [token_ids[-1]]}
-    answer = server.client.completions.create(model=MODEL, prompt=token_ids, extra_body=extra)
+    answer = server.completion(prompt=token_ids, extra_body=extra)
     assert answer.choices[0].text == tokenizer.decode(token_ids[:-1])
     assert answer.choices[0].finish_reason == "stop"
 
 
 def test_ignore_eos(server):
-    answer = server.client.completions.create(
-        model=MODEL,
+    answer = server.completion(
         prompt="One two",
         max_tokens=9,
         extra_body={"ignore_eos": True, "top_k": 5, "min_p": 0.1},
@@ -334,6 +304,6 @@ def test_ignore_eos(server):
 
 def test_shared_prefixes_are_reported(server):
     prompt = "a long shared prompt, " * 20
-    server.client.completions.create(model=MODEL, prompt=prompt, max_tokens=2)
-    again = server.client.completions.create(model=MODEL, prompt=prompt, max_tokens=2)
+    server.completion(prompt=prompt, max_tokens=2)
+    again = server.completion(prompt=prompt, max_tokens=2)
     assert again.usage.prompt_tokens_details.cached_tokens > 0

@@ -1,35 +1,32 @@
 """Bad requests: each gets OpenAI's error shape and a message that names the matter, and the server
 goes on."""
 
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit
 
-import httpx
 import openai
 import pytest
-from fake_server import MAX_BATCH, MAX_MODEL_LEN, MAX_QUEUE, MODEL, eventually
+from fake_server import (
+    MAX_BATCH,
+    MAX_MODEL_LEN,
+    MAX_QUEUE,
+    MODEL,
+    check_error,
+    eventually,
+    function,
+    user,
+)
 
 from smartspec.engine.models import chat_templates
 
 MEBIBYTE = 2**20
-USER = {"role": "user", "content": "Hi"}
+USER = user("Hi")
 
 
 @pytest.fixture(autouse=True)
 def still_serves(server):
     yield
-    assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
-
-
-def check_error(answer: httpx.Response, status: int, param: str | None, *words: str) -> None:
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["param"] == param, error
-    for word in words:
-        assert word in error["message"], error
+    assert server.completed(prompt="One two") == "One two"
 
 
 @pytest.mark.parametrize(
@@ -43,109 +40,108 @@ def check_error(answer: httpx.Response, status: int, param: str | None, *words: 
         ({"prompt": [1, "a"]}, "prompt", "token ids"),
         ({"prompt": [True]}, "prompt", "token ids"),
         ({"prompt": 5}, "prompt", "5"),
-        ({}, "prompt", "required"),
         ({"prompt": None}, "prompt", "required"),
         ({"prompt": [10**9]}, "prompt", "1000000000"),
         ({"prompt": [-1]}, "prompt", "-1"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "at least 1"),
-        ({"prompt": "a", "max_tokens": -5}, "max_tokens", "-5"),
-        ({"prompt": "a", "max_tokens": "5"}, "max_tokens", "integer"),
-        ({"prompt": "a", "max_tokens": 5.5}, "max_tokens", "integer"),
-        ({"prompt": "a", "temperature": -1}, "temperature", "-1"),
-        ({"prompt": "a", "temperature": "hot"}, "temperature", "number"),
-        ({"prompt": "a", "repetition_penalty": 1e-300}, "repetition_penalty", "[0.01, 100]"),
-        ({"prompt": "a", "top_p": 0}, "top_p", "0"),
-        ({"prompt": "a", "top_k": -2}, "top_k", "-2"),
-        ({"prompt": "a", "top_k": 2**70}, "top_k", "2147483648"),
-        ({"prompt": "a", "seed": 2**70}, "seed", "less"),
-        ({"prompt": "a", "stop": ""}, "stop", "empty"),
-        ({"prompt": "a", "stop": ["x", ""]}, "stop", "empty"),
-        ({"prompt": "a", "stop": ["x"] * 17}, "stop", "17"),
-        ({"prompt": "a", "stop": [1]}, "stop[0]", "string"),
-        ({"prompt": "a", "stop_token_ids": [10**6]}, "stop_token_ids", "1000000"),
-        ({"prompt": "a", "logprobs": 21}, "logprobs", "21"),
-        ({"prompt": "a", "prompt_logprobs": 21}, "prompt_logprobs", "21"),
-        ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs", "-1"),
-        ({"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_tokens": -5}, "max_tokens", "-5"),
+        ({"max_tokens": "5"}, "max_tokens", "integer"),
+        ({"max_tokens": 5.5}, "max_tokens", "integer"),
+        ({"temperature": -1}, "temperature", "-1"),
+        ({"temperature": "hot"}, "temperature", "number"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty", "[0.01, 100]"),
+        ({"top_p": 0}, "top_p", "0"),
+        ({"top_k": -2}, "top_k", "-2"),
+        ({"top_k": 2**70}, "top_k", "2147483648"),
+        ({"seed": 2**70}, "seed", "less"),
+        ({"stop": ""}, "stop", "empty"),
+        ({"stop": ["x", ""]}, "stop", "empty"),
+        ({"stop": ["x"] * 17}, "stop", "17"),
+        ({"stop": [1]}, "stop[0]", "string"),
+        ({"stop_token_ids": [10**6]}, "stop_token_ids", "1000000"),
+        ({"logprobs": 21}, "logprobs", "21"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs", "21"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs", "-1"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),
         ({"prompt": [[5] * 400] * 4, "prompt_logprobs": 20}, "prompt_logprobs", "33600 entries"),
-        ({"prompt": "a", "n": 1000}, "n", "128"),
-        ({"prompt": "a", "echo": True, "logprobs": 1, "stream": True}, "logprobs", "stream"),
-        ({"prompt": "a", "echo": True, "logprobs": 21}, "logprobs", "21"),
+        ({"n": 1000}, "n", "128"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "logprobs", "stream"),
+        ({"echo": True, "logprobs": 21}, "logprobs", "21"),
         ({"prompt": [[5] * 400] * 4, "echo": True, "logprobs": 20}, "logprobs", "33600 entries"),
-        ({"prompt": "a", "echo": True, "max_tokens": -2}, "max_tokens", "-2"),
-        ({"prompt": "a", "suffix": "end"}, "suffix", "unsupported"),
-        ({"prompt": "a", "guided_grammar": "start: 'a'"}, "guided_grammar", "JSON schemas"),
+        ({"echo": True, "max_tokens": -2}, "max_tokens", "-2"),
+        ({"suffix": "end"}, "suffix", "unsupported"),
+        ({"guided_grammar": "start: 'a'"}, "guided_grammar", "JSON schemas"),
         (
-            {"prompt": "a", "structured_outputs": {"grammar": "start: 'a'"}},
+            {"structured_outputs": {"grammar": "start: 'a'"}},
             "structured_outputs",
             "exactly one",
         ),
         ({"prompt": [5] * 9, "truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "9 tokens"),
-        ({"prompt": "a", "best_of": 2}, "best_of", "unsupported"),
+        ({"best_of": 2}, "best_of", "unsupported"),
         (
-            {"prompt": "a", "response_format": {"type": "yaml"}},
+            {"response_format": {"type": "yaml"}},
             "response_format.type",
             "json_object",
         ),
-        ({"prompt": "a", "request_id": "a b"}, "request_id", "pattern"),
-        ({"prompt": "a", "request_id": "a" * 129}, "request_id", "128"),
-        ({"prompt": "a", "stream": "yes"}, "stream", "boolean"),
-        ({"prompt": "a", "bad_words": ["x" * 257]}, "bad_words[0]", "256"),
-        ({"prompt": "a", "guided_json": '{"minimum": 1e999}'}, "guided_json", "1e999"),
+        ({"request_id": "a b"}, "request_id", "pattern"),
+        ({"request_id": "a" * 129}, "request_id", "128"),
+        ({"stream": "yes"}, "stream", "boolean"),
+        ({"bad_words": ["x" * 257]}, "bad_words[0]", "256"),
+        ({"guided_json": '{"minimum": 1e999}'}, "guided_json", "1e999"),
         (
-            {"prompt": "a", "guided_json": '{"items":' * 400 + "{}" + "}" * 400},
+            {"guided_json": '{"items":' * 400 + "{}" + "}" * 400},
             "guided_json",
             "nested",
         ),
-        ({"prompt": "a", "guided_json": '{"const": "\\ud800"}'}, "guided_json", "surrogate"),
+        ({"guided_json": '{"const": "\\ud800"}'}, "guided_json", "surrogate"),
     ],
 )
 def test_completion_bodies(server, body, param, word):
-    check_error(server.complete(**body), 400, param, word)
+    check_error(server.complete(**{"prompt": "a"} | body), 400, param, word)
 
 
 @pytest.mark.parametrize(
     ("body", "param", "word"),
     [
         ({"messages": []}, "messages", "at least 1"),
-        ({}, "messages", "required"),
+        ({"messages": None}, "messages", "required"),
         ({"messages": "Hi"}, "messages", "array"),
         ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role", "robot"),
         ({"messages": [USER, {"content": "Hi"}]}, "messages[1].role", "required"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "required"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "string"),
+        ({"messages": [user(5)]}, "messages[0].content", "string"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            {"messages": [user([{"type": "image_url"}])]},
             "messages[0].content",
             "text",
         ),
-        ({"messages": [USER], "top_logprobs": 2}, "top_logprobs", "logprobs"),
-        ({"messages": [USER], "logprobs": 2}, "logprobs", "boolean"),
-        ({"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function", "required"),
-        ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
+        ({"logprobs": 2}, "logprobs", "boolean"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         (
-            {"messages": [USER], "continue_final_message": True},
+            {"continue_final_message": True},
             "continue_final_message",
             "assistant",
         ),
         (
-            {"messages": [USER], "chat_template_kwargs": {"tokenize": True}},
+            {"chat_template_kwargs": {"tokenize": True}},
             "chat_template_kwargs.tokenize",
             "variable",
         ),
-        ({"messages": [USER], "functions": [{"name": "f"}]}, "functions", "unsupported"),
-        ({"messages": [USER], "modalities": ["text", "audio"]}, "modalities", "unsupported"),
-        ({"messages": [USER], "chat_template": "{{ 1 }}"}, "chat_template", "unsupported"),
-        ({"messages": [USER], "documents": [{"text": "a"}]}, "documents", "unsupported"),
+        ({"functions": [{"name": "f"}]}, "functions", "unsupported"),
+        ({"modalities": ["text", "audio"]}, "modalities", "unsupported"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template", "unsupported"),
+        ({"documents": [{"text": "a"}]}, "documents", "unsupported"),
         (
-            {"messages": [{"role": "user", "content": "word " * 1000}]},
+            {"messages": [user("word " * 1000)]},
             "messages",
             str(MAX_MODEL_LEN),
         ),
     ],
 )
 def test_chat_bodies(server, body, param, word):
-    check_error(server.chat(**body), 400, param, word)
+    check_error(server.chat(**{"messages": [USER]} | body), 400, param, word)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +151,7 @@ def test_chat_bodies(server, body, param, word):
         (b'{"prompt": "a"', None, "JSON"),
         (b"[" * 100_000, None, "JSON"),
         (b'["a"]', None, "body"),
+        (b"{}", "prompt", "required"),
         (b'{"prompt": "\xff\xfe"}', None, "JSON"),
         (b'{"prompt": "\\ud800"}', None, "JSON"),
         (b'{"prompt": "a", "temperature": NaN}', "temperature", "finite"),
@@ -214,8 +211,7 @@ def test_chunked_body_of_50_megabytes(server):
 
 
 def test_announced_body_is_refused_before_it_is_sent(server):
-    address = urlsplit(server.url)
-    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+    with server.connect() as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 52428800\r\nExpect: "
             b"100-continue\r\n\r\n"
@@ -229,21 +225,17 @@ def test_body_just_under_the_limit_is_read(server):
     assert answer.json()["choices"][0]["text"] == "One"
 
 
-def test_model_without_chat_template(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", None)
+def test_model_without_chat_template(server, set_template):
+    set_template(None)
     check_error(server.chat(messages=[USER]), 400, None, "chat template", "/v1/completions")
 
 
-def test_model_with_templates_for_tools_alone(server, tokenizer, monkeypatch):
+def test_model_with_templates_for_tools_alone(server, set_template):
     template = "{{ tools | length }} {{ messages[0].content }}"
-    monkeypatch.setattr(tokenizer, "chat_template", {"tool_use": template, "rag": ""})
+    set_template({"tool_use": template, "rag": ""})
     check_error(server.chat(messages=[USER]), 400, "tools", "rag, tool_use", "--chat-template")
-    tool = {"type": "function", "function": {"name": "f"}}
-    assert (
-        server.chat(messages=[USER], tools=[tool])
-        .json()["choices"][0]["message"]["content"]
-        .startswith("1 ")
-    )
+    tool = function("f")
+    assert server.said(messages=[USER], tools=[tool]).startswith("1 ")
 
 
 @pytest.mark.parametrize(
@@ -255,29 +247,27 @@ def test_model_with_templates_for_tools_alone(server, tokenizer, monkeypatch):
         ("{% for a in range(99999) %}{{ 'x' * 99 }}{% endfor %}", "9899901 characters"),
     ],
 )
-def test_chat_templates_that_fail_or_print_without_end(
-    server, tokenizer, monkeypatch, template, word
-):
-    monkeypatch.setattr(tokenizer, "chat_template", template)
+def test_chat_templates_that_fail_or_print_without_end(server, set_template, template, word):
+    set_template(template)
     check_error(server.chat(messages=[USER]), 400, "messages", word)
 
 
-def test_chat_templates_that_do_not_end_hold_nobody_up(server, tokenizer, monkeypatch):
+def test_chat_templates_that_do_not_end_hold_nobody_up(server, set_template, monkeypatch):
     """More of them than there are threads to read bodies in, all at once."""
     monkeypatch.setattr(chat_templates, "QUICK_SECONDS", 0.1)
     monkeypatch.setattr(chat_templates, "MAX_SECONDS", 0.5)
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    monkeypatch.setattr(tokenizer, "chat_template", loop)
+    set_template(loop)
     with ThreadPoolExecutor(12) as pool:
         chats = [pool.submit(server.chat, messages=[USER]) for _ in range(12)]
-        assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
+        assert server.completed(prompt="One two") == "One two"
         for chat in chats:
             check_error(chat.result(), 400, "messages", "longer than")
     eventually(lambda: not any(thread.name == "chat template" for thread in threading.enumerate()))
 
 
-def test_chat_template_that_refuses(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
+def test_chat_template_that_refuses(server, set_template):
+    set_template("{{ raise_exception('roles must alternate') }}")
     check_error(server.chat(messages=[USER, USER]), 400, "messages", "roles must alternate")
 
 
@@ -285,12 +275,12 @@ def test_chat_template_that_refuses(server, tokenizer, monkeypatch):
     ("body", "param", "word"),
     [
         ({"prompt": ["a"] * 250_000}, None, "250000 choices"),
-        ({"prompt": "a", "stop_token_ids": ["a"] * 250_000}, "stop_token_ids[0]", "integer"),
-        ({"prompt": "a", "stop_token_ids": [5] * 1025}, "stop_token_ids", "1024"),
-        ({"prompt": "a", "stop": "x" * 1025}, "stop", "1025"),
-        ({"prompt": "a"} | dict.fromkeys(map(str, range(30_000)), 1), None, "128 fields"),
+        ({"stop_token_ids": ["a"] * 250_000}, "stop_token_ids[0]", "integer"),
+        ({"stop_token_ids": [5] * 1025}, "stop_token_ids", "1024"),
+        ({"stop": "x" * 1025}, "stop", "1025"),
+        (dict.fromkeys(map(str, range(30_000)), 1), None, "128 fields"),
         (
-            {"prompt": "a", "speculation": dict.fromkeys(map(str, range(200)), 1)},
+            {"speculation": dict.fromkeys(map(str, range(200)), 1)},
             "speculation",
             "128 fields",
         ),
@@ -298,7 +288,7 @@ def test_chat_template_that_refuses(server, tokenizer, monkeypatch):
     ],
 )
 def test_what_is_too_much_is_refused_before_it_takes_long(server, body, param, word):
-    answer = server.complete(**body)
+    answer = server.complete(**{"prompt": "a"} | body)
     check_error(answer, 400, param, word)
     assert len(answer.content) < 1000
 
@@ -353,7 +343,7 @@ def test_what_json_cannot_hold_is_refused_wherever_it_stands(server, where, valu
 
 
 def test_more_messages_than_a_chat_may_have_through_responses(server):
-    item = {"role": "user", "content": "a"}
+    item = user("a")
     answer = server.http.post(
         "/v1/responses", json={"input": [item] * 4096, "instructions": "Be brief."}
     )

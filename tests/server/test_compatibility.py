@@ -4,11 +4,19 @@ import re
 from pathlib import Path
 
 import pytest
-from fake_server import MAX_MODEL_LEN, MODEL
+from fake_server import (
+    MAX_MODEL_LEN,
+    MODEL,
+    assistant,
+    check_error,
+    function,
+    user,
+    whole_and_streamed,
+)
 
 from smartspec import __version__
 
-USER = {"role": "user", "content": "Hello there"}
+USER = user("Hello there")
 HARMLESS = {
     "metadata": {"a": "b"},
     "store": False,
@@ -37,9 +45,7 @@ def test_fields_that_request_nothing(server):
         }
     }
     extra["extra_body"] |= {"best_of": 1} | VLLMS
-    chat = server.client.chat.completions.create(
-        model=MODEL, messages=[USER], max_tokens=3, **HARMLESS, **extra
-    )
+    chat = server.conversation(messages=[USER], max_tokens=3, **HARMLESS, **extra)
     assert chat.usage.completion_tokens == 3
     completion = server.complete(prompt="One two", best_of=1, tools=None, **HARMLESS, **VLLMS)
     assert completion.json()["choices"][0]["text"] == "One two"
@@ -92,7 +98,7 @@ SAMPLES = {
     "temperature": 0.5,
     "text": {"format": {"type": "text"}, "verbosity": "low"},
     "tool_choice": "auto",
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "tools": [function("f", {"type": "object"})],
     "top_p": 0.5,
     "truncation": "disabled",
     "user": "u",
@@ -176,7 +182,7 @@ def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name
         body[name] = OF_ENDPOINT.get((endpoint, name), SAMPLES.get(name))
     answer = server.http.post(f"/v1/{endpoint}", json=body)
     if what == "refused":
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == name, answer.text
+        check_error(answer, 400, name)
     else:
         assert what in ("used", "ignored") or what.startswith("only"), what
         assert answer.status_code == 200, answer.text
@@ -200,27 +206,27 @@ def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name
 )
 def test_the_shape_of_what_is_used_is_checked(server, body, param):
     answer = server.chat(**{"messages": [USER]} | body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    check_error(answer, 400, param)
 
 
-def test_thoughts_and_effort_reach_the_template(server, tokenizer, monkeypatch):
+def test_thoughts_and_effort_reach_the_template(server, tokenizer, set_template):
     template = (
         "{{ reasoning_effort }}:{% for m in messages %} {{ m.reasoning_content }}/{{ m.reasoning "
         "}}{% endfor %}"
     )
-    monkeypatch.setattr(tokenizer, "chat_template", template)
+    set_template(template)
     thoughts = [
         {"reasoning_content": "well"},
         {"reasoning": "hm"},
         {"reasoning": "old", "reasoning_content": "new"},
     ]
-    messages = [{"role": "assistant", "content": None} | thought for thought in thoughts] + [USER]
+    messages = [assistant(None) | thought for thought in thoughts] + [USER]
     bodies = (
         {"reasoning_effort": "low"},
         {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "x"}},
     )
     for body, effort in zip(bodies, ("low", "x"), strict=True):
-        said = server.chat(messages=messages, **body).json()["choices"][0]["message"]["content"]
+        said = server.said(messages=messages, **body)
         assert said == f"{effort}: well/well hm/hm new/new /"
         token_ids = server.http.post("/tokenize", json={"messages": messages} | body).json()[
             "tokens"
@@ -234,7 +240,7 @@ def test_thoughts_and_effort_reach_the_template(server, tokenizer, monkeypatch):
 
 def test_a_refusal_in_the_history_is_what_was_said(server, tokenizer):
     messages = [USER, {"role": "assistant", "content": None, "refusal": "No."}, USER]
-    said = [USER, {"role": "assistant", "content": "No."}, USER]
+    said = [USER, assistant("No."), USER]
     assert tokens(server, messages=messages) == tokens(server, messages=said)
 
 
@@ -250,20 +256,18 @@ def test_usage_in_every_chunk(server):
     assert counts[0] == 1 and counts == sorted(counts) and counts[-1] == counts[-2]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_request_id(server, stream):
     extra = {"extra_body": {"request_id": "abc-1"}}
-    answer = server.client.completions.create(model=MODEL, prompt="One two", stream=stream, **extra)
+    answer = server.completion(prompt="One two", stream=stream, **extra)
     assert {part.id for part in (answer if stream else [answer])} == {"cmpl-abc-1"}
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_echo(server, tokenizer, stream):
     prompts = ["One two", "Three four"]
     for given in (prompts, tokenizer(prompts)["input_ids"]):
-        answer = server.client.completions.create(
-            model=MODEL, prompt=given, n=2, echo=True, stream=stream
-        )
+        answer = server.completion(prompt=given, n=2, echo=True, stream=stream)
         texts = ["", "", "", ""]
         for part in answer if stream else [answer]:
             for choice in part.choices:
@@ -271,7 +275,6 @@ def test_echo(server, tokenizer, stream):
         assert texts == ["One twoOne two"] * 2 + ["Three fourThree four"] * 2
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -281,19 +284,18 @@ def test_echo(server, tokenizer, stream):
         ({"stop_token_ids": "three"}, "One two three"),
     ],
 )
-def test_stops_are_part_of_the_text_if_requested(request, name, tokenizer, body, text):
-    server = request.getfixturevalue(name)
+def test_stops_are_part_of_the_text_if_requested(either_server, tokenizer, body, text):
     if "stop_token_ids" in body:
         body = {"stop_token_ids": tokenizer(" three")["input_ids"]}
-    answer = server.complete(prompt="One two three four", include_stop_str_in_output=True, **body)
+    answer = either_server.complete(
+        prompt="One two three four", include_stop_str_in_output=True, **body
+    )
     assert answer.json()["choices"][0]["text"] == text
 
 
 def test_special_tokens_are_shown_if_requested(server):
     hidden, shown = (
-        server.chat(messages=[USER], skip_special_tokens=skip, max_tokens=3).json()["choices"][0][
-            "message"
-        ]["content"]
+        server.said(messages=[USER], skip_special_tokens=skip, max_tokens=3)
         for skip in (True, False)
     )
     assert shown == "<|im_start|>" + hidden
@@ -325,21 +327,21 @@ def test_tokenize_and_detokenize(server, tokenizer):
 
 
 def test_the_last_message_may_be_continued(server, tokenizer):
-    messages = [USER, {"role": "assistant", "content": "Well, I"}]
+    messages = [USER, assistant("Well, I")]
     token_ids = tokens(server, messages=messages, continue_final_message=True)
     assert (
         server.http.post("/detokenize", json={"tokens": token_ids})
         .json()["prompt"]
         .endswith("assistant\nWell, I")
     )
-    answer = server.client.chat.completions.create(
-        model=MODEL, messages=messages, max_tokens=2, extra_body={"continue_final_message": True}
+    answer = server.conversation(
+        messages=messages, max_tokens=2, extra_body={"continue_final_message": True}
     )
     assert answer.usage.prompt_tokens == len(token_ids)
 
 
-def test_variables_of_the_chat_template(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ greeting }} {{ messages[0].content }}")
+def test_variables_of_the_chat_template(server, set_template):
+    set_template("{{ greeting }} {{ messages[0].content }}")
     answer = server.chat(messages=[USER], chat_template_kwargs={"greeting": "Hey"})
     assert answer.json()["choices"][0]["message"]["content"] == "Hey Hello there"
 
@@ -350,23 +352,12 @@ def test_version_and_ping(server):
 
 
 def test_rules_on_single_tokens_reach_the_sampler(server, tokenizer, monkeypatch):
-    seen = []
-    add_request = server.core.add_request
-    monkeypatch.setattr(
-        server.core,
-        "add_request",
-        lambda request: (seen.append(request.params), add_request(request)),
-    )
+    seen = server.recorded(monkeypatch)
     rules = {"allowed_token_ids": [5, 6], "bad_words": ["sun", " moon"], "min_tokens": 2}
-    server.client.completions.create(
-        model=MODEL, prompt="One two", logit_bias={"7": -100, "8": 2.5}, extra_body=rules
-    )
-    (params,) = seen
-    assert (params.logit_bias, params.allowed_token_ids, params.min_tokens) == (
-        ((7, -100.0), (8, 2.5)),
-        (5, 6),
-        2,
-    )
+    server.completion(prompt="One two", logit_bias={"7": -100, "8": 2.5}, extra_body=rules)
+    params = seen[0].params
+    assert params.logit_bias == ((7, -100.0), (8, 2.5))
+    assert (params.allowed_token_ids, params.min_tokens) == ((5, 6), 2)
     assert set(params.bad_words_token_ids) == {
         tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
         for text in ("sun", " sun", " moon")
@@ -375,10 +366,9 @@ def test_rules_on_single_tokens_reach_the_sampler(server, tokenizer, monkeypatch
 
 
 def test_min_tokens_is_too_early_for_stop_strings(server):
-    body = {"model": MODEL, "prompt": "One two three two four", "stop": " two"}
-    early = server.client.completions.create(**body)
-    late = server.client.completions.create(**body, extra_body={"min_tokens": 3})
-    assert (early.choices[0].text, late.choices[0].text) == ("One", "One two three")
+    body = {"prompt": "One two three two four", "stop": " two"}
+    assert server.completed(**body) == "One"
+    assert server.completed(**body, min_tokens=3) == "One two three"
 
 
 @pytest.mark.parametrize(

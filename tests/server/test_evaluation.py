@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_server import MODEL, FakeServer
+from fake_server import MODEL, FakeServer, check_error, user
 from real_server import running_model
 
 LIST = "1. red apple\n2. red pear\n3. red plum\n4. red apple\n5. red pear\n6. red plum\n7. red"
-CHAT = [{"role": "user", "content": f"Continue this list:\n{LIST}"}]
+CHAT = [user(f"Continue this list:\n{LIST}")]
 SCORED = {"prompt": LIST, "echo": True, "logprobs": 5, "max_tokens": 16, "temperature": 0}
 LISTED = {"messages": CHAT, "logprobs": True, "top_logprobs": 5, "max_tokens": 48, "temperature": 0}
 SAMPLED = {
@@ -93,4 +93,4 @@ def test_a_seed_holds_across_drafters(real_server):
 
 def test_only_one_of_one_is_the_best(real_server):
     answer = real_server.http.post("/v1/completions", json={"prompt": "a", "best_of": 2})
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "best_of"
+    check_error(answer, 400, "best_of")

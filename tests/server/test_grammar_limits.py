@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fake_server import eventually, grammar_compiler
+from fake_server import check_error, eventually, form_of, function, grammar_compiler, user
 
 from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import QueueFull
@@ -25,7 +25,7 @@ from smartspec.server.structured.grammar_check import (
 )
 from smartspec.server.structured.grammars import MAX_WAITING_OF_CLIENT, GrammarCompiler
 
-USER = {"role": "user", "content": "Hello there"}
+USER = user("Hello there")
 
 
 def bomb(number: int) -> dict:
@@ -176,21 +176,17 @@ def test_grammars_of_all_requests_share_a_bound(tokenizer, monkeypatch):
     compiler.close()
 
 
-def tool(number: int) -> dict:
-    return {"type": "function", "function": {"name": "f", "parameters": bomb(number)}}
-
-
-def response_format(number: int) -> dict:
-    return {"type": "json_schema", "json_schema": {"name": "x", "schema": bomb(number)}}
-
-
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        ("chat/completions", {"response_format": response_format(900001)}, "response_format"),
+        ("chat/completions", {"response_format": form_of(bomb(900001))}, "response_format"),
         ("chat/completions", {"structured_outputs": {"json": bomb(900007)}}, "structured_outputs"),
         ("chat/completions", {"guided_regex": "b?" * 1300 + "b" * 1300}, "guided_regex"),
-        ("chat/completions", {"tools": [tool(900019)], "tool_choice": "required"}, "tool_choice"),
+        (
+            "chat/completions",
+            {"tools": [function("f", bomb(900019))], "tool_choice": "required"},
+            "tool_choice",
+        ),
         (
             "responses",
             {"text": {"format": {"type": "json_schema", "schema": bomb(900037)}}},
@@ -207,7 +203,7 @@ def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, p
         first = next(iter(stream))
         who = {"input": "Hi"} if path == "responses" else {"messages": [USER]}
         answer = server.http.post(f"/v1/{path}", json=who | fields)
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+        check_error(answer, 400, param)
         assert (
             "0.5 s" in answer.json()["error"]["message"]
             and "use a simpler one" in answer.json()["error"]["message"]
@@ -225,12 +221,13 @@ def test_a_client_that_leaves_ends_the_work_for_it(server, tokenizer):
             json={"messages": [USER], "guided_json": bomb(900061)},
             timeout=0.05,
         )
-    eventually(lambda: not compiler._num_waiting)
+    eventually(lambda: not compiler._num_waiting_of)
     assert server.chat(messages=[USER], guided_regex="[a-z]+", max_tokens=2).status_code == 200
 
 
 def test_a_few_wait_at_most(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(grammar_compiler(tokenizer), "_num_waiting", grammars.MAX_WAITING)
+    waiting = grammar_compiler(tokenizer)._num_waiting_of
+    monkeypatch.setitem(waiting, "others", grammars.MAX_WAITING)
     answer = server.chat(messages=[USER], guided_regex="[a-z]+")
     assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
     assert server.chat(messages=[USER], max_tokens=2).status_code == 200
@@ -242,7 +239,7 @@ def test_a_helper_that_fails_is_no_fault_of_the_caller(server, tokenizer, monkey
 
     monkeypatch.setattr(grammar_compiler(tokenizer)._check, "check", fail)
     answer = server.chat(messages=[USER], guided_regex="[a-z]+")
-    assert answer.status_code == 503 and answer.json()["error"]["param"] == "guided_regex"
+    check_error(answer, 503, "guided_regex")
 
 
 def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch):
@@ -290,5 +287,5 @@ def test_one_client_takes_half_of_the_places_where_definitions_wait(tokenizer, m
         await asyncio.gather(*waiting)
 
     asyncio.run(ask())
-    assert not compiler._num_waiting and not compiler._num_waiting_of
+    assert not compiler._num_waiting_of
     compiler.close()

@@ -3,18 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
-from fake_server import MODEL, FakeServer, running_server
+from fake_server import MODEL, FakeServer, function, running_server, user
 from real_server import running_model
 
 from smartspec.cli.serve import ServerOptions, serve
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.server.openai.invalid_text import invalid_text_name
 
-MESSAGES = [{"role": "user", "content": "Hello"}]
-TOOL = {
-    "type": "function",
-    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
-}
+MESSAGES = [user("Hello")]
+TOOL = function("f", {"type": "object", "properties": {}})
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +85,7 @@ def test_the_engine_accepts_what_it_is_told_to():
             policy="fixed:3", drafters=drafters, max_model_len=256, forced_acceptance=forced
         ) as server:
             server.chat(messages=MESSAGES, max_tokens=24, temperature=0, ignore_eos=True)
-            table = server.http.get("/metrics").text.splitlines()
-        counts = {
-            line.split()[0]: float(line.split()[1]) for line in table if not line.startswith("#")
-        }
+            counts = server.metrics()
         names = ("smartspec_accepted_tokens_total", "smartspec_verified_tokens_total")
         accepted.append(tuple(counts[name] for name in names))
     # the last draft is cut short

@@ -1,9 +1,7 @@
 """Load, departures and failures: queue limits, clients that go away, steps that raise."""
 
 import json
-import socket
 import threading
-from urllib.parse import urlsplit
 
 import pytest
 from fake_server import MODEL, NeverHalfClosed, eventually, running_server
@@ -67,8 +65,8 @@ def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_
     server = left_server
     num_steps = server.executor.num_steps
     server.executor.hold()
-    address, body = urlsplit(server.url), json.dumps(ENDLESS).encode()
-    with socket.create_connection((address.hostname, address.port)) as connection:
+    body = json.dumps(ENDLESS).encode()
+    with server.connect() as connection:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         eventually(lambda: server.executor.num_steps == num_steps + 1)
@@ -84,7 +82,7 @@ def check_freed(server, num_steps: int) -> None:
     eventually(lambda: num_requests(server) == 0)
     assert server.executor.num_steps == num_steps
     assert server.core.scheduler.blocks.num_used_blocks == 0
-    assert outcomes(server)["aborted"] > 0
+    assert count(server, "aborted") > 0
 
 
 def test_a_failed_step_costs_only_the_requests_in_it(server, caplog):
@@ -94,7 +92,7 @@ def test_a_failed_step_costs_only_the_requests_in_it(server, caplog):
     assert "secret" not in answer.text and "Traceback" not in answer.text
     assert "the secret reason" in caplog.text
     assert num_requests(server) == 0
-    assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
+    assert server.completed(prompt="One two") == "One two"
 
 
 def test_a_stream_that_fails_ends_with_an_error_event(server):
@@ -125,7 +123,7 @@ def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
     (server.executor.bad_token_id,) = tokenizer(" nothing")["input_ids"]
     server.executor.is_callers = True
     body = {"prompt": [5, 6, server.executor.bad_token_id]}
-    rejected = outcomes(server)["rejected"]
+    rejected = count(server, "rejected")
     answer = server.complete(**body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
     last = json.loads(
@@ -135,7 +133,7 @@ def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
         last["error"]["type"] == "invalid_request_error"
         and last["error"]["message"] == "no token is left"
     )
-    assert outcomes(server)["rejected"] == rejected + 2
+    assert count(server, "rejected") == rejected + 2
     server.executor.bad_token_id, server.executor.is_callers = None, False
 
 
@@ -156,59 +154,31 @@ def test_many_at_once_all_get_their_own_answer(burst_server):
     assert texts == [f"request number {i}" for i in range(8)]
 
 
-def outcomes(server) -> dict[str, float]:
-    prefix = 'smartspec_requests_total{outcome="'
-    lines = [
-        line for line in server.http.get("/metrics").text.splitlines() if line.startswith(prefix)
-    ]
-    return {line.removeprefix(prefix).split('"')[0]: float(line.split()[-1]) for line in lines}
-
-
-def metric(server, name: str) -> float:
-    text = server.http.get("/metrics").text
-    return next(
-        float(line.split()[1])
-        for line in text.splitlines()
-        if line.startswith(f"smartspec_{name} ")
-    )
+def count(server, outcome: str) -> float:
+    return server.metrics()[f'smartspec_requests_total{{outcome="{outcome}"}}']
 
 
 def test_metrics(burst_server, tokenizer):
-    names = (
-        "generation_tokens_total",
-        "prompt_tokens_total",
-        "verified_tokens_total",
-        "accepted_tokens_total",
-    )
-    counts = (
-        *names,
-        "decode_rows_total",
-        "chosen_length_count",
-        "chosen_length_sum",
-        "request_ttft_seconds_count",
-    )
-    before = {name: metric(burst_server, name) for name in counts}
-    stops = outcomes(burst_server)["stop"]
+    before = burst_server.metrics()
     prompt = "some words for the metrics, one two three four five six seven"
     burst_server.complete(prompt=prompt, max_tokens=64)
     num_tokens = len(tokenizer(prompt)["input_ids"])
-    grown = {name: metric(burst_server, name) - before[name] for name in counts}
-    assert outcomes(burst_server)["stop"] == stops + 1
-    assert grown["generation_tokens_total"] == num_tokens + 1
-    assert 0 < grown["prompt_tokens_total"] <= num_tokens
-    assert grown["verified_tokens_total"] == grown["chosen_length_sum"] > 0
-    assert 0 < grown["accepted_tokens_total"] <= grown["verified_tokens_total"]
-    assert grown["decode_rows_total"] == grown["chosen_length_count"] > 0
-    assert grown["request_ttft_seconds_count"] == 1
+    after = burst_server.metrics()
+
+    def grown(name: str) -> float:
+        return after[f"smartspec_{name}"] - before[f"smartspec_{name}"]
+
+    assert grown('requests_total{outcome="stop"}') == 1
+    assert grown("generation_tokens_total") == num_tokens + 1
+    assert 0 < grown("prompt_tokens_total") <= num_tokens
+    assert grown("verified_tokens_total") == grown("chosen_length_sum") > 0
+    assert 0 < grown("accepted_tokens_total") <= grown("verified_tokens_total")
+    assert grown("decode_rows_total") == grown("chosen_length_count") > 0
+    assert grown("request_ttft_seconds_count") == 1
     for name in ("requests_running", "requests_waiting", "kv_use_ratio"):
-        assert metric(burst_server, name) == 0
-    for name in (
-        "request_tpot_seconds",
-        "request_e2e_seconds",
-        "step_seconds",
-        "predicted_step_seconds",
-    ):
-        assert metric(burst_server, f"{name}_count") > 0
+        assert after[f"smartspec_{name}"] == 0
+    for name in ("request_tpot", "request_e2e", "step", "predicted_step"):
+        assert grown(f"{name}_seconds_count") > 0
 
 
 def test_speculation_and_health(burst_server):

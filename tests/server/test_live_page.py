@@ -6,7 +6,7 @@ import json
 import chromium
 import httpx
 import pytest
-from fake_server import FakeServer, eventually, running_server
+from fake_server import FakeServer, eventually, running_server, whole_and_streamed
 
 from smartspec.server.http.keys import ApiKeys
 from smartspec.server.live.page import FILES
@@ -90,7 +90,7 @@ def test_no_page(tokenizer):
         assert [server.http.get(path).status_code for path in FILES] == [404, 404, 404]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_report_says_which_text_was_drafted(burst_server, stream):
     body = {
         "prompt": "One two three four five six",

@@ -3,16 +3,15 @@
 import json
 
 import pytest
-from fake_server import MODEL
+from fake_server import MODEL, assistant, user
 
-from smartspec.server.anthropic.answer import _input
 from smartspec.server.anthropic.blocks import to_messages
 from smartspec.server.anthropic.body import MessagesBody
 from smartspec.server.openai.messages import to_template
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 TOOL = {"name": "weather", "description": "Of a city", "input_schema": {"type": "object"}}
-USER = {"role": "user", "content": "Hi"}
+USER = user("Hi")
 BASE = {"model": MODEL, "max_tokens": 400, "messages": [USER]}
 THINKS = "{{ messages[0].content }}{# </think>, tools #}"  # the fake model says the prompt back
 ALL = f"<think>\nWell.\n</think>\nHello {CALL}"
@@ -53,9 +52,9 @@ def test_a_whole_message(server):
     assert send(server, max_tokens=1)["stop_reason"] == "max_tokens"
 
 
-def test_a_thought_text_and_a_call(burst_server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
-    fields = {"messages": [{"role": "user", "content": ALL}], "tools": [TOOL]}
+def test_a_thought_text_and_a_call(burst_server, set_template):
+    set_template(THINKS)
+    fields = {"messages": [user(ALL)], "tools": [TOOL]}
     whole = send(burst_server, **fields)
     thought, text, call = whole["content"]
     assert (thought["thinking"], text["text"]) == ("Well.", "Hello ")
@@ -80,25 +79,23 @@ def test_a_thought_text_and_a_call(burst_server, tokenizer, monkeypatch):
 def test_a_conversation_with_tools_is_that_of_a_chat():
     turns = [
         USER,
-        {
-            "role": "assistant",
-            "content": [
+        assistant(
+            [
                 {"type": "thinking", "thinking": "hm", "signature": ""},
                 {"type": "text", "text": "I look."},
                 {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
+            ]
+        ),
+        user(
+            [
                 {
                     "type": "tool_result",
                     "tool_use_id": "t1",
                     "content": [{"type": "text", "text": "rain"}],
                 },
                 {"type": "text", "text": "And?", "cache_control": {"type": "ephemeral"}},
-            ],
-        },
+            ]
+        ),
     ]
     messages = to_messages(MessagesBody.model_validate(BASE | {"messages": turns}).messages)
     assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
@@ -143,28 +140,19 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
         ({"max_tokens": None}, "max_tokens is required"),
         ({"messages": []}, "messages: "),
         (
-            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            {"messages": [user([IMAGE])]},
             "messages[0].content[0]: the block is of type image",
         ),
         (
-            {"messages": [{"role": "user", "content": [PDF]}]},
+            {"messages": [user([PDF])]},
             "messages[0].content[0]: the block is of type document",
         ),
         (
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}
-                        ],
-                    }
-                ]
-            },
+            {"messages": [user([{"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}])]},
             "messages[0].content[0].content: part 0 is of type image",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+            {"messages": [user([{"type": "tool_result"}])]},
             "messages[0].content[0]: ",
         ),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role: "),
@@ -219,7 +207,7 @@ def test_errors_of_every_kind_have_anthropics_shape(server, guarded_server, smal
     check_error(
         server.http.post(url, content=b" " * (9 * 2**20)), 413, "request_too_large", "8388608"
     )
-    long = {"messages": [{"role": "user", "content": "word " * 600}]}
+    long = {"messages": [user("word " * 600)]}
     check_error(
         server.http.post(url, json=BASE | long), 400, "invalid_request_error", "prompt is too long"
     )
@@ -240,12 +228,9 @@ def test_a_stop_sequence_is_named(burst_server):
     assert (unmatched["stop_reason"], unmatched["stop_sequence"]) == ("end_turn", None)
 
 
-def test_a_stream_without_text_has_its_events_in_order(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
-    kinds = [
-        event["type"]
-        for event in events(server, messages=[{"role": "user", "content": "One two"}], max_tokens=1)
-    ]
+def test_a_stream_without_text_has_its_events_in_order(server, set_template):
+    set_template("{{ messages[0].content }}")
+    kinds = [event["type"] for event in events(server, messages=[user("One two")], max_tokens=1)]
     assert kinds[:2] == ["message_start", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
@@ -254,7 +239,7 @@ def test_a_stream_without_text_has_its_events_in_order(server, tokenizer, monkey
     "begun", ["Well, I", "Well, I ", [{"type": "text", "text": "Well, I"}]], ids=str
 )
 def test_what_the_assistant_has_begun_is_continued(tokenizer, begun):
-    turns = [USER, {"role": "assistant", "content": begun}]
+    turns = [USER, assistant(begun)]
     chat = MessagesBody.model_validate(BASE | {"messages": turns}).to_chat()
     text = tokenizer.apply_chat_template(
         to_template(chat.messages),
@@ -273,11 +258,8 @@ def test_an_empty_message_of_the_assistants_is_left_out(server):
         ]
 
     for content in ("", [], " \n", [{"type": "text", "text": ""}]):
-        assert counted(USER, {"role": "assistant", "content": content}) == counted(USER)
-    called = {
-        "role": "assistant",
-        "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}],
-    }
+        assert counted(USER, assistant(content)) == counted(USER)
+    called = assistant([{"type": "tool_use", "id": "a", "name": "weather", "input": {}}])
     assert counted(USER, called) > counted(USER)  # a call is not continued
 
 
@@ -287,8 +269,3 @@ def test_a_schema_holds_the_text(server):
     for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
         chat = MessagesBody.model_validate(BASE | fields).to_chat()
         assert chat.response_format.schema == schema and "response_format" in chat.grammars()
-
-
-@pytest.mark.parametrize("arguments", ['"rain"', "not JSON", "[1]"])
-def test_arguments_that_are_no_object_become_one(arguments):
-    assert _input(arguments) == {"arguments": arguments}

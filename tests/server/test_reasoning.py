@@ -5,7 +5,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from fake_server import MODEL
+from fake_server import MODEL, check_error, user
 from real_server import running_model
 
 from lab.reasoning import speculator
@@ -19,7 +19,7 @@ DIGITS = tuple(range(100, 110))
 SCORE_TASK = (50, 51)
 BODY = {
     "model": MODEL,
-    "messages": [{"role": "user", "content": "What is 2 + 2? Think."}],
+    "messages": [user("What is 2 + 2? Think.")],
     "temperature": 0,
 }
 
@@ -147,7 +147,7 @@ def test_max_tokens_is_clipped_and_the_answer_says_so(server_of_two):
 )
 def test_what_does_not_go_together_is_refused_by_name(server_of_two, options, param):
     answer = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    check_error(answer, 400, param)
 
 
 @pytest.mark.parametrize(

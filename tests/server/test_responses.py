@@ -1,7 +1,7 @@
 """POST /v1/responses, with OpenAI's client."""
 
 import pytest
-from fake_server import MODEL
+from fake_server import MODEL, check_error, user
 
 from smartspec.server.openai.responses_items import InputItem, to_messages
 
@@ -121,7 +121,7 @@ def test_log_probabilities_are_refused_by_name(server):
     answer = server.http.post(
         "/v1/responses", json=body | {"include": ["message.output_text.logprobs"]}
     )
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "include"
+    check_error(answer, 400, "include")
 
 
 def test_what_is_not_stored_is_said(server):
@@ -133,7 +133,7 @@ def test_what_is_not_stored_is_said(server):
 
 def test_calls_and_outputs_go_back_into_the_conversation(server):
     items = [
-        {"role": "user", "content": "What is the weather?"},
+        user("What is the weather?"),
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": []},
         {
             "type": "function_call",
@@ -167,17 +167,12 @@ def test_calls_and_outputs_go_back_into_the_conversation(server):
     assert server.client.responses.create(model=MODEL, input=items, tools=[TOOL]).output_text
 
 
-def test_structured_output(server):
-    seen = []
-    observe = server.core.add_request
-    server.core.add_request = lambda request: (seen.append(request.grammar), observe(request))
-    try:
-        schema = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
-        send(server, text={"format": schema})
-        send(server, text={"format": {"type": "text"}})
-    finally:
-        del server.core.add_request
-    assert seen[0] is not None and seen[1] is None
+def test_structured_output(server, monkeypatch):
+    seen = server.recorded(monkeypatch)
+    schema = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
+    send(server, text={"format": schema})
+    send(server, text={"format": {"type": "text"}})
+    assert seen[0].grammar is not None and seen[1].grammar is None
 
 
 @pytest.mark.parametrize(
@@ -208,7 +203,7 @@ def test_structured_output(server):
         ),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0]"),
         ({"input": "a", "temperature": -1}, "temperature"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+        ({"input": [user([{"type": "input_image"}])]}, "input[0].content"),
         (
             {"input": "a", "text": {"format": {"type": "json_schema", "schema": {"type": "foo"}}}},
             "response_format",
@@ -218,4 +213,4 @@ def test_structured_output(server):
 )
 def test_bad_bodies(server, fields, param):
     answer = server.http.post("/v1/responses", json=fields)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    check_error(answer, 400, param)

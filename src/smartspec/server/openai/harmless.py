@@ -11,9 +11,8 @@ NO_GRAMMAR = (
 )
 
 
-class HarmlessFields(Body):
-    """Accepted and ignored, whatever they hold. Options that this server lacks and that would
-    change the answer are accepted only with the value that turns them off."""
+class AccountFields(Body):
+    """What OpenAI's clients say of their account and of what its servers keep: ignored."""
 
     user: Ignored = None
     metadata: Ignored = None
@@ -21,6 +20,12 @@ class HarmlessFields(Body):
     service_tier: Ignored = None
     prompt_cache_key: Ignored = None
     safety_identifier: Ignored = None
+
+
+class HarmlessFields(AccountFields):
+    """Accepted and ignored, whatever they hold. Options that this server lacks and that would
+    change the answer are accepted only with the value that turns them off."""
+
     length_penalty: Ignored = None  # of beam search
     spaces_between_special_tokens: Ignored = None  # of slow tokenizers
     modalities: Annotated[object, only(["text"])] = None
@@ -36,20 +41,3 @@ class HarmlessFields(Body):
     regex: Annotated[object, never(NO_GRAMMAR)] = None
     ebnf: Annotated[object, never(NO_GRAMMAR)] = None
     structural_tag: Annotated[object, never(NO_GRAMMAR)] = None
-
-
-class HarmlessChatFields(Body):
-    """Fields of chats only."""
-
-    verbosity: Ignored = None
-    prompt_cache_options: Ignored = None
-    prompt_cache_retention: Ignored = None
-    functions: Annotated[object, only([])] = None
-    function_call: Annotated[object, only("none", "auto")] = None
-    echo: Annotated[object, only(False)] = None
-    add_special_tokens: Annotated[object, only(False)] = None
-    documents: Annotated[object, only([])] = None
-    chat_template: Annotated[object, never("the template is the model's own")] = None
-    reasoning_speculation: Annotated[
-        object, never("use /v1/reasoning/chat/completions, with --speculator")
-    ] = None
