@@ -22,6 +22,13 @@ def server(tokenizer) -> Iterator[FakeServer]:
 
 
 @pytest.fixture
+def own_server(tokenizer) -> Iterator[FakeServer]:
+    """Of one test: nobody else has counted anything."""
+    with running_server(tokenizer) as fake_server:
+        yield fake_server
+
+
+@pytest.fixture
 def small_server(tokenizer) -> Iterator[FakeServer]:
     """One request runs, one waits."""
     with running_server(tokenizer, max_batch=1, max_queue=1) as fake_server:

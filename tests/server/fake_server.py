@@ -1,5 +1,6 @@
 """A server with a fake model on a port of its own, and clients for it."""
 
+import json
 import socket
 import threading
 import time
@@ -20,7 +21,6 @@ from smartspec.core.request import Request
 from smartspec.engine.runtime.async_engine import Admission, AsyncEngine, TextModel
 from smartspec.server.app import About, AppOptions, create_app
 from smartspec.server.http.connections import LimitedConnection
-from smartspec.server.http.keys import ApiKeys
 from smartspec.server.http.uvicorn_server import HttpServer
 from smartspec.server.structured.grammars import GrammarCompiler
 from smartspec.server.structured.token_grammar import TokenGrammar
@@ -64,11 +64,14 @@ class FakeServer:
     def executor(self) -> EchoExecutor:
         return self.core.executor
 
+    def post(self, path: str, body: dict) -> httpx.Response:
+        return self.http.post(path, json=body)
+
     def complete(self, headers: dict | None = None, **body) -> httpx.Response:
         return self.http.post("/v1/completions", json=body, headers=headers)
 
     def chat(self, **body) -> httpx.Response:
-        return self.http.post("/v1/chat/completions", json=body)
+        return self.post("/v1/chat/completions", body)
 
     def recorded(self, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
         """The requests that reach the engine, as they come."""
@@ -116,9 +119,19 @@ class FakeServer:
         """By OpenAI's client."""
         return self.client.completions.create(model=MODEL, **fields)
 
+    def response(self, **fields):
+        """By OpenAI's client."""
+        return self.client.responses.create(model=MODEL, **fields)
+
     def conversation(self, **fields):
         """A chat by OpenAI's client."""
         return self.client.chat.completions.create(model=MODEL, **fields)
+
+
+def events_of(text: str) -> list[dict]:
+    """The data of server-sent events."""
+    data = [line.removeprefix("data: ") for line in text.split("\n") if line[:6] == "data: "]
+    return [json.loads(each) for each in data if each != "[DONE]"]
 
 
 @cache
@@ -146,6 +159,10 @@ def assistant(content: object) -> dict:
 
 def system(content: object) -> dict:
     return {"role": "system", "content": content}
+
+
+def text_part(text: str) -> dict:
+    return {"type": "text", "text": text}
 
 
 def function(name: str, parameters: dict | None = None) -> dict:
@@ -177,16 +194,11 @@ def running_server(
     max_batch: int = MAX_BATCH,
     max_queue: int = MAX_QUEUE,
     max_queue_per_client: int | None = None,
-    keys: ApiKeys | None = None,
-    api_key: str = "unused",
-    drain_seconds: float = 0.0,
-    strict_fields: bool = False,
-    connection: type[LimitedConnection] = LimitedConnection,
-    policy: str = "adaserve",
     kv_tokens: int = 2048,
     sampling_defaults: Mapping[str, float] = MappingProxyType({}),
-    **app_options,
+    **options,
 ) -> Iterator[FakeServer]:
+    """A server of a fake model. options: of served."""
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
     model = TextModel(
@@ -197,12 +209,7 @@ def running_server(
         sampling_defaults,
     )
     engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
-    options = {"policy": policy, "strict_fields": strict_fields, **app_options}
-    options |= {} if keys is None else {"keys": keys}
-    compiler = grammar_compiler(tokenizer)
-    with served(
-        engine, tokenizer, compiler, api_key, drain_seconds, connection, **options
-    ) as server:
+    with served(engine, tokenizer, grammar_compiler(tokenizer), **options) as server:
         yield server
 
 

@@ -12,6 +12,7 @@ from fake_server import assistant, function, running_server, user, whole_and_str
 
 from smartspec.server.openai.call_formats import HERMES, format_of
 from smartspec.server.openai.tool_calls import ToolCallReader
+from smartspec.server.openai.tools import MAX_CALLS
 
 OSLO, LIMA = {"city": "Oslo"}, {"city": "Lima", "days": 3}
 SCHEMAS = {
@@ -98,7 +99,7 @@ TEXTS = [
 
 
 def read(template: str, text: str, size: int, is_cut: bool = False) -> tuple[str, list[dict]]:
-    reader = ToolCallReader(form=format_of(template), schemas=SCHEMAS)
+    reader = ToolCallReader(MAX_CALLS, format_of(template), SCHEMAS)
     shown, calls = "", []
     for begin in range(0, len(text), size):
         piece, found = reader.push(text[begin : begin + size], begin + size >= len(text), is_cut)
@@ -168,19 +169,12 @@ def test_what_the_server_wrote_it_takes_back(server, tokenizer, set_template, te
     in the prompt."""
     calls = [
         {
-            "id": f"call_{'0' * 23}{number}",
-            "type": "function",
-            "function": {"name": "weather", "arguments": arguments},
+            "id": f"call_{number:024}",
+            "function": {"name": "weather", "arguments": json.dumps(place)},
         }
-        for number, arguments in enumerate((json.dumps(OSLO), json.dumps(LIMA)))
+        for number, place in enumerate((OSLO, LIMA))
     ]
-    said = {
-        "role": "assistant",
-        "content": None,
-        "refusal": None,
-        "reasoning_content": "Hm.",
-        "tool_calls": calls,
-    }
+    said = assistant(None) | {"refusal": None, "reasoning_content": "Hm.", "tool_calls": calls}
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": f"Rain {n}"}
         for n, call in enumerate(calls)
@@ -192,7 +186,7 @@ def test_what_the_server_wrote_it_takes_back(server, tokenizer, set_template, te
         [question, said, *results],
         [question, said, *results, assistant("Wet"), question],
     ):
-        answer = server.http.post("/tokenize", json={"messages": turns, "tools": TOOLS})
+        answer = server.post("/tokenize", {"messages": turns, "tools": TOOLS})
         assert answer.status_code == 200, answer.text
         prompt = tokenizer.decode(answer.json()["tokens"])
         assert ("Oslo" in prompt and "Lima" in prompt and "Rain 1" in prompt) == (len(turns) > 1)

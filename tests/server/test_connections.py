@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from fake_server import MODEL, FakeServer, eventually, running_server, whole_and_streamed
+from fake_server import FakeServer, events_of, eventually, running_server, whole_and_streamed
 
 from smartspec.server.http.connections import LimitedConnection
 
@@ -90,7 +90,7 @@ def test_many_half_open_requests_lock_no_client_out(quick_server):
         for _ in range(30):
             stack.enter_context(quick_server.connect()).sendall(HEAD)
         client = stack.enter_context(httpx.Client(base_url=quick_server.url, timeout=10))
-        answer = client.post("/v1/completions", json={"model": MODEL, "prompt": "One two"})
+        answer = client.post("/v1/completions", json={"prompt": "One two"})
         assert answer.json()["choices"][0]["text"] == "One two"
         assert client.get("/health").status_code == 200
 
@@ -118,9 +118,8 @@ def post(version: str = "1.1", head: str = "", **body) -> bytes:
 
 
 def texts(events: bytes) -> str:
-    data = [line.removeprefix(b"data: ") for line in events.split(b"\n\n") if line]
-    assert data.pop() == b"[DONE]"
-    return "".join(json.loads(each)["choices"][0]["text"] for each in data)
+    assert events.endswith(b"data: [DONE]\n\n")
+    return "".join(event["choices"][0]["text"] for event in events_of(events.decode()))
 
 
 @pytest.mark.parametrize("head", ["", "Connection: keep-alive\r\n", "Expect: 100-continue\r\n"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -45,8 +46,21 @@ def check(tokenizer):
     check.close()
 
 
+@pytest.fixture
+def own_compiler(tokenizer, monkeypatch) -> Iterator[GrammarCompiler]:
+    """Every definition is fine, and takes a megabyte."""
+    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
+    yield compiler
+    compiler.close()
+
+
 def definition(**requested) -> str:
     return StructuredOutputs(**requested).definition()
+
+
+def ask(check, given_up: threading.Event | None = None, **requested) -> Checked:
+    return check.check(definition(**requested), given_up or threading.Event())
 
 
 def helper_pid(check) -> int:
@@ -56,11 +70,11 @@ def helper_pid(check) -> int:
 def test_too_much_is_refused_and_the_helper_goes_on(check):
     for requested in ({"json": bomb(999983)}, {"regex": "a?" * 1300 + "a" * 1300}):
         with pytest.raises(ValueError, match=r"more than the 0\.5 s .*: use a simpler one"):
-            check.check(definition(**requested), threading.Event())
+            ask(check, **requested)
     pid = helper_pid(check)
     with pytest.raises(ValueError, match="unclosed"):
-        check.check(definition(regex="(("), threading.Event())
-    check.check(definition(regex="a+"), threading.Event())
+        ask(check, regex="((")
+    ask(check, regex="a+")
     assert helper_pid(check) == pid
 
 
@@ -96,37 +110,37 @@ def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "_query", lambda *_: {"signal": int(signal.SIGABRT)})
     for _ in range(2):
         with pytest.raises(ValueError, match="128 MB"):
-            check.check(definition(json=bomb(7)), threading.Event())
+            ask(check, json=bomb(7))
 
 
 def test_what_is_known_is_not_computed_again(check, monkeypatch):
     for _ in range(2):
-        check.check(definition(regex="a+"), threading.Event())
+        ask(check, regex="a+")
         with pytest.raises(ValueError):
-            check.check(definition(regex="(("), threading.Event())
+            ask(check, regex="((")
         monkeypatch.setattr(check, "_query", None)
 
 
 def test_a_cancelled_caller_leaves_the_helper_usable(check):
-    check.check(definition(regex="a"), threading.Event())
+    ask(check, regex="a")
     pid = helper_pid(check)
     given_up = threading.Event()
     given_up.set()
     with pytest.raises(GrammarCheckFailed):
-        check.check(definition(json=bomb(999979)), given_up)
+        ask(check, given_up, json=bomb(999979))
     assert helper_pid(check) == pid
     with pytest.raises(ValueError, match=r"0\.5 s"):
-        check.check(definition(json=bomb(999979)), threading.Event())
+        ask(check, json=bomb(999979))
 
 
 def test_a_helper_that_dies_is_replaced(check):
-    check.check(definition(regex="a"), threading.Event())
+    ask(check, regex="a")
     pid = helper_pid(check)
     os.kill(pid, signal.SIGKILL)
     check._idle[0]._process.wait()
     with pytest.raises(GrammarCheckFailed):
-        check.check(definition(regex="b"), threading.Event())
-    check.check(definition(regex="b"), threading.Event())
+        ask(check, regex="b")
+    ask(check, regex="b")
     assert helper_pid(check) != pid
 
 
@@ -160,20 +174,20 @@ def test_no_helper_outlives_its_server(tokenizer, tmp_path, busy_with):
     )
 
 
-def test_grammars_of_all_requests_share_a_bound(tokenizer, monkeypatch):
-    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
-    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
+LETTERS = definition(regex="a+")
+
+
+def test_grammars_of_all_requests_share_a_bound(own_compiler, monkeypatch):
     monkeypatch.setattr(grammars, "MAX_BYTES", 5 * 2**20)
-    held = [compiler.compile(definition(regex="a+")) for _ in range(2)]
+    held = [own_compiler.compile(LETTERS) for _ in range(2)]
     copies = [held[0].copy()]
     with pytest.raises(QueueFull, match="4 MB"):
-        compiler.compile(definition(regex="a+"))
+        own_compiler.compile(LETTERS)
     held.pop(0)
     with pytest.raises(QueueFull):
-        compiler.compile(definition(regex="a+"))  # a copy of it is still there
+        own_compiler.compile(LETTERS)  # a copy of it is still there
     copies.clear()
-    assert compiler.compile(definition(regex="a+")).allowed().any()
-    compiler.close()
+    assert own_compiler.compile(LETTERS).allowed().any()
 
 
 @pytest.mark.parametrize(
@@ -202,7 +216,7 @@ def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, p
     ) as stream:
         first = next(iter(stream))
         who = {"input": "Hi"} if path == "responses" else {"messages": [USER]}
-        answer = server.http.post(f"/v1/{path}", json=who | fields)
+        answer = server.post(f"/v1/{path}", who | fields)
         check_error(answer, 400, param)
         assert (
             "0.5 s" in answer.json()["error"]["message"]
@@ -255,37 +269,32 @@ def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch)
     assert not asked and len([*check._known]) == MAX_REMEMBERED + 1
 
 
-def test_one_client_takes_half_of_the_room_for_grammars(tokenizer, monkeypatch):
-    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
-    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
+def test_one_client_takes_half_of_the_room_for_grammars(own_compiler, monkeypatch):
     monkeypatch.setattr(grammars, "MAX_BYTES_OF_CLIENT", 4 * 2**20)
-    held = [compiler.compile(definition(regex="a+"), origin=Origin("a")) for _ in range(2)]
+    held = [own_compiler.compile(LETTERS, origin=Origin("a")) for _ in range(2)]
     with pytest.raises(QueueFull, match="yours 4 MB"):
-        compiler.compile(definition(regex="a+"), origin=Origin("a"))
-    assert compiler.compile(definition(regex="a+"), origin=Origin("b")).allowed().any()
+        own_compiler.compile(LETTERS, origin=Origin("a"))
+    assert own_compiler.compile(LETTERS, origin=Origin("b")).allowed().any()
     held.clear()
-    assert not compiler._num_bytes_of
-    compiler.close()
+    assert not own_compiler._num_bytes_of
 
 
-def test_one_client_takes_half_of_the_places_where_definitions_wait(tokenizer, monkeypatch):
-    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+def test_one_client_takes_half_of_the_places_where_definitions_wait(own_compiler, monkeypatch):
     hold = threading.Event()
-    monkeypatch.setattr(compiler, "compile", lambda *_: hold.wait(60))
+    monkeypatch.setattr(own_compiler, "compile", lambda *_: hold.wait(60))
 
-    async def ask() -> None:
+    async def call() -> None:
         waiting = [
-            asyncio.create_task(compiler.compiled("", Origin("a")))
+            asyncio.create_task(own_compiler.compiled("", Origin("a")))
             for _ in range(MAX_WAITING_OF_CLIENT)
         ]
         await asyncio.sleep(0)
         with pytest.raises(QueueFull, match="32 of yours"):
-            await compiler.compiled("", Origin("a"))
-        waiting.append(asyncio.create_task(compiler.compiled("", Origin("b"))))
+            await own_compiler.compiled("", Origin("a"))
+        waiting.append(asyncio.create_task(own_compiler.compiled("", Origin("b"))))
         await asyncio.sleep(0)
         hold.set()
         await asyncio.gather(*waiting)
 
-    asyncio.run(ask())
-    assert not compiler._num_waiting_of
-    compiler.close()
+    asyncio.run(call())
+    assert not own_compiler._num_waiting_of

@@ -1,7 +1,7 @@
 """Conversations as clients build them, and limits of tokens as they send them."""
 
 import pytest
-from fake_server import MAX_MODEL_LEN, assistant, user, whole_and_streamed
+from fake_server import MAX_MODEL_LEN, assistant, text_part, user, whole_and_streamed
 
 from smartspec.server.anthropic.body import MessagesBody
 from smartspec.server.http.body_model import BodyContext
@@ -31,16 +31,16 @@ def said(**message) -> Message:
         (assistant([{"type": "refusal", "refusal": "no"}]), "no"),
         ({"role": "assistant", "content": None, "refusal": "no"}, "no"),
         (
-            assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]),
+            assistant([{"type": "thinking", "thinking": "hm"}, text_part("a")]),
             "a",
         ),
         (
-            assistant([{"type": "new_kind", "content": [{"type": "text", "text": "a"}]}]),
+            assistant([{"type": "new_kind", "content": [text_part("a")]}]),
             "a",
         ),
         (assistant([{"type": "new_kind", "data": 5}]), ""),
         ({"role": "tool", "content": None}, ""),
-        ({"role": "tool", "content": [{"type": "text", "text": "ok"}]}, "ok"),
+        ({"role": "tool", "content": [text_part("ok")]}, "ok"),
         ({"role": "function", "name": "f", "content": "ok"}, "ok"),
         (
             user([{"type": "document", "source": {"type": "text", "data": "a"}}]),
@@ -66,7 +66,7 @@ def test_what_is_seen_or_heard_is_refused_by_name(server, kind):
             {"input": [{"type": "function_call_output", "call_id": "a", "output": [part]}]},
         ),
     ):
-        answer = server.http.post(path, json=body)
+        answer = server.post(path, body)
         assert (
             answer.status_code == 400 and f"of type {kind}" in answer.json()["error"]["message"]
         ), answer.text
@@ -224,13 +224,13 @@ LIMITS = {
 def test_more_tokens_than_fit_are_clipped_and_the_answer_says_so(server, path, stream):
     name, body = LIMITS[path]
     for wanted in (32_000, 10**30):
-        answer = server.http.post(path, json=body | {name: wanted, "stream": stream})
+        answer = server.post(path, body | {name: wanted, "stream": stream})
         assert answer.status_code == 200, answer.text
         assert 0 < int(answer.headers["X-Max-Tokens-Clipped"]) < MAX_MODEL_LEN
     for wanted in (-1, 3):
-        answer = server.http.post(path, json=body | {name: wanted, "stream": stream})
+        answer = server.post(path, body | {name: wanted, "stream": stream})
         assert answer.status_code == 200 and "X-Max-Tokens-Clipped" not in answer.headers
-    assert server.http.post(path, json=body | {name: -2}).status_code == 400
+    assert server.post(path, body | {name: -2}).status_code == 400
 
 
 def test_clipped_to_what_the_context_leaves(server):
@@ -251,5 +251,5 @@ def test_seed_minus_one_is_random(server, monkeypatch, path):
     seen = server.recorded(monkeypatch)
     name, body = LIMITS[path]
     for seed in (-1, -2, 7):
-        assert server.http.post(path, json=body | {name: 2, "seed": seed}).status_code == 200
+        assert server.post(path, body | {name: 2, "seed": seed}).status_code == 200
     assert [request.params.seed for request in seen] == [None, -2, 7]

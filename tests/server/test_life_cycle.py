@@ -4,7 +4,7 @@ import json
 import threading
 
 import pytest
-from fake_server import MODEL, NeverHalfClosed, eventually, running_server
+from fake_server import MODEL, NeverHalfClosed, check_error, events_of, eventually, running_server
 
 from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 
@@ -103,20 +103,21 @@ def test_a_stream_that_fails_ends_with_an_error_event(server):
     assert "engine_error" in events[-1] and "secret" not in events[-1]
 
 
-def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(server, tokenizer):
+def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(
+    either_server, tokenizer
+):
     (bad,) = tokenizer(" nothing")["input_ids"]
-    server.executor.bad_token_id = bad
-    neighbour = Background(server, prompt="One two three four")
-    answer = server.complete(prompt=[5, 6, bad])
-    assert answer.status_code == 500
-    assert answer.json()["error"] | {"message": ""} == {
-        "message": "", "type": "server_error", "param": None, "code": "engine_error",
-    }  # fmt: skip
-    assert "logits are NaN" in answer.json()["error"]["message"]
-    events = server.complete(prompt=[5, 6, bad], stream=True).text.strip().split("\n\n")
-    assert "logits are NaN" in json.loads(events[-1].removeprefix("data: "))["error"]["message"]
+    either_server.executor.bad_token_id = bad
+    neighbour = Background(either_server, prompt="One two three four")
+    answer = either_server.complete(prompt=[5, 6, bad])
+    check_error(answer, 500, None, "logits are NaN")
+    assert answer.json()["error"]["code"] == "engine_error"
+    streamed = either_server.complete(prompt=[5, 6, bad], stream=True)
+    assert events_of(streamed.text)[-1] == answer.json()
     assert neighbour.join().json()["choices"][0]["text"] == "One two three four"
-    server.executor.bad_token_id = None
+    eventually(lambda: either_server.engine.num_requests == num_requests(either_server) == 0)
+    assert either_server.core.scheduler.blocks.num_used_blocks == 0
+    either_server.executor.bad_token_id = None
 
 
 def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
@@ -126,13 +127,8 @@ def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
     rejected = count(server, "rejected")
     answer = server.complete(**body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
-    last = json.loads(
-        server.complete(stream=True, **body).text.strip().split("\n\n")[-1].removeprefix("data: ")
-    )
-    assert (
-        last["error"]["type"] == "invalid_request_error"
-        and last["error"]["message"] == "no token is left"
-    )
+    assert answer.json()["error"]["message"] == "no token is left"
+    assert events_of(server.complete(stream=True, **body).text)[-1] == answer.json()
     assert count(server, "rejected") == rejected + 2
     server.executor.bad_token_id, server.executor.is_callers = None, False
 

@@ -66,10 +66,9 @@ def test_tokens_are_those_of_usage(fresh_server):
     assert found["num_preemptions_total"] == 0
 
 
-def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer):
-    with running_server(tokenizer) as server:
-        server.complete(prompt=["one two three", "one"], n=2, max_tokens=9)
-        found = counters(server)
+def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer, own_server):
+    own_server.complete(prompt=["one two three", "one"], n=2, max_tokens=9)
+    found = counters(own_server)
     # and the end
     num_steps = [1 + len(tokenizer(prompt)["input_ids"]) for prompt in ("one two three", "one")]
     assert found["request_max_num_generation_tokens_count"] == 2
@@ -96,12 +95,11 @@ def test_what_a_client_got_before_it_left_is_counted(tokenizer):
     )
 
 
-def test_a_failure_counts_what_came_before_it(tokenizer):
-    with running_server(tokenizer) as server:
-        assert server.complete(prompt=TEXT, n=99).status_code == 400  # before it is a request
-        server.executor.fail(after=2)
-        assert server.complete(prompt=TEXT).status_code == 500
-        found = counters(server)
+def test_a_failure_counts_what_came_before_it(own_server):
+    assert own_server.complete(prompt=TEXT, n=99).status_code == 400  # before it is a request
+    own_server.executor.fail(after=2)
+    assert own_server.complete(prompt=TEXT).status_code == 500
+    found = counters(own_server)
     assert found["request_success_totalerror"] == 1 and found["generation_tokens_total"] == 2
     assert found["request_success_totalstop"] == found["request_success_totallength"] == 0
 

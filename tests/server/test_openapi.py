@@ -53,7 +53,7 @@ def test_a_choice_between_fields_is_described(server):
         ({"prompt": "a", "messages": messages}, 400),
         ({"prompt": "a", "messages": []}, 200),
     ):
-        assert server.http.post("/tokenize", json=body).status_code == status
+        assert server.post("/tokenize", body).status_code == status
 
 
 def test_the_page_names_every_field(guarded_server):

@@ -37,13 +37,12 @@ VLLM_HISTOGRAMS = (
 )
 
 
-def test_answers_are_counted_by_status(tokenizer):
-    with running_server(tokenizer) as server:
-        server.complete(prompt="One two")
-        for _ in range(3):
-            server.complete(promt="One two")
-        server.http.get("/nowhere")
-        found = server.metrics()
+def test_answers_are_counted_by_status(own_server):
+    own_server.complete(prompt="One two")
+    for _ in range(3):
+        own_server.complete(promt="One two")
+    own_server.http.get("/nowhere")
+    found = own_server.metrics()
     counted = [found[f'smartspec_http_responses_total{{status="{s}"}}'] for s in (200, 400, 404)]
     assert counted == [1, 3, 1]
 
@@ -217,8 +216,8 @@ def test_a_generation_is_described_on_the_span_of_its_request(tokenizer, monkeyp
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
     trace_id, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    body = {"prompt": ["One two three", "One two"], "max_tokens": 2, "n": 2, "stream": stream}
     with running_server(tokenizer) as server:
-        body = {"prompt": ["One two three", "One two"], "max_tokens": 2, "n": 2, "stream": stream}
         server.complete(headers={"traceparent": f"00-{trace_id}-{caller}-01"}, **body)
     spans = {span.name: span for span in exporter.get_finished_spans()}
     request = spans["POST /v1/completions"]

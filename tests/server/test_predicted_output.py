@@ -5,7 +5,15 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from fake_server import MODEL, FakeServer, assistant, form_of, function, user
+from fake_server import (
+    FakeServer,
+    assistant,
+    check_error,
+    form_of,
+    function,
+    text_part,
+    user,
+)
 from real_server import running_model
 
 LINES = [f'    "retries_{number}": {number * 7 % 13},' for number in range(12)]
@@ -55,8 +63,8 @@ def test_the_text_is_the_same_and_what_was_predicted_is_counted(real_server, pla
         "",
         OLD[::-1],
         [
-            {"type": "text", "text": "\n" + LINES[4]},
-            {"type": "text", "text": "\n" + "\n".join(LINES[5:])},
+            text_part("\n" + LINES[4]),
+            text_part("\n" + "\n".join(LINES[5:])),
         ],
     ],
     ids=["another language", "empty", "equal to nothing", "in parts"],
@@ -100,29 +108,14 @@ def test_it_goes_together_with_grammars_and_tools(real_server):
 @pytest.mark.parametrize(
     ("prediction", "param", "words"),
     [
-        (
-            {"type": "content", "content": "a" * 1_000_000},
-            "prediction.content",
-            "1000000 characters",
-        ),
-        (
-            {"type": "content", "content": "word " * 2000},
-            "prediction.content",
-            "tokens, more than any answer",
-        ),
-        ({"type": "content", "content": 5}, "prediction.content", "string"),
-        ({"type": "content"}, "prediction.content", "required"),
+        ({"content": "a" * 1_000_000}, "prediction.content", "1000000 characters"),
+        ({"content": "word " * 2000}, "prediction.content", "tokens, more than any answer"),
+        ({"content": 5}, "prediction.content", "string"),
+        ({}, "prediction.content", "required"),
         ({"type": "contents", "content": "a"}, "prediction.type", "content"),
-        ("a text", "prediction", "object"),
-        (
-            {"type": "content", "content": [{"type": "image_url"}]},
-            "prediction.content",
-            "image_url",
-        ),
+        ({"content": [{"type": "image_url"}]}, "prediction.content", "image_url"),
     ],
 )
 def test_bad_predictions_are_refused_by_name(server, prediction, param, words):
-    messages = [user("a")]
-    answer = server.chat(model=MODEL, messages=messages, prediction=prediction)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param and words in answer.json()["error"]["message"]
+    answer = server.chat(messages=[user("a")], prediction={"type": "content"} | prediction)
+    check_error(answer, 400, param, words)

@@ -90,7 +90,10 @@ IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}
     [
         ({"response_format": form_of(IMPOSSIBLE)}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
-        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        (
+            {"response_format": {"type": "json_object", "schema": {"type": "foo"}}},
+            "response_format",
+        ),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"guided_json": "{"}, "guided_json"),

@@ -174,7 +174,7 @@ def test_a_thought_that_is_continued_stays_one(
         thought.removeprefix("<think>\n"),
         said,
     )
-    blocks = server.http.post("/v1/messages", json=body).json()["content"]
+    blocks = server.post("/v1/messages", body).json()["content"]
     assert [block["type"] for block in blocks] == ["thinking"] * bool(thought) + ["text"]
 
 

@@ -44,22 +44,21 @@ def check_offsets(text: str, tokens: list[str], offsets: list[int]) -> None:
 @whole_and_streamed
 @pytest.mark.parametrize("text", TEXTS)
 def test_bytes_join_to_the_text(either_server, stream, text):
-    answer = either_server.conversation(
+    found = either_server.answered(
+        stream,
         messages=[user(text)],
         max_tokens=400,
         logprobs=True,
         top_logprobs=2,
-        stream=stream,
         stop="<|im_start|>assistant",
     )
-    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
-    said = "".join((c.delta if stream else c.message).content or "" for c in choices)
-    content = [token for choice in choices for token in choice.logprobs.content or []]
     # Special tokens have no text in the answer, but a name.
-    written = [token for token in content if not token.token.startswith("<|")]
-    assert b"".join(bytes(token.bytes) for token in written) == said.encode()
-    assert "".join(token.token for token in written) == said
-    assert all(token.top_logprobs[0].bytes == token.bytes for token in content)
+    written = [token for token in found.tokens if not token.token.startswith("<|")]
+    assert b"".join(bytes(token.bytes) for token in written) == found.text.encode()
+    assert "".join(token.token for token in written) == found.text
+    for token in found.tokens:
+        likeliest = token.top_logprobs[0]
+        assert token.bytes == likeliest.bytes and token.logprob == likeliest.logprob == -0.5
 
 
 @whole_and_streamed
@@ -68,9 +67,9 @@ def test_offsets_point_into_the_text(either_server, stream, text):
     said, parts = completion(either_server, stream, prompt=text, logprobs=1)
     assert said == text == "".join(parts["tokens"])
     check_offsets(text, parts["tokens"], parts["text_offset"])
-    assert all(
-        token in top for token, top in zip(parts["tokens"], parts["top_logprobs"], strict=True)
-    )
+    assert set(parts["token_logprobs"]) == {-0.5}
+    for token, top in zip(parts["tokens"], parts["top_logprobs"], strict=True):
+        assert top[token] == -0.5
 
 
 @whole_and_streamed

@@ -6,20 +6,23 @@ import random
 import pytest
 from fake_server import (
     allows,
+    assistant,
     check_error,
     compiled,
     form_of,
     function,
     system,
+    text_part,
     user,
     whole_and_streamed,
 )
 
 from smartspec.server.openai import call_formats
+from smartspec.server.openai.call_formats import HERMES
 from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.messages import to_plain_template, to_template
 from smartspec.server.openai.tool_calls import ToolCallReader
-from smartspec.server.openai.tools import CallGrammar
+from smartspec.server.openai.tools import MAX_CALLS, CallGrammar
 from smartspec.server.structured import json_text
 
 USER = user("What is the weather in Oslo?")
@@ -126,7 +129,7 @@ PIECES = (
 
 
 def pushed(text: str, cuts: list[int]) -> tuple[str, list[tuple[str, str]], int]:
-    reader, seen, calls = ToolCallReader(), "", []
+    reader, seen, calls = ToolCallReader(MAX_CALLS, HERMES, {}), "", []
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         piece, found = reader.push(text[begin:end], end == len(text))
         seen, calls = seen + piece, calls + [(call.name, call.arguments) for call in found]
@@ -177,7 +180,7 @@ def test_what_no_answer_could_say_is_no_call(value):
     "arguments", ['{"a": "\\ud800"}', '{"a": 1e999}', "[" * 400, "no JSON"], ids=lambda v: v[:15]
 )
 def test_odd_arguments_in_the_history_are_text(server, arguments):
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
     history = [
         USER,
         {"role": "assistant", "tool_calls": [call]},
@@ -241,21 +244,16 @@ def test_calls_after_the_first_are_left_out_if_that_is_said(
 
 HISTORY = [
     user("Hello"),
-    {
-        "role": "assistant",
-        "content": None,
+    assistant(None)
+    | {
         "refusal": None,
         "provider_specific_fields": {"refusal": None},
         "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "weather", "arguments": '{"city": "Oslo"}'},
-            }
+            {"id": "call_1", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
         ],
     },
     {"role": "tool", "tool_call_id": "call_1", "content": "Rain"},
-    {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "Snow"}]},
+    {"role": "tool", "tool_call_id": "call_2", "content": [text_part("Snow")]},
 ]
 
 
@@ -282,47 +280,23 @@ def test_a_call_comes_back(burst_server, stream):
 
 
 def test_tools_that_are_not_offered_are_not_read(server):
-    answer = server.chat(messages=[system(CALL)], tools=[TOOL], tool_choice="none")
-    assert CALL in answer.json()["choices"][0]["message"]["content"]
+    assert CALL in server.said(messages=[system(CALL)], tools=[TOOL], tool_choice="none")
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        (
-            {"tools": [TOOL], "tool_choice": function("x")},
-            "tool_choice",
-        ),
+        ({"tools": [TOOL], "tool_choice": function("x")}, "tool_choice"),
         ({"tools": [function("a b")]}, "tools[0].function.name"),
         (
-            {
-                "tools": [TOOL],
-                "tool_choice": "required",
-                "response_format": {"type": "json_object"},
-            },
+            {"tools": [TOOL], "tool_choice": "required", "response_format": form_of({})},
             "response_format",
         ),
         ({"tools": [TOOL] * 129}, "tools"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": "a", "tool_calls": HISTORY[1]["tool_calls"]}
-                ]
-            },
-            "messages[0]",
-        ),
-        (
-            {
-                "tools": [function("a", {"type": "foo"})],
-                "tool_choice": "required",
-            },
-            "tool_choice",
-        ),
+        ({"messages": [USER | {"tool_calls": HISTORY[1]["tool_calls"]}]}, "messages[0]"),
+        ({"tools": [function("a", {"type": "foo"})], "tool_choice": "required"}, "tool_choice"),
     ],
     ids=lambda value: str(value)[:50],
 )
 def test_bad_tools_are_refused_by_name(server, fields, param):
-    answer = server.chat(**{"messages": [USER]} | fields)
-    check_error(answer, 400, param)
+    check_error(server.chat(**{"messages": [USER]} | fields), 400, param)

@@ -131,7 +131,6 @@ def create_app(
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed)
     app.add_middleware(RequestIds)
     install_error_handlers(app)
-    app.include_router(_service_routes(engine, metrics))
     add_document(app)
     prompts = PromptReader(tokenizer, engine)
     is_text_invalid = about.forced_acceptance is not None
@@ -139,19 +138,18 @@ def create_app(
     reader = CallReader(
         prompts, engine, about.names, parser, options.classes, compiler, is_text_invalid
     )
-    app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
-    app.include_router(_tokenizer_routes(reader))
+    app.include_router(_routes_with_bodies(reader, engine, metrics))
     if options.speculator is not None:
         make_routes = lab_table("reasoning", "REASONING")["routes"]
         routes = make_routes(engine, options.speculator, about.names, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
-    app.include_router(_information_routes(engine, about), prefix="/v1")
+    app.include_router(_routes_that_tell(engine, metrics, about))
     if options.has_page:
         app.include_router(page_routes())
     return app
 
 
-def _generation_routes(
+def _routes_with_bodies(
     reader: CallReader, engine: AsyncEngine, metrics: ServerMetrics
 ) -> APIRouter:
     router = APIRouter()
@@ -163,39 +161,26 @@ def _generation_routes(
         call = await reader.with_grammar(call)
         return await answer(call, form, engine, metrics, request.scope)
 
-    @router.post("/completions", responses=STREAMED)
+    @router.post("/v1/completions", responses=STREAMED)
     async def completions(request: Request) -> Response:
         return await generate(request, reader.completion)
 
-    @router.post("/chat/completions", responses=STREAMED)
+    @router.post("/v1/chat/completions", responses=STREAMED)
     async def chat_completions(request: Request) -> Response:
         return await generate(request, reader.chat)
 
-    @router.post("/responses", responses=STREAMED)
+    @router.post("/v1/responses", responses=STREAMED)
     async def responses(request: Request) -> Response:
         return await generate(request, partial(reader.converted, ResponsesBody, ResponseFormat))
 
-    @router.post("/messages", responses=STREAMED)
+    @router.post("/v1/messages", responses=STREAMED)
     async def messages(request: Request) -> Response:
         return await generate(request, partial(reader.converted, MessagesBody, MessageFormat))
 
-    @router.post("/messages/count_tokens")
+    @router.post("/v1/messages/count_tokens")
     async def count_tokens(request: Request) -> JSONResponse:
         call, _ = await _in_thread(request, partial(reader.converted, PromptBody, MessageFormat))
         return JSONResponse({"input_tokens": len(call.prompts[0])})
-
-    return router
-
-
-async def _in_thread(request: Request, read: Callable[[bytes, Origin], Any]) -> Any:
-    """What a body is read as. Whatever takes longer the larger a body is runs in threads, so that
-    it does not hold up the answers to others."""
-    return await asyncio.to_thread(read, await request.body(), request.state.origin)
-
-
-def _tokenizer_routes(reader: CallReader) -> APIRouter:
-    """POST /tokenize and /detokenize, as in vLLM."""
-    router = APIRouter()
 
     @router.post("/tokenize")
     async def tokenize(request: Request) -> JSONResponse:
@@ -208,7 +193,13 @@ def _tokenizer_routes(reader: CallReader) -> APIRouter:
     return router
 
 
-def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
+async def _in_thread(request: Request, read: Callable[[bytes, Origin], Any]) -> Any:
+    """What a body is read as. Whatever takes longer the larger a body is runs in threads, so that
+    it does not hold up the answers to others."""
+    return await asyncio.to_thread(read, await request.body(), request.state.origin)
+
+
+def _routes_that_tell(engine: AsyncEngine, metrics: ServerMetrics, about: About) -> APIRouter:
     router = APIRouter()
     feed = LiveFeed(engine, {"model": about.model, "policy": about.policy})
     facts = {
@@ -221,31 +212,25 @@ def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
     if about.forced_acceptance is not None:
         shown["forced_acceptance"] = about.forced_acceptance
 
-    @router.get("/models")
+    @router.get("/v1/models")
     async def models() -> JSONResponse:
         return JSONResponse(
             {"object": "list", "data": [{"id": name} | facts for name in about.names]}
         )
 
-    @router.get("/models/{name:path}")
+    @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> JSONResponse:
         check_model(name, about.names)
         return JSONResponse({"id": name} | facts)
 
-    @router.get("/speculation")
+    @router.get("/v1/speculation")
     async def speculation() -> JSONResponse:
         state = await engine.call(engine.core.controller.state)
         return JSONResponse({"model": about.model} | state | shown)
 
-    @router.get("/speculation/events", status_code=200, response_class=EventStream)
+    @router.get("/v1/speculation/events", status_code=200, response_class=EventStream)
     async def events() -> Response:
         return EventStream(feed.events())
-
-    return router
-
-
-def _service_routes(engine: AsyncEngine, metrics: ServerMetrics) -> APIRouter:
-    router = APIRouter()
 
     @router.get("/live")
     @router.head("/live")

@@ -22,8 +22,6 @@ from smartspec.server.openai.offered_tools import functions_of
 from smartspec.server.openai.tools import MAX_TOOLS, FunctionName
 from smartspec.server.structured.fields import Schema
 
-NOTHING_IS_STORED = "nothing is stored here: send the whole conversation as messages"
-
 
 class MessagesTool(Body):
     """A function."""
@@ -78,7 +76,9 @@ class OutputConfig(Body):
 
 def _check_thread(thread: object) -> object:
     if isinstance(thread, dict) and thread.get("type") == "continue":
-        raise ValueError(f"unsupported: {NOTHING_IS_STORED}")
+        raise ValueError(
+            "unsupported: nothing is stored here: send the whole conversation as messages"
+        )
     return thread
 
 

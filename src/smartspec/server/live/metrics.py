@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
-from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
+from smartspec.core.speculation import SpeculationOptions
 from smartspec.engine.runtime.async_engine import EngineError, NoTokenLeft
 from smartspec.engine.text.stream import TextDelta
 from smartspec.server.http.tracing import describe_generation
@@ -143,8 +143,8 @@ class ServerMetrics:
         self,
         deltas: AsyncIterator[TextDelta],
         num_prompts: int,
-        n: int = 1,
-        wanted: SpeculationOptions = NO_OPTIONS,
+        n: int,
+        wanted: SpeculationOptions,
     ) -> AsyncIterator[TextDelta]:
         """Pass on the deltas of a call (n choices of each prompt). Count their tokens as its usage
         will; note latencies and outcomes."""

@@ -14,12 +14,12 @@ from smartspec.server.http.body_model import (
     JsonObject,
     given,
     never,
-    only,
 )
 from smartspec.server.http.content import Content
 from smartspec.server.http.errors import APIError
 from smartspec.server.http.parsing import refusal
 from smartspec.server.openai.generation_body import CommonFields, GenerationBody
+from smartspec.server.openai.harmless import NoList, NotDemanded, Off
 from smartspec.server.openai.tools import MAX_CALLS, CalledTool, CallGrammar, ToolFields
 from smartspec.server.structured.fields import ResponseFormat, StructuredOutputs
 
@@ -48,28 +48,19 @@ class Message(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_tools(cls, data: object) -> object:
-        """OpenAI's older form: function_call of an assistant, role function."""
+    def _in_todays_form(cls, data: object) -> object:
+        """Content may be elsewhere. OpenAI's older form: function_call of an assistant, role
+        function."""
         if not isinstance(data, dict):
             return data
-        data = dict(data)
-        called = data.get("function_call")
-        if data.get("role") == "function":
+        data, role, called = dict(data), data.get("role"), data.get("function_call")
+        if data.get("content") is None and role in MAY_SAY_NOTHING:
+            data["content"] = data.get("refusal") or ""
+        if role == "function":
             data |= {"role": "tool", "tool_call_id": data.get("name")}
         if isinstance(called, dict) and not data.get("tool_calls"):
             data["tool_calls"] = [{"id": called.get("name"), "function": called}]
             del data["function_call"]
-        return data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _content_may_be_elsewhere(cls, data: object) -> object:
-        if (
-            isinstance(data, dict)
-            and data.get("content") is None
-            and data.get("role") in MAY_SAY_NOTHING
-        ):
-            return data | {"content": data.get("refusal") or ""}
         return data
 
     @model_validator(mode="after")
@@ -128,11 +119,11 @@ class ChatBody(TemplateFields, ToolFields, GenerationBody):
     verbosity: Ignored = None
     prompt_cache_options: Ignored = None
     prompt_cache_retention: Ignored = None
-    functions: Annotated[object, only([])] = None
-    function_call: Annotated[object, only("none", "auto")] = None
-    echo: Annotated[object, only(False)] = None
-    add_special_tokens: Annotated[object, only(False)] = None
-    documents: Annotated[object, only([])] = None
+    functions: NoList = None
+    function_call: NotDemanded = None
+    echo: Off = None
+    add_special_tokens: Off = None
+    documents: NoList = None
     chat_template: Annotated[object, never("the template is the model's own")] = None
     reasoning_speculation: Annotated[
         object, never("use /v1/reasoning/chat/completions, with --speculator")
@@ -152,13 +143,9 @@ class ChatBody(TemplateFields, ToolFields, GenerationBody):
         return requested
 
     @model_validator(mode="after")
-    def _top_logprobs_need_logprobs(self) -> Self:
+    def _has_what_options_need(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs to be true")
-        return self
-
-    @model_validator(mode="after")
-    def _final_message_can_be_continued(self) -> Self:
         if self.continue_final_message and self.messages[-1].role != "assistant":
             raise ValueError("continue_final_message needs the last message to be the assistant's")
         return self
@@ -187,8 +174,7 @@ class ConvertibleBody(Body):
 
     def common_fields(self) -> dict:
         """What was sent of the fields that a chat has too."""
-        names = self.model_fields_set & CommonFields.model_fields.keys()
-        return {name: getattr(self, name) for name in names}
+        return self.model_dump(include=set(CommonFields.model_fields), exclude_unset=True)
 
     def to_chat(self) -> ChatBody:
         """Raises ValidationError, which names fields of a chat."""

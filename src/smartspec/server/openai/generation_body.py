@@ -37,7 +37,7 @@ MAX_BAD_WORD_CHARACTERS = 256  # of one
 MAX_REQUEST_ID = 128  # characters
 MAX_CACHE_SALT = 256  # characters
 MIN_TPOT_MS = 0.001  # a microsecond
-SAMPLING_OPTIONS = (
+SAMPLING_OPTIONS = {
     "temperature",
     "top_p",
     "top_k",
@@ -50,7 +50,7 @@ SAMPLING_OPTIONS = (
     "min_tokens",
     "include_stop_str_in_output",
     "skip_special_tokens",
-)
+}
 
 
 class StreamOptions(Body):
@@ -138,13 +138,9 @@ class GenerationBody(CommonFields, HarmlessFields, StructuredFields):
     stream_options: StreamOptions | None = None
 
     @model_validator(mode="after")
-    def _stream_options_need_stream(self, info: ValidationInfo) -> Self:
+    def _goes_with_stream(self, info: ValidationInfo) -> Self:
         if is_strict(info) and self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream to be true")
-        return self
-
-    @model_validator(mode="after")
-    def _prompts_are_not_streamed(self) -> Self:
         if self.stream and self.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs needs stream to be false")
         return self
@@ -181,9 +177,7 @@ class GenerationBody(CommonFields, HarmlessFields, StructuredFields):
     ) -> SamplingParams:
         """bad_words: as token ids. defaults: options where the body leaves them out. Raises
         APIError naming the option that is out of its range."""
-        said = {
-            name: getattr(self, name) for name in SAMPLING_OPTIONS if name in self.model_fields_set
-        }
+        said = self.model_dump(include=SAMPLING_OPTIONS, exclude_unset=True)
         try:
             params = SamplingParams(
                 logprobs=logprobs,

@@ -10,6 +10,13 @@ NO_GRAMMAR = (
     "structured_outputs"
 )
 
+# Types of fields that may be there, as long as they request nothing.
+Off = Annotated[object, only(False)]
+NoText = Annotated[object, only("")]
+NoList = Annotated[object, only([])]
+NotDemanded = Annotated[object, only("none", "auto")]
+NoGrammar = Annotated[object, never(NO_GRAMMAR)]
+
 
 class AccountFields(Body):
     """What OpenAI's clients say of their account and of what its servers keep: ignored."""
@@ -30,14 +37,14 @@ class HarmlessFields(AccountFields):
     spaces_between_special_tokens: Ignored = None  # of slow tokenizers
     modalities: Annotated[object, only(["text"])] = None
     best_of: Annotated[object, only(1)] = None
-    use_beam_search: Annotated[object, only(False)] = None
+    use_beam_search: Off = None
     detokenize: Annotated[object, only(True)] = None
-    return_token_ids: Annotated[object, only(False)] = None
-    return_tokens_as_token_ids: Annotated[object, only(False)] = None
+    return_token_ids: Off = None
+    return_tokens_as_token_ids: Off = None
     # Grammars in other servers' words.
-    guided_grammar: Annotated[object, never(NO_GRAMMAR)] = None
-    grammar: Annotated[object, only("")] = None
+    guided_grammar: NoGrammar = None
+    grammar: NoText = None
     json_schema: Annotated[object, only({})] = None
-    regex: Annotated[object, never(NO_GRAMMAR)] = None
-    ebnf: Annotated[object, never(NO_GRAMMAR)] = None
-    structural_tag: Annotated[object, never(NO_GRAMMAR)] = None
+    regex: NoGrammar = None
+    ebnf: NoGrammar = None
+    structural_tag: NoGrammar = None

@@ -36,15 +36,9 @@ def prompt_json(
     call it in a thread."""
     written: list[dict | None] = [None]
     for token_id, entry in zip(token_ids[1:], _with_top(found, num_top), strict=True):
-        ranked = [
-            (token_id, entry.logprob, entry.rank),
-            *zip(
-                entry.top_token_ids,
-                entry.top_logprobs,
-                range(1, len(entry.top_token_ids) + 1),
-                strict=True,
-            ),
-        ]
+        ranked = [(token_id, entry.logprob, entry.rank)]
+        top = zip(entry.top_token_ids, entry.top_logprobs, strict=True)
+        ranked += [(*each, rank) for rank, each in enumerate(top, start=1)]
         written.append(
             {
                 str(token): {

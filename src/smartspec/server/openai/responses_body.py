@@ -27,7 +27,9 @@ from smartspec.server.openai.tools import MAX_TOOLS
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
 
 LOGPROBS = "message.output_text.logprobs"
-NOTHING_IS_STORED = "nothing is stored here: send the items of the conversation as input"
+NotStored = Annotated[
+    object, never("nothing is stored here: send the items of the conversation as input")
+]
 
 
 def _check_include(include: object) -> object:
@@ -82,8 +84,8 @@ class ResponsesBody(ConvertibleBody, CommonFields, AccountFields):
         Literal["none", "auto", "required"] | ResponsesToolChoice | None, CanBeDemanded
     ] = None
     parallel_tool_calls: bool | None = None
-    previous_response_id: Annotated[object, never(NOTHING_IS_STORED)] = None
-    conversation: Annotated[object, never(NOTHING_IS_STORED)] = None
+    previous_response_id: NotStored = None
+    conversation: NotStored = None
     prompt: Annotated[
         object, never("there are no stored prompts here: send its text as instructions")
     ] = None
