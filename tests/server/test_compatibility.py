@@ -272,8 +272,8 @@ def test_the_last_message_may_be_continued(server, tokenizer):
 
 def test_variables_of_the_chat_template(server, set_template):
     set_template("{{ greeting }} {{ messages[0].content }}")
-    answer = server.chat(messages=[USER], chat_template_kwargs={"greeting": "Hey"})
-    assert answer.json()["choices"][0]["message"]["content"] == "Hey Hello there"
+    said = server.said(messages=[USER], chat_template_kwargs={"greeting": "Hey"})
+    assert said == "Hey Hello there"
 
 
 def test_version_and_ping(server):

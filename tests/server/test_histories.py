@@ -199,7 +199,7 @@ def test_nothing_is_left_out_in_silence():
     assert strict.input[0].content == "x"
 
 
-def test_system_messages_at_the_beginning_are_one(server):
+def test_system_messages_at_the_beginning_are_one():
     developer = {"role": "developer", "content": "two"}
     chat = ResponsesBody.model_validate(
         {"instructions": "one", "input": [developer, USER, developer]}

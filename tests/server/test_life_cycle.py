@@ -26,6 +26,9 @@ class Background:
         self._thread.join(timeout=30)
         return self.answer
 
+    def text(self) -> str:
+        return self.join().json()["choices"][0]["text"]
+
 
 def num_requests(server) -> int:
     return server.core.num_running + server.core.num_waiting
@@ -41,7 +44,7 @@ def test_queue_full(small_server):
     streamed = small_server.complete(prompt="One two", stream=True)
     assert streamed.status_code == 429
     small_server.executor.let_go()
-    assert [request.join().json()["choices"][0]["text"] for request in waiting] == ["One two"] * 2
+    assert [request.text() for request in waiting] == ["One two"] * 2
     assert small_server.complete(prompt="One two").status_code == 200
 
 
@@ -114,7 +117,7 @@ def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(
     assert answer.json()["error"]["code"] == "engine_error"
     streamed = either_server.complete(prompt=[5, 6, bad], stream=True)
     assert events_of(streamed.text)[-1] == answer.json()
-    assert neighbour.join().json()["choices"][0]["text"] == "One two three four"
+    assert neighbour.text() == "One two three four"
     eventually(lambda: either_server.engine.num_requests == num_requests(either_server) == 0)
     assert either_server.core.scheduler.blocks.num_used_blocks == 0
     either_server.executor.bad_token_id = None
@@ -146,7 +149,7 @@ def test_many_at_once_all_get_their_own_answer(burst_server):
     requests = [
         Background(burst_server, prompt=f"request number {i}", max_tokens=50) for i in range(8)
     ]
-    texts = [request.join().json()["choices"][0]["text"] for request in requests]
+    texts = [request.text() for request in requests]
     assert texts == [f"request number {i}" for i in range(8)]
 
 

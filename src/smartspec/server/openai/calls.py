@@ -109,17 +109,17 @@ class CallReader:
     async def with_grammar(self, call: Call) -> Call:
         """The call with its grammar compiled, if it has one. Cancelling it stops the work. Raises
         QueueFull."""
-        if call.requested_grammar is None:
+        requested = call.requested_grammar
+        if requested is None:
             return call
         try:
-            grammar = await self.compiler.compiled(call.requested_grammar.definition, call.origin)
+            grammar = await self.compiler.compiled(requested.definition, call.origin)
             return replace(call, grammar=grammar)
         except ValueError as error:
-            raise _refused(call.requested_grammar.field, error) from error
+            raise _refused(requested.field, error) from error
         except GrammarCheckFailed as error:
-            raise APIError(
-                503, f"{error}: try again", call.requested_grammar.field, "grammar_not_compiled"
-            ) from error
+            message = f"{error}: try again"
+            raise APIError(503, message, requested.field, "grammar_not_compiled") from error
 
     def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)

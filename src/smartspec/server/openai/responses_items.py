@@ -14,8 +14,6 @@ from smartspec.server.openai.tools import (
     CalledTool,
     Function,
     FunctionChoice,
-    NamedTool,
-    Tool,
 )
 
 NEEDED = {
@@ -53,8 +51,8 @@ class ResponsesTool(Function):
 
     type: Literal["function"]
 
-    def to_chat(self) -> Tool:
-        return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
+    def to_chat(self) -> dict:
+        return {"type": "function", "function": self.model_dump(exclude={"type"})}
 
 
 class ResponsesToolChoice(FunctionChoice):
@@ -62,8 +60,8 @@ class ResponsesToolChoice(FunctionChoice):
 
     type: Literal["function"]
 
-    def to_chat(self) -> NamedTool:
-        return NamedTool(type="function", function=FunctionChoice(name=self.name))
+    def to_chat(self) -> dict:
+        return {"type": "function", "function": {"name": self.name}}
 
 
 def _joined(one: str | None, other: str | None) -> str | None:
