@@ -153,6 +153,11 @@ def test_prompts_as_token_ids(server, tokenizer):
     assert [choice.text for choice in answer.choices] == ["One two three", "One"]
 
 
+def test_alternatives_of_a_completion(server):
+    logprobs = server.completion(prompt="One two three", logprobs=2).choices[0].logprobs
+    assert all(len(top) == 2 and max(top.values()) == -0.5 for top in logprobs.top_logprobs)
+
+
 def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
     prompts = ["One two", [5], "three " * 100]
     body = {"prompt": prompts, "n": 2, "prompt_logprobs": 1, "max_tokens": 2}

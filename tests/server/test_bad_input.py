@@ -117,7 +117,7 @@ def test_completion_bodies(server, body, param, word):
             "text",
         ),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
-        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "20"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "20, got 21"),
         ({"logprobs": 2}, "logprobs", "boolean"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),

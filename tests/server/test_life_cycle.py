@@ -1,10 +1,10 @@
 """Load, departures and failures: queue limits, clients that go away, steps that raise."""
 
-import json
 import threading
 
 import pytest
 from fake_server import MODEL, NeverHalfClosed, check_error, events_of, eventually, running_server
+from test_connections import post
 
 from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 
@@ -68,10 +68,8 @@ def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_
     server = left_server
     num_steps = server.executor.num_steps
     server.executor.hold()
-    body = json.dumps(ENDLESS).encode()
     with server.connect() as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
+        connection.sendall(post(**ENDLESS))
         eventually(lambda: server.executor.num_steps == num_steps + 1)
     check_freed(server, num_steps + 1)
 
@@ -114,9 +112,12 @@ def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(
     neighbour = Background(either_server, prompt="One two three four")
     answer = either_server.complete(prompt=[5, 6, bad])
     check_error(answer, 500, None, "logits are NaN")
-    assert answer.json()["error"]["code"] == "engine_error"
-    streamed = either_server.complete(prompt=[5, 6, bad], stream=True)
-    assert events_of(streamed.text)[-1] == answer.json()
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("server_error", "engine_error")
+    *events, last = events_of(either_server.complete(prompt=[5, 6, bad], stream=True).text)
+    assert last == answer.json()
+    seen = "".join(event["choices"][0]["text"] for event in events)
+    assert " nothing".startswith(seen), "it says the prompt back, whose other tokens have no text"
     assert neighbour.text() == "One two three four"
     eventually(lambda: either_server.engine.num_requests == num_requests(either_server) == 0)
     assert either_server.core.scheduler.blocks.num_used_blocks == 0
@@ -129,8 +130,9 @@ def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
     body = {"prompt": [5, 6, server.executor.bad_token_id]}
     rejected = count(server, "rejected")
     answer = server.complete(**body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
-    assert answer.json()["error"]["message"] == "no token is left"
+    check_error(answer, 400, None, "no token is left")
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_value")
     assert events_of(server.complete(stream=True, **body).text)[-1] == answer.json()
     assert count(server, "rejected") == rejected + 2
     server.executor.bad_token_id, server.executor.is_callers = None, False

@@ -17,7 +17,10 @@ def send(server, **fields):
 def test_a_whole_response(server):
     response = send(server, store=False, metadata={"a": "b"})
     assert (
-        response.output_text == SAID and response.status == "completed" and response.error is None
+        response.output_text == SAID
+        and response.status == "completed"
+        and response.error is None
+        and response.store is False
     )
     assert (
         response.metadata == {"a": "b"}

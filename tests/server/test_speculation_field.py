@@ -7,7 +7,7 @@ import numpy as np
 import openai
 import pytest
 from fake_core import FixedController
-from fake_server import MODEL, check_error, running_server, user
+from fake_server import check_error, running_server, user
 
 from smartspec.control.safe_controller import SafeController
 
@@ -16,10 +16,10 @@ OPTIONS = {"workload_class": "code", "max_draft_tokens": 3, "weight": 2.5, "tpot
 
 
 def send(server, endpoint: str, speculation: object):
-    body = {"model": MODEL, "max_tokens": 8, "extra_body": {"speculation": speculation}}
+    body = {"max_tokens": 8, "extra_body": {"speculation": speculation}}
     if endpoint == "chat":
-        return server.client.chat.completions.create(messages=MESSAGES, **body)
-    return server.client.completions.create(prompt="One two three four five six", **body)
+        return server.conversation(messages=MESSAGES, **body)
+    return server.completion(prompt="One two three four five six", **body)
 
 
 @pytest.fixture
@@ -39,12 +39,8 @@ def test_options_reach_the_controller(server, views, endpoint):
     decoding = [view for view in views if view.num_rows]
     assert decoding
     for view in decoding:
-        assert (
-            view.class_ids[0] >= 1
-            and view.weights.tolist() == [2.5]
-            and view.extras["tpot_targets"].tolist() == [0.04]
-        )
-        assert view.row_caps[0] <= 3
+        assert view.class_ids[0] >= 1 and view.row_caps[0] <= 3
+        assert view.weights.tolist() == [2.5] and view.extras["tpot_targets"].tolist() == [0.04]
 
 
 def test_every_choice_of_a_call_has_them(server, views):

@@ -6,6 +6,7 @@ import random
 import pytest
 from fake_server import (
     MODEL,
+    allows,
     assistant,
     form_of,
     function,
@@ -18,7 +19,6 @@ from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.responses_items import InputItem, to_messages
 from smartspec.server.openai.thoughts import ThoughtReader, num_thought_tokens
 from smartspec.server.structured.fields import after_thought
-from smartspec.server.structured.grammar_worker import first_matcher
 
 THINKS = "{{ messages[0].content }}{# </think>, tools #}"  # the fake model says the prompt back
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -113,21 +113,15 @@ def test_a_grammar_holds_after_the_thought_and_not_inside(tokenizer, demand, ans
     """As in vLLM: structured output begins where reasoning has ended. A thought may hold what the
     grammar forbids."""
     (what,) = ChatBody.model_validate({"messages": MESSAGES} | demand).grammars().values()
-    tables = grammar_compiler(tokenizer)._tables()
-    begun = first_matcher(tables, after_thought(what.definition(), is_open))
+    grammar = grammar_compiler(tokenizer).compile(after_thought(what.definition(), is_open))
 
     def holds(text: str) -> bool:
-        matcher, token_ids = (
-            begun.deep_copy(),
-            tokenizer(text, add_special_tokens=False)["input_ids"],
-        )
-        return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+        return allows(grammar, tokenizer, text + tokenizer.eos_token)
 
     opening = "" if is_open else "<think>"
     for thought in ("\nHm, {[ 17 </thin", f"{answer} yes\n\n"):
-        assert holds(f"{opening}{thought}</think>\n\n{answer}") and holds(
-            f"{opening}{thought}</think>{answer}"
-        )
+        for space in ("", "\n\n"):
+            assert holds(f"{opening}{thought}</think>{space}{answer}")
         assert not holds(f"{opening}{thought}</think>\n\nWell, {answer}")
     assert (
         holds(answer) != is_open
@@ -193,9 +187,8 @@ def test_a_response_has_an_item_of_it(burst_server, set_template):
     kinds = [event.type for event in events]
     assert "".join(e.delta for e in events if e.type == "response.reasoning_text.delta") == "Well."
     assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
-    assert [
-        event.output_index for event in events if event.type == "response.output_item.done"
-    ] == [0, 1, 2]
+    done = [event.output_index for event in events if event.type == "response.output_item.done"]
+    assert done == [0, 1, 2]
 
 
 def test_a_thought_goes_back_with_the_message_after_it():
