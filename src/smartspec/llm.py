@@ -111,8 +111,9 @@ class LLM:
         all others are then given up.
         """
         outputs: dict[int, GenerationOutput] = {}
-        for index, delta in self._deltas(self._encoded(prompts), params, prediction):
-            outputs[index] = outputs.get(index, GenerationOutput(index)).extended(delta)
+        for delta in self.stream(prompts, params, prediction):
+            begun = outputs.get(delta.index, GenerationOutput(delta.index))
+            outputs[delta.index] = begun.extended(delta)
         return [outputs[index] for index in sorted(outputs)]
 
     def stream(
@@ -123,8 +124,17 @@ class LLM:
     ) -> Iterator[TextDelta]:
         """The same answers as they come: index says to which prompt a piece belongs. Closing the
         iterator aborts."""
-        for _, delta in self._deltas(self._encoded(prompts), params, prediction):
-            yield delta
+        guess = self.tokenizer(prediction, add_special_tokens=False)["input_ids"]
+        deltas = self._engine.generate(
+            self._encoded(prompts),
+            params or self.get_default_sampling_params(),
+            speculation=SpeculationOptions(predicted_token_ids=tuple(guess)),
+        )
+        try:
+            while (delta := self._runner.run(_next(deltas))) is not None:
+                yield delta
+        finally:
+            self._runner.run(deltas.aclose())
 
     def chat(
         self,
@@ -192,21 +202,6 @@ class LLM:
         if empty := [index for index, token_ids in enumerate(found) if not token_ids]:
             raise ValueError(f"prompt {empty[0]} is empty: give at least one token")
         return found
-
-    def _token_ids(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    def _deltas(
-        self, prompts: list[list[int]], params: SamplingParams | None, prediction: str
-    ) -> Iterator[tuple[int, TextDelta]]:
-        speculation = SpeculationOptions(predicted_token_ids=tuple(self._token_ids(prediction)))
-        params = params or self.get_default_sampling_params()
-        deltas = self._engine.generate(prompts, params, speculation=speculation)
-        try:
-            while (delta := self._runner.run(_next(deltas))) is not None:
-                yield delta.index, delta
-        finally:
-            self._runner.run(deltas.aclose())
 
 
 async def _next(deltas) -> TextDelta | None:

@@ -1,6 +1,5 @@
-"""Headless Chromium over its debugging pipe: open a page, run JavaScript in it, take pictures."""
+"""Headless Chromium over its debugging pipe: open a page, run JavaScript in it."""
 
-import base64
 import json
 import os
 import shutil
@@ -9,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 PROGRAM = shutil.which("chromium")
 
@@ -66,14 +64,6 @@ class Page:
 
     def text(self, selector: str) -> str:
         return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
-
-    def picture(
-        self, path: Path, width: int = 1200, height: int = 1400, dark: bool = False
-    ) -> None:
-        """A PNG of the page as it is in a window of that size."""
-        self.look(width, height, dark)
-        self.run("new Promise(done => setTimeout(done, 400))")
-        path.write_bytes(base64.b64decode(self.do("Page.captureScreenshot")["data"]))
 
     def look(self, width: int, height: int, dark: bool = False) -> None:
         """The size of the window, and whether its user prefers dark colours."""

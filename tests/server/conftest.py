@@ -1,6 +1,7 @@
 """Servers with a fake model and the real tokenizer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from default_model import default_tokenizer
@@ -16,6 +17,13 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def server(tokenizer) -> Iterator[FakeServer]:
+    with running_server(tokenizer) as fake_server:
+        yield fake_server
+
+
+@pytest.fixture
+def own_server(tokenizer) -> Iterator[FakeServer]:
+    """Of one test: nobody else has counted anything."""
     with running_server(tokenizer) as fake_server:
         yield fake_server
 
@@ -41,3 +49,15 @@ def burst_server(tokenizer) -> Iterator[FakeServer]:
     """Every decoding step delivers seven tokens."""
     with running_server(tokenizer, draft_length=6) as fake_server:
         yield fake_server
+
+
+@pytest.fixture(params=["server", "burst_server"])
+def either_server(request) -> FakeServer:
+    """Steps bring one token, or seven."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def set_template(tokenizer, monkeypatch) -> Callable[[object], None]:
+    """Gives the model another chat template."""
+    return partial(monkeypatch.setattr, tokenizer, "chat_template")

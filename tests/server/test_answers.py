@@ -1,24 +1,22 @@
 """What the two endpoints answer, through OpenAI's own client. The fake model repeats the prompt."""
 
-import json
 from pathlib import Path
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
-from fake_server import MAX_MODEL_LEN, MODEL, running_server
+from fake_server import (
+    MAX_MODEL_LEN,
+    MODEL,
+    events_of,
+    running_server,
+    text_part,
+    user,
+    whole_and_streamed,
+)
 
 from smartspec.cli.serve import served_names
 
 UNICODE = "Ünïcode: 🎉👩‍👩‍👧 你好，世界 — naïve ẞ 한국어 🇩🇪!"
-
-
-def stream_text(stream) -> str:
-    return "".join(chunk.choices[0].text for chunk in stream)
-
-
-def test_models(server):
-    assert [model.id for model in server.client.models.list()] == [MODEL]
-    assert server.client.models.retrieve(MODEL).id == MODEL
 
 
 def test_a_model_of_several_names(tokenizer):
@@ -58,18 +56,15 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
     """vLLM: --generation-config auto. What a request says goes first, whatever the endpoint."""
     defaults = {"temperature": 0.6, "top_k": 7, "top_p": 0.9, "max_tokens": 5}
     with running_server(tokenizer, sampling_defaults=defaults) as server:
-        seen, generate = [], server.engine.generate
-        record = lambda prompts, params, *more: (  # noqa: E731
-            seen.append(params) or generate(prompts, params, *more)
-        )
-        monkeypatch.setattr(server.engine, "generate", record)
+        seen = server.recorded(monkeypatch)
 
         def sampled(path: str, **body) -> tuple:
-            answer = server.http.post(f"/v1/{path}", json=body)
+            answer = server.post(f"/v1/{path}", body)
             assert answer.status_code == 200, answer.text
-            return seen[-1].temperature, seen[-1].top_k, seen[-1].top_p, seen[-1].max_tokens
+            params = seen[-1].params
+            return params.temperature, params.top_k, params.top_p, params.max_tokens
 
-        turns = [{"role": "user", "content": "Hello there, you all, one and two"}]
+        turns = [user("Hello there, you all, one and two")]
         assert sampled("chat/completions", messages=turns) == (0.6, 7, 0.9, 5)
         assert sampled(
             "chat/completions", messages=turns, temperature=1.0, top_k=0, max_tokens=9
@@ -77,94 +72,51 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
         assert sampled("chat/completions", messages=turns, temperature=None) == (0.6, 7, 0.9, 5)
         assert sampled("completions", prompt="One two") == (0.6, 7, 0.9, 16)
         assert sampled("responses", input="Hello", top_p=1.0) == (0.6, 7, 1.0, 5)
-        assert sampled("messages", messages=turns, max_tokens=3, temperature=1.0) == (
-            1.0,
-            7,
-            0.9,
-            3,
-        )
-        answer = server.http.post("/v1/responses", json={"input": "Hello"}).json()
+        said = {"max_tokens": 3, "temperature": 1.0}
+        assert sampled("messages", messages=turns, **said) == (1.0, 7, 0.9, 3)
+        answer = server.post("/v1/responses", {"input": "Hello"}).json()
         assert (answer["temperature"], answer["top_p"]) == (0.6, 0.9)
 
 
 def test_completion(server, tokenizer):
-    answer = server.client.completions.create(
-        model=MODEL, prompt="One two three four", max_tokens=100
-    )
+    answer = server.completion(prompt="One two three four", max_tokens=100)
     assert answer.choices[0].text == "One two three four"
-    assert answer.choices[0].finish_reason == "stop"
+    assert answer.choices[0].finish_reason == "stop" and answer.choices[0].logprobs is None
     num_tokens = len(tokenizer("One two three four")["input_ids"])
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (
-        num_tokens,
-        num_tokens + 1,
-    )
+    assert answer.usage.prompt_tokens == num_tokens == answer.usage.completion_tokens - 1
     assert answer.object == "text_completion" and answer.id.startswith("cmpl-")
 
 
-def test_completion_has_16_tokens_by_default(server):
-    answer = server.client.completions.create(model=MODEL, prompt="word " * 40)
-    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 16)
-
-
 def test_chat_uses_the_template_and_the_whole_context(server, tokenizer):
-    messages = [
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}],
-        }
-    ]
-    answer = server.client.chat.completions.create(model=MODEL, messages=messages)
+    messages = [user([text_part("Hello "), text_part("there")])]
+    answer = server.conversation(messages=messages)
     choice = answer.choices[0]
-    plain = [{"role": "user", "content": "Hello there"}]
+    plain = [user("Hello there")]
     prompt = tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False)
     # The template's own end-of-turn token ends the repetition of the prompt.
     assert choice.message.content == prompt.split("<|im_end|>")[0].removeprefix("<|im_start|>")
     assert (choice.message.role, choice.finish_reason) == ("assistant", "stop")
-    endless = server.client.chat.completions.create(
-        model=MODEL, messages=messages, extra_body={"ignore_eos": True}
-    )
+    endless = server.conversation(messages=messages, extra_body={"ignore_eos": True})
     assert endless.usage.total_tokens == MAX_MODEL_LEN
     assert endless.choices[0].finish_reason == "length"
 
 
-def test_max_completion_tokens(server):
-    messages = [{"role": "user", "content": "Hello"}]
-    answer = server.client.chat.completions.create(
-        model=MODEL, messages=messages, max_completion_tokens=3
-    )
-    assert answer.usage.completion_tokens == 3
-
-
-@pytest.mark.parametrize("name", ["server", "burst_server"])
-def test_streamed_unicode_equals_the_whole_answer(request, name):
-    server = request.getfixturevalue(name)
-    whole = server.client.completions.create(model=MODEL, prompt=UNICODE, max_tokens=200)
-    stream = server.client.completions.create(
-        model=MODEL, prompt=UNICODE, max_tokens=200, stream=True
-    )
+def test_streamed_unicode_equals_the_whole_answer(either_server):
+    whole = either_server.completed(prompt=UNICODE, max_tokens=200)
+    stream = either_server.completion(prompt=UNICODE, max_tokens=200, stream=True)
     pieces = [chunk.choices[0].text for chunk in stream]
-    assert "".join(pieces) == whole.choices[0].text == UNICODE
+    assert "".join(pieces) == whole == UNICODE
     assert len(pieces) > 3 and not any("\ufffd" in piece for piece in pieces)
 
 
 def test_a_character_cut_in_two_by_the_length_limit_is_left_out(server, tokenizer):
     num_tokens = len(tokenizer("ok 🎉")["input_ids"])
-    answer = server.client.completions.create(
-        model=MODEL, prompt="ok 🎉", max_tokens=num_tokens - 1
-    )
-    assert answer.choices[0].text == "ok"
+    assert server.completed(prompt="ok 🎉", max_tokens=num_tokens - 1) == "ok"
 
 
 def test_stream_with_usage(server):
     options = {"include_usage": True}
-    chunks = list(
-        server.client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": "Hi"}],
-            stream=True,
-            stream_options=options,
-        )
-    )
+    chunks = [*server.conversation(messages=[user("Hi")], stream=True, stream_options=options)]
     assert chunks[0].choices[0].delta.role == "assistant"
     assert all(chunk.choices[0].delta.role is None for chunk in chunks[1:-1])
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-1] == "stop"
@@ -176,28 +128,18 @@ def test_stream_with_usage(server):
 def test_the_stream_is_server_sent_events_with_done_at_the_end(server):
     answer = server.complete(prompt="One two", stream=True)
     assert answer.headers["content-type"].startswith("text/event-stream")
-    events = answer.text.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    assert all(
-        json.loads(event.removeprefix("data: "))["object"] == "text_completion"
-        for event in events[:-2]
-    )
+    assert answer.text.endswith("\n\ndata: [DONE]\n\n")
+    assert {event["object"] for event in events_of(answer.text)} == {"text_completion"}
 
 
 def test_several_choices(server):
-    answer = server.client.completions.create(model=MODEL, prompt=["One", "Two three"], n=2)
-    assert [(choice.index, choice.text) for choice in answer.choices] == [
-        (0, "One"),
-        (1, "One"),
-        (2, "Two three"),
-        (3, "Two three"),
-    ]
-    single = server.client.completions.create(model=MODEL, prompt=["One", "Two three"])
+    answer = server.completion(prompt=["One", "Two three"], n=2)
+    texts = ["One", "One", "Two three", "Two three"]
+    assert [(choice.index, choice.text) for choice in answer.choices] == [*enumerate(texts)]
+    single = server.completion(prompt=["One", "Two three"])
     assert answer.usage.prompt_tokens == single.usage.prompt_tokens
     assert answer.usage.completion_tokens == 2 * single.usage.completion_tokens
-    chunks = server.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hi"}], n=2, stream=True
-    )
+    chunks = server.conversation(messages=[user("Hi")], n=2, stream=True)
     texts = {0: "", 1: ""}
     for chunk in chunks:
         texts[chunk.choices[0].index] += chunk.choices[0].delta.content
@@ -206,49 +148,19 @@ def test_several_choices(server):
 
 def test_prompts_as_token_ids(server, tokenizer):
     token_ids = tokenizer("One two three")["input_ids"]
-    answer = server.client.completions.create(model=MODEL, prompt=token_ids)
-    assert [choice.text for choice in answer.choices] == ["One two three"]
-    answer = server.client.completions.create(model=MODEL, prompt=[token_ids, token_ids[:1]])
+    assert server.completed(prompt=token_ids) == "One two three"
+    answer = server.completion(prompt=[token_ids, token_ids[:1]])
     assert [choice.text for choice in answer.choices] == ["One two three", "One"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_completion_logprobs(server, stream):
-    answer = server.client.completions.create(
-        model=MODEL, prompt="One two three", logprobs=2, stream=stream
-    )
-    parts = (
-        [chunk.choices[0].logprobs for chunk in answer] if stream else [answer.choices[0].logprobs]
-    )
-    tokens = [token for part in parts for token in part.tokens]
-    assert "".join(tokens) == "One two three"
-    offsets = [offset for part in parts for offset in part.text_offset]
-    assert offsets == [len("".join(tokens[:i])) for i in range(len(tokens))]
-    assert {logprob for part in parts for logprob in part.token_logprobs} == {-0.5}
-    tops = [top for part in parts for top in part.top_logprobs]
-    assert all(
-        top[token] == -0.5 and len(top) == 2 for token, top in zip(tokens, tops, strict=True)
-    )
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_chat_logprobs(burst_server, stream):
-    answer = burst_server.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hi 🎉"}], logprobs=True, top_logprobs=1,
-        stream=stream, stop="assistant named",
-    )  # fmt: skip
-    parts = list(answer) if stream else [answer]
-    content = [token for part in parts for token in (part.choices[0].logprobs.content or [])]
-    assert len(content) > 5
-    assert all(token.logprob == token.top_logprobs[0].logprob == -0.5 for token in content)
-    assert all(
-        bytes(token.bytes).decode() == token.token for token in content if token.bytes is not None
-    )
+def test_alternatives_of_a_completion(server):
+    logprobs = server.completion(prompt="One two three", logprobs=2).choices[0].logprobs
+    assert all(len(top) == 2 and max(top.values()) == -0.5 for top in logprobs.top_logprobs)
 
 
 def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
     prompts = ["One two", [5], "three " * 100]
-    body = {"model": MODEL, "prompt": prompts, "n": 2, "prompt_logprobs": 1, "max_tokens": 2}
+    body = {"prompt": prompts, "n": 2, "prompt_logprobs": 1, "max_tokens": 2}
     choices = server.complete(**body).json()["choices"]
     token_ids = [tokenizer(prompts[0])["input_ids"], prompts[1], tokenizer(prompts[2])["input_ids"]]
     for choice in choices:
@@ -260,13 +172,11 @@ def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
                 str(token_id): {"logprob": -0.5, "rank": 2, "decoded_token": text},
                 str(OTHER_TOKEN_ID): {"logprob": -0.25, "rank": 1, "decoded_token": other},
             }
-    assert "prompt_logprobs" not in server.complete(model=MODEL, prompt="One").json()["choices"][0]
+    assert "prompt_logprobs" not in server.complete(prompt="One").json()["choices"][0]
 
 
 def test_prompt_logprobs_of_a_chat_are_beside_its_choices(server):
-    answer = server.chat(
-        messages=[{"role": "user", "content": "Hello"}], prompt_logprobs=0, max_tokens=2
-    ).json()
+    answer = server.chat(messages=[user("Hello")], prompt_logprobs=0, max_tokens=2).json()
     assert (
         len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
         and answer["prompt_logprobs"][0] is None
@@ -274,57 +184,40 @@ def test_prompt_logprobs_of_a_chat_are_beside_its_choices(server):
     assert all(len(entry) == 1 for entry in answer["prompt_logprobs"][1:])
 
 
-def test_no_logprobs_unless_requested(server):
-    answer = server.client.completions.create(model=MODEL, prompt="One")
-    assert answer.choices[0].logprobs is None
-
-
-@pytest.mark.parametrize("name", ["server", "burst_server"])
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 @pytest.mark.parametrize(
     ("stop", "expected"),
     [
         ("gamma delta", "alpha beta "),
         (["zeta", "ta ga"], "alpha be"),
-        (["nothing", "delta epsilonX"], None),
+        (["nothing", "delta epsilonX"], "alpha beta gamma delta epsilon"),
         ("a", ""),
     ],
 )
-def test_stop_strings(request, name, stream, stop, expected):
-    server = request.getfixturevalue(name)
+def test_stop_strings(either_server, stream, stop, expected):
     text = "alpha beta gamma delta epsilon"
-    answer = server.client.completions.create(
-        model=MODEL, prompt=text, max_tokens=64, stop=stop, stream=stream
-    )
-    assert (stream_text(answer) if stream else answer.choices[0].text) == (
-        text if expected is None else expected
-    )
-    if not stream:
-        assert answer.choices[0].finish_reason == "stop"
+    answer = either_server.completion(prompt=text, max_tokens=64, stop=stop, stream=stream)
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    assert "".join(choice.text for choice in choices) == expected
+    assert choices[-1].finish_reason == "stop"
 
 
 def test_tokens_after_a_stop_string_do_not_count(server, burst_server):
-    body = {
-        "model": MODEL,
-        "prompt": "alpha beta gamma delta epsilon",
-        "stop": " gamma",
-        "max_tokens": 64,
-    }
-    plain, burst = (s.client.completions.create(**body).usage for s in (server, burst_server))
+    body = {"prompt": "alpha beta gamma delta epsilon", "stop": " gamma", "max_tokens": 64}
+    plain, burst = (s.completion(**body).usage for s in (server, burst_server))
     assert plain.completion_tokens == burst.completion_tokens < plain.prompt_tokens
 
 
 def test_stop_token_text_is_not_part_of_the_output(server, tokenizer):
     token_ids = tokenizer("alpha beta gamma")["input_ids"]
     extra = {"stop_token_ids": [token_ids[-1]]}
-    answer = server.client.completions.create(model=MODEL, prompt=token_ids, extra_body=extra)
+    answer = server.completion(prompt=token_ids, extra_body=extra)
     assert answer.choices[0].text == tokenizer.decode(token_ids[:-1])
     assert answer.choices[0].finish_reason == "stop"
 
 
 def test_ignore_eos(server):
-    answer = server.client.completions.create(
-        model=MODEL,
+    answer = server.completion(
         prompt="One two",
         max_tokens=9,
         extra_body={"ignore_eos": True, "top_k": 5, "min_p": 0.1},
@@ -334,6 +227,6 @@ def test_ignore_eos(server):
 
 def test_shared_prefixes_are_reported(server):
     prompt = "a long shared prompt, " * 20
-    server.client.completions.create(model=MODEL, prompt=prompt, max_tokens=2)
-    again = server.client.completions.create(model=MODEL, prompt=prompt, max_tokens=2)
+    server.completion(prompt=prompt, max_tokens=2)
+    again = server.completion(prompt=prompt, max_tokens=2)
     assert again.usage.prompt_tokens_details.cached_tokens > 0

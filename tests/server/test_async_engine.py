@@ -57,26 +57,21 @@ def run(
     asyncio.run(body())
 
 
+def with_engine(**options) -> Callable:
+    """A test of a scenario."""
+
+    def decorated(scenario: Callable[[AsyncEngine], Awaitable]) -> Callable:
+        def test(tokenizer):
+            run(tokenizer, scenario, **options)
+
+        return test
+
+    return decorated
+
+
 async def collect(engine: AsyncEngine, prompts: list[list[int]], n: int = 1, **options) -> list:
     params = SamplingParams(**{"max_tokens": 64} | options)
     return [delta async for delta in engine.generate(prompts, params, n)]
-
-
-def test_deltas_add_up(tokenizer):
-    token_ids = tokenizer("alpha beta 🎉 gamma")["input_ids"]
-
-    async def scenario(engine):
-        deltas = await collect(engine, [token_ids])
-        assert [t for delta in deltas for t in delta.token_ids] == [
-            *token_ids,
-            tokenizer.eos_token_id,
-        ]
-        assert deltas[-1].num_output_tokens == len(token_ids) + 1
-        assert "".join(delta.text for delta in deltas) == "alpha beta 🎉 gamma"
-        assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + ["stop"]
-
-    run(tokenizer, scenario)
-    run(tokenizer, scenario, draft_length=5)
 
 
 async def seeds_of(
@@ -91,73 +86,46 @@ async def seeds_of(
     return seeds
 
 
-def test_choices_have_seeds_of_their_own_and_the_first_has_the_one_given(tokenizer):
-    async def scenario(engine):
-        given = await seeds_of(engine, [[5, 6]], n=3, seed=7)
-        assert given[0] == 7 and len(set(given)) == 3
-        assert await seeds_of(engine, [[5, 6]], n=3, seed=7) == given
-        ends = [
-            (await seeds_of(engine, [[5, 6]], seed=seed))[0] for seed in (-(2**63), -1, 2**63 - 1)
-        ]
-        assert len(set(ends)) == 3, "no two seeds that can be given are one"
-
-    run(tokenizer, scenario)
+@with_engine()
+async def test_choices_have_seeds_of_their_own_and_the_first_has_the_one_given(engine):
+    given = await seeds_of(engine, [[5, 6]], n=3, seed=7)
+    assert given[0] == 7 and len(set(given)) == 3
+    assert await seeds_of(engine, [[5, 6]], n=3, seed=7) == given
+    ends = [(await seeds_of(engine, [[5, 6]], seed=seed))[0] for seed in (-(2**63), -1, 2**63 - 1)]
+    assert len(set(ends)) == 3, "no two seeds that can be given are one"
 
 
-def test_without_a_seed_all_choices_of_all_prompts_are_independent(tokenizer):
-    async def scenario(engine):
-        seeds = await seeds_of(engine, [[5, 6], [5, 6]], n=3) + await seeds_of(engine, [[5, 6]])
-        assert len(set(seeds)) == 7
-
-    run(tokenizer, scenario)
+@with_engine()
+async def test_without_a_seed_all_choices_of_all_prompts_are_independent(engine):
+    seeds = await seeds_of(engine, [[5, 6], [5, 6]], n=3) + await seeds_of(engine, [[5, 6]])
+    assert len(set(seeds)) == 7
 
 
-def test_with_a_seed_a_prompt_gets_what_it_would_get_alone_whatever_its_companions(tokenizer):
-    async def scenario(engine):
-        alone = await seeds_of(engine, [[5, 6]], n=2, seed=7)
-        assert await seeds_of(engine, [[9], [5, 6], [5, 6]], n=2, seed=7) == alone * 3
-
-    run(tokenizer, scenario)
+@with_engine()
+async def test_with_a_seed_a_prompt_gets_what_it_would_get_alone_whatever_its_companions(engine):
+    alone = await seeds_of(engine, [[5, 6]], n=2, seed=7)
+    assert await seeds_of(engine, [[9], [5, 6], [5, 6]], n=2, seed=7) == alone * 3
 
 
-def test_a_request_that_can_never_run_is_refused_alone(tokenizer):
-    async def scenario(engine):
-        good = asyncio.create_task(collect(engine, [[5] * 20]))
-        with pytest.raises(ValueError, match="KV memory"):
-            await collect(engine, [[5] * 20], max_tokens=200)
-        assert len(await good) == 21
-
-    run(tokenizer, scenario, kv_tokens=128)
+@with_engine(kv_tokens=128)
+async def test_a_request_that_can_never_run_is_refused_alone(engine):
+    good = asyncio.create_task(collect(engine, [[5] * 20]))
+    with pytest.raises(ValueError, match="KV memory"):
+        await collect(engine, [[5] * 20], max_tokens=200)
+    assert len(await good) == 21
 
 
-def test_queue_full_counts_all_choices(tokenizer):
-    async def scenario(engine):
-        engine.core.executor.hold()
-        first = asyncio.create_task(collect(engine, [[5], [6]], n=3))
-        await asyncio.sleep(0)
-        with pytest.raises(QueueFull):
-            await collect(engine, [[5]], n=3)
-        engine.core.executor.let_go()
-        await first
-        assert engine.num_requests == 0
-        await collect(engine, [[5]], n=8)
-
-    run(tokenizer, scenario)
-
-
-def test_closing_the_iterator_aborts_what_is_left(tokenizer):
-    async def scenario(engine):
-        params = SamplingParams(max_tokens=400, ignore_eos=True)
-        async with aclosing(engine.generate([[5], [6]], params)) as deltas:
-            await anext(deltas)
-        # A call is answered between two steps, after the abort that was requested before it.
-        assert await engine.call(lambda: (engine.core.num_running, engine.core.num_waiting)) == (
-            0,
-            0,
-        )
-        assert sorted(engine.core.executor.released) == [0, 1]
-
-    run(tokenizer, scenario)
+@with_engine()
+async def test_queue_full_counts_all_choices(engine):
+    engine.core.executor.hold()
+    first = asyncio.create_task(collect(engine, [[5], [6]], n=3))
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull):
+        await collect(engine, [[5]], n=3)
+    engine.core.executor.let_go()
+    await first
+    assert engine.num_requests == 0
+    await collect(engine, [[5]], n=8)
 
 
 def test_a_stop_string_ends_the_request_in_the_core_before_the_next_step(tokenizer):
@@ -175,66 +143,26 @@ def test_a_stop_string_ends_the_request_in_the_core_before_the_next_step(tokeniz
     run(tokenizer, scenario)
 
 
-def test_stop_ends_what_is_under_way(tokenizer):
-    async def scenario(engine):
-        engine.core.executor.hold()
-        request = asyncio.create_task(collect(engine, [[5]]))
-        await asyncio.sleep(0)
-        stopping = asyncio.create_task(engine.stop())
-        await asyncio.sleep(0)
-        engine.core.executor.let_go()
-        await stopping
-        with pytest.raises(EngineError, match="stopped"):
-            await request
-        with pytest.raises(EngineError, match="stopped"):
-            await collect(engine, [[5]])
-
-    run(tokenizer, scenario)
-
-
-def test_calls_after_stop_raise_and_earlier_ones_are_answered(tokenizer):
-    async def scenario(engine):
-        engine.core.executor.hold()
-        request = asyncio.create_task(collect(engine, [[5]]))
-        await asyncio.sleep(0)
-        pending = asyncio.create_task(engine.call(lambda: 5))
-        await asyncio.sleep(0)
-        stopping = asyncio.create_task(engine.stop())
-        await asyncio.sleep(0)
-        with pytest.raises(EngineError, match="stopped"):
-            await engine.call(lambda: 6)
-        engine.core.executor.let_go()
-        assert await pending == 5
-        await stopping
-        with pytest.raises(EngineError, match="stopped"):
-            await engine.call(lambda: 7)
-        with pytest.raises(EngineError, match="stopped"):
-            await request
-
-    run(tokenizer, scenario)
-
-
-def test_a_request_without_a_prediction_gets_an_error_and_the_others_their_tokens(tokenizer):
-    async def scenario(engine):
-        engine.core.executor.bad_token_id = 7
-        bad, good = [5, 6, 7, 8, 9], [5, 6, 8, 9, 10]
-        bad_call = asyncio.create_task(collect(engine, [bad]))
-        good_call = asyncio.create_task(collect(engine, [good]))
-        with pytest.raises(EngineError, match="logits are NaN"):
-            await bad_call
-        assert [t for delta in await good_call for t in delta.token_ids] == [
-            *good,
-            tokenizer.eos_token_id,
-        ]
-        assert engine.num_requests == 0 and sorted(engine.core.executor.released) == [0, 1]
-        received = []
-        with pytest.raises(EngineError, match="logits are NaN"):
-            async for delta in engine.generate([bad], SamplingParams(max_tokens=64)):
-                received += delta.token_ids
-        assert received == bad[: len(received)] and len(received) <= 3
-
-    run(tokenizer, scenario)
-    run(tokenizer, scenario, draft_length=1)
+@with_engine()
+async def test_calls_after_stop_raise_and_earlier_ones_are_answered(engine):
+    engine.core.executor.hold()
+    request = asyncio.create_task(collect(engine, [[5]]))
+    await asyncio.sleep(0)
+    pending = asyncio.create_task(engine.call(lambda: 5))
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(engine.stop())
+    await asyncio.sleep(0)
+    with pytest.raises(EngineError, match="stopped"):
+        await engine.call(lambda: 6)
+    engine.core.executor.let_go()
+    assert await pending == 5
+    await stopping
+    with pytest.raises(EngineError, match="stopped"):
+        await engine.call(lambda: 7)
+    with pytest.raises(EngineError, match="stopped"):
+        await collect(engine, [[5]])
+    with pytest.raises(EngineError, match="stopped"):
+        await request
 
 
 class Ticks:
@@ -313,13 +241,11 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
     assert host[7:] == [later] * (len(host) - 9) + [first, later]
 
 
-def test_a_failing_call_raises_for_the_caller_alone(tokenizer):
-    async def scenario(engine):
-        with pytest.raises(ZeroDivisionError):
-            await engine.call(lambda: 1 / 0)
-        assert await engine.call(lambda: 5) == 5
-
-    run(tokenizer, scenario)
+@with_engine()
+async def test_a_failing_call_raises_for_the_caller_alone(engine):
+    with pytest.raises(ZeroDivisionError):
+        await engine.call(lambda: 1 / 0)
+    assert await engine.call(lambda: 5) == 5
 
 
 def test_idle_work_goes_on_only_while_there_is_nothing_else_to_do(tokenizer):

@@ -53,9 +53,7 @@ def test_names_that_only_look_so_are_refused(local_server, host):
 
 
 def test_a_request_without_a_host_is_no_browsers(local_server):
-    with socket.create_connection(
-        local_server.web_server.servers[0].sockets[0].getsockname()
-    ) as connection:
+    with local_server.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
 

@@ -8,10 +8,11 @@ import copy
 import json
 
 import pytest
-from fake_server import MODEL, running_server
+from fake_server import assistant, function, running_server, user, whole_and_streamed
 
 from smartspec.server.openai.call_formats import HERMES, format_of
 from smartspec.server.openai.tool_calls import ToolCallReader
+from smartspec.server.openai.tools import MAX_CALLS
 
 OSLO, LIMA = {"city": "Oslo"}, {"city": "Lima", "days": 3}
 SCHEMAS = {
@@ -20,10 +21,7 @@ SCHEMAS = {
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
     }
 }
-TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": schema}}
-    for name, schema in SCHEMAS.items()
-]
+TOOLS = [function(name, schema) for name, schema in SCHEMAS.items()]
 QWEN3_CODER = """{% if tools %}{{ tools }}{% endif %}{% for message in messages %}{{ message.content }}
 {%- for call in message.tool_calls %}<function={{ call.function.name }}>
 {%- for name, value in call.function.arguments|items %}<parameter={{ name }}>{{ value }}</parameter>{% endfor %}
@@ -101,7 +99,7 @@ TEXTS = [
 
 
 def read(template: str, text: str, size: int, is_cut: bool = False) -> tuple[str, list[dict]]:
-    reader = ToolCallReader(form=format_of(template), schemas=SCHEMAS)
+    reader = ToolCallReader(MAX_CALLS, format_of(template), SCHEMAS)
     shown, calls = "", []
     for begin in range(0, len(text), size):
         piece, found = reader.push(text[begin : begin + size], begin + size >= len(text), is_cut)
@@ -145,17 +143,15 @@ def test_a_call_that_max_tokens_cuts_is_no_content(template, text, shown, called
         assert seen.strip() == (text[:end] if is_mark else shown).strip()
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_marks_that_are_special_tokens_are_seen(tokenizer, stream):
     """They would have no text. The fake model says its prompt back."""
     own = copy.deepcopy(tokenizer)
     own.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
     own.chat_template = "{{ messages[0].content }}{# [TOOL_CALLS] tools #}"
     with running_server(own) as server:
-        messages = [{"role": "user", "content": f"Yes.[TOOL_CALLS][{oslo()}]"}]
-        answer = server.client.chat.completions.create(
-            model=MODEL, messages=messages, tools=TOOLS, stream=stream
-        )
+        messages = [user(f"Yes.[TOOL_CALLS][{oslo()}]")]
+        answer = server.conversation(messages=messages, tools=TOOLS, stream=stream)
         choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
         parts = [choice.delta if stream else choice.message for choice in choices]
         assert "".join(part.content or "" for part in parts) == "Yes."
@@ -164,43 +160,33 @@ def test_marks_that_are_special_tokens_are_seen(tokenizer, stream):
             json.loads(call.function.arguments) == OSLO
             and choices[-1].finish_reason == "tool_calls"
         )
-        assert (
-            "[TOOL_CALLS]"
-            not in server.chat(messages=messages).json()["choices"][0]["message"]["content"]
-        )
+        assert "[TOOL_CALLS]" not in server.said(messages=messages)
 
 
 @pytest.mark.parametrize("template", [MISTRAL, LLAMA, DEEPSEEK, GEMMA, PHI, GRANITE, QWEN3_CODER])
-def test_what_the_server_wrote_it_takes_back(server, tokenizer, monkeypatch, template):
+def test_what_the_server_wrote_it_takes_back(server, tokenizer, set_template, template):
     """Its ids, several calls, a thought: whatever the template refuses of that. The arguments are
     in the prompt."""
     calls = [
         {
-            "id": f"call_{'0' * 23}{number}",
-            "type": "function",
-            "function": {"name": "weather", "arguments": arguments},
+            "id": f"call_{number:024}",
+            "function": {"name": "weather", "arguments": json.dumps(place)},
         }
-        for number, arguments in enumerate((json.dumps(OSLO), json.dumps(LIMA)))
+        for number, place in enumerate((OSLO, LIMA))
     ]
-    said = {
-        "role": "assistant",
-        "content": None,
-        "refusal": None,
-        "reasoning_content": "Hm.",
-        "tool_calls": calls,
-    }
+    said = assistant(None) | {"refusal": None, "reasoning_content": "Hm.", "tool_calls": calls}
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": f"Rain {n}"}
         for n, call in enumerate(calls)
     ]
-    user = {"role": "user", "content": "How is it there?"}
-    monkeypatch.setattr(tokenizer, "chat_template", template)
+    question = user("How is it there?")
+    set_template(template)
     for turns in (
-        [user],
-        [user, said, *results],
-        [user, said, *results, {"role": "assistant", "content": "Wet"}, user],
+        [question],
+        [question, said, *results],
+        [question, said, *results, assistant("Wet"), question],
     ):
-        answer = server.http.post("/tokenize", json={"messages": turns, "tools": TOOLS})
+        answer = server.post("/tokenize", {"messages": turns, "tools": TOOLS})
         assert answer.status_code == 200, answer.text
         prompt = tokenizer.decode(answer.json()["tokens"])
         assert ("Oslo" in prompt and "Lima" in prompt and "Rain 1" in prompt) == (len(turns) > 1)

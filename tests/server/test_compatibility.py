@@ -4,50 +4,35 @@ import re
 from pathlib import Path
 
 import pytest
-from fake_server import MAX_MODEL_LEN, MODEL
+from fake_server import (
+    MAX_MODEL_LEN,
+    MODEL,
+    assistant,
+    check_error,
+    function,
+    text_part,
+    user,
+    whole_and_streamed,
+)
 
 from smartspec import __version__
 
-USER = {"role": "user", "content": "Hello there"}
-HARMLESS = {
-    "metadata": {"a": "b"},
-    "store": False,
-    "service_tier": "auto",
-    "prompt_cache_key": "x",
-    "safety_identifier": "y",
-    "user": "z",
-    "response_format": {"type": "text"},
-    "logit_bias": {},
-}
-VLLMS = {
-    "use_beam_search": False,
-    "length_penalty": 1.0,
-    "detokenize": True,
-    "return_token_ids": False,
-}
+USER = user("Hello there")
+OFF = {"tools": [], "tool_choice": "none", "parallel_tool_calls": True, "best_of": 1}
+OFF |= {"use_beam_search": False, "length_penalty": 1.0, "detokenize": True}
+OFF |= {"return_token_ids": False, "response_format": {"type": "text"}, "logit_bias": {}}
 
 
 def test_fields_that_request_nothing(server):
-    extra = {
-        "extra_body": {
-            "tools": [],
-            "tool_choice": "none",
-            "parallel_tool_calls": True,
-            "modalities": ["text"],
-        }
-    }
-    extra["extra_body"] |= {"best_of": 1} | VLLMS
-    chat = server.client.chat.completions.create(
-        model=MODEL, messages=[USER], max_tokens=3, **HARMLESS, **extra
-    )
-    assert chat.usage.completion_tokens == 3
-    completion = server.complete(prompt="One two", best_of=1, tools=None, **HARMLESS, **VLLMS)
-    assert completion.json()["choices"][0]["text"] == "One two"
+    chat = server.chat(messages=[USER], max_completion_tokens=3, modalities=["text"], **OFF)
+    assert chat.json()["usage"]["completion_tokens"] == 3
+    assert server.completed(prompt="One two", **OFF | {"tools": None}) == "One two"
 
 
 # A value of each parameter that OpenAI's client has, where a chat needs another than a completion
 # in its place.
 SAMPLES = {
+    "model": MODEL,
     "audio": {"format": "mp3", "voice": "alloy"},
     "access_programs": {"cyber": "standard"},
     "background": False,
@@ -73,7 +58,7 @@ SAMPLES = {
     "moderation": {"model": "omni-moderation-latest"},
     "n": 2,
     "parallel_tool_calls": False,
-    "prediction": {"type": "content", "content": [{"type": "text", "text": "red"}]},
+    "prediction": {"type": "content", "content": [text_part("red")]},
     "presence_penalty": 0.5,
     "previous_response_id": "resp_1",
     "prompt_cache_key": "k",
@@ -92,7 +77,7 @@ SAMPLES = {
     "temperature": 0.5,
     "text": {"format": {"type": "text"}, "verbosity": "low"},
     "tool_choice": "auto",
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "tools": [function("f", {"type": "object"})],
     "top_p": 0.5,
     "truncation": "disabled",
     "user": "u",
@@ -118,15 +103,12 @@ def parameter_table() -> list[tuple[str, str, str]]:
     page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
     section = page.partition("## Every parameter")[2].partition("\n## ")[0]
     rows = [row.split("|")[1:-1] for row in section.splitlines() if row[:2] == "| "]
-    head, rows = (
-        [cell.strip(" `") for cell in rows[0]],
-        [row for row in rows[1:] if "---" not in row[0]],
-    )
+    endpoints = [cell.strip(" `") for cell in rows[0][1:]]
     return [
         (endpoint, name, cell.strip())
-        for names, *cells in rows
+        for names, *cells in rows[2:]
         for name in re.findall(r"`(\w+)`", names)
-        for endpoint, cell in zip(head[1:], cells, strict=True)
+        for endpoint, cell in zip(endpoints, cells, strict=True)
         if cell.strip()
     ]
 
@@ -137,27 +119,14 @@ def test_every_parameter_of_openais_client_is_on_the_page():
     from openai.types.responses import response_create_params as of_responses
 
     kinds = {
-        "chat/completions": (
-            of_chat.CompletionCreateParamsBase,
-            of_chat.CompletionCreateParamsStreaming,
-        ),
-        "completions": (
-            of_completions.CompletionCreateParamsBase,
-            of_completions.CompletionCreateParamsStreaming,
-        ),
-        "responses": (
-            of_responses.ResponseCreateParamsBase,
-            of_responses.ResponseCreateParamsStreaming,
-        ),
+        "chat/completions": of_chat.CompletionCreateParamsStreaming,
+        "completions": of_completions.CompletionCreateParamsStreaming,
+        "responses": of_responses.ResponseCreateParamsStreaming,
     }
     named = {(endpoint, name) for endpoint, name, _ in parameter_table()}
-    known = {
-        (endpoint, name)
-        for endpoint, both in kinds.items()
-        for kind in both
-        for name in kind.__annotations__
+    assert named == {
+        (endpoint, name) for endpoint, kind in kinds.items() for name in kind.__annotations__
     }
-    assert known == named
 
 
 @pytest.mark.parametrize(("endpoint", "name", "what"), parameter_table())
@@ -167,16 +136,14 @@ def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name
         "completions": {"prompt": "Hi"},
         "responses": {"input": "Hi"},
     }
-    body = (
-        {"model": MODEL}
-        | needed[endpoint]
-        | (NEEDED.get(name, {}) if endpoint != "responses" else {})
-    )
+    body = needed[endpoint]
+    if endpoint != "responses":
+        body |= NEEDED.get(name, {})
     if name not in body:
         body[name] = OF_ENDPOINT.get((endpoint, name), SAMPLES.get(name))
-    answer = server.http.post(f"/v1/{endpoint}", json=body)
+    answer = server.post(f"/v1/{endpoint}", body)
     if what == "refused":
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == name, answer.text
+        check_error(answer, 400, name)
     else:
         assert what in ("used", "ignored") or what.startswith("only"), what
         assert answer.status_code == 200, answer.text
@@ -188,82 +155,55 @@ def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name
         ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"prediction": "red"}, "prediction"),
         (
-            {"prediction": {"type": "content", "content": [{"type": "image_url"}]}},
-            "prediction.content",
-        ),
-        ({"prediction": {"type": "other", "content": "red"}}, "prediction.type"),
-        (
-            {"messages": [{"role": "assistant", "content": "a", "reasoning_content": 5}]},
+            {"messages": [assistant("a") | {"reasoning_content": 5}]},
             "messages[0].reasoning_content",
         ),
     ],
 )
 def test_the_shape_of_what_is_used_is_checked(server, body, param):
-    answer = server.chat(**{"messages": [USER]} | body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    check_error(server.chat(**{"messages": [USER]} | body), 400, param)
 
 
-def test_thoughts_and_effort_reach_the_template(server, tokenizer, monkeypatch):
-    template = (
+def test_thoughts_and_effort_reach_the_template(server, tokenizer, set_template):
+    set_template(
         "{{ reasoning_effort }}:{% for m in messages %} {{ m.reasoning_content }}/{{ m.reasoning "
         "}}{% endfor %}"
     )
-    monkeypatch.setattr(tokenizer, "chat_template", template)
     thoughts = [
         {"reasoning_content": "well"},
         {"reasoning": "hm"},
         {"reasoning": "old", "reasoning_content": "new"},
     ]
-    messages = [{"role": "assistant", "content": None} | thought for thought in thoughts] + [USER]
-    bodies = (
-        {"reasoning_effort": "low"},
-        {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "x"}},
-    )
-    for body, effort in zip(bodies, ("low", "x"), strict=True):
-        said = server.chat(messages=messages, **body).json()["choices"][0]["message"]["content"]
+    messages = [assistant(None) | thought for thought in thoughts] + [USER]
+    for effort, kwargs in (("low", None), ("x", {"reasoning_effort": "x"})):
+        body = {"reasoning_effort": "low", "chat_template_kwargs": kwargs}
+        said = server.said(messages=messages, **body)
         assert said == f"{effort}: well/well hm/hm new/new /"
-        token_ids = server.http.post("/tokenize", json={"messages": messages} | body).json()[
-            "tokens"
-        ]
+        token_ids = server.post("/tokenize", {"messages": messages} | body).json()["tokens"]
         assert tokenizer.decode(token_ids) == said
-    response = server.client.responses.create(
-        model=MODEL, input="Hi", reasoning={"effort": "high", "summary": "auto"}
-    )
+    response = server.response(input="Hi", reasoning={"effort": "high", "summary": "auto"})
     assert response.output_text.startswith("high:")
-
-
-def test_a_refusal_in_the_history_is_what_was_said(server, tokenizer):
-    messages = [USER, {"role": "assistant", "content": None, "refusal": "No."}, USER]
-    said = [USER, {"role": "assistant", "content": "No."}, USER]
-    assert tokens(server, messages=messages) == tokens(server, messages=said)
 
 
 def test_usage_in_every_chunk(server):
     options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
-    body = {
-        "model": MODEL,
-        "prompt": "One two three four",
-        "stream": True,
-        "stream_options": options,
-    }
-    counts = [chunk.usage.completion_tokens for chunk in server.client.completions.create(**body)]
+    chunks = server.completion(prompt="One two three four", stream=True, stream_options=options)
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
     assert counts[0] == 1 and counts == sorted(counts) and counts[-1] == counts[-2]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_request_id(server, stream):
-    extra = {"extra_body": {"request_id": "abc-1"}}
-    answer = server.client.completions.create(model=MODEL, prompt="One two", stream=stream, **extra)
+    extra = {"request_id": "abc-1"}
+    answer = server.completion(prompt="One two", stream=stream, extra_body=extra)
     assert {part.id for part in (answer if stream else [answer])} == {"cmpl-abc-1"}
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_echo(server, tokenizer, stream):
     prompts = ["One two", "Three four"]
     for given in (prompts, tokenizer(prompts)["input_ids"]):
-        answer = server.client.completions.create(
-            model=MODEL, prompt=given, n=2, echo=True, stream=stream
-        )
+        answer = server.completion(prompt=given, n=2, echo=True, stream=stream)
         texts = ["", "", "", ""]
         for part in answer if stream else [answer]:
             for choice in part.choices:
@@ -271,7 +211,6 @@ def test_echo(server, tokenizer, stream):
         assert texts == ["One twoOne two"] * 2 + ["Three fourThree four"] * 2
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -281,67 +220,60 @@ def test_echo(server, tokenizer, stream):
         ({"stop_token_ids": "three"}, "One two three"),
     ],
 )
-def test_stops_are_part_of_the_text_if_requested(request, name, tokenizer, body, text):
-    server = request.getfixturevalue(name)
+def test_stops_are_part_of_the_text_if_requested(either_server, tokenizer, body, text):
     if "stop_token_ids" in body:
         body = {"stop_token_ids": tokenizer(" three")["input_ids"]}
-    answer = server.complete(prompt="One two three four", include_stop_str_in_output=True, **body)
-    assert answer.json()["choices"][0]["text"] == text
+    body |= {"prompt": "One two three four", "include_stop_str_in_output": True}
+    assert either_server.completed(**body) == text
 
 
 def test_special_tokens_are_shown_if_requested(server):
     hidden, shown = (
-        server.chat(messages=[USER], skip_special_tokens=skip, max_tokens=3).json()["choices"][0][
-            "message"
-        ]["content"]
+        server.said(messages=[USER], skip_special_tokens=skip, max_tokens=3)
         for skip in (True, False)
     )
     assert shown == "<|im_start|>" + hidden
 
 
 def tokens(server, **body) -> list[int]:
-    answer = server.http.post("/tokenize", json=body).json()
+    answer = server.post("/tokenize", body).json()
     assert answer["count"] == len(answer["tokens"]) and answer["max_model_len"] == MAX_MODEL_LEN
     return answer["tokens"]
 
 
 def test_tokenize_and_detokenize(server, tokenizer):
-    token_ids = tokens(server, model=MODEL, prompt="One two")
+    token_ids = tokens(server, prompt="One two")
     assert token_ids == tokenizer("One two")["input_ids"]
-    assert server.http.post("/detokenize", json={"tokens": token_ids}).json() == {
-        "prompt": "One two"
-    }
+    assert server.post("/detokenize", {"tokens": token_ids}).json() == {"prompt": "One two"}
     assert tokens(server, messages=[USER]) == tokenizer.apply_chat_template(
         [USER], add_generation_prompt=True, return_dict=False
     )
     for path, body in (
-        ("tokenize", {}),
-        ("tokenize", {"prompt": "a", "messages": [USER]}),
         ("tokenize", {"prompt": "word " * 2**20}),
         ("detokenize", {"tokens": [10**6]}),
     ):
-        assert server.http.post(f"/{path}", json=body).status_code == 400
-    assert server.http.post("/tokenize", json={"prompt": "a", "model": "other"}).status_code == 404
+        assert server.post(f"/{path}", body).status_code == 400
+    assert server.post("/tokenize", {"prompt": "a", "model": "other"}).status_code == 404
 
 
 def test_the_last_message_may_be_continued(server, tokenizer):
-    messages = [USER, {"role": "assistant", "content": "Well, I"}]
+    messages = [USER, assistant("Well, I")]
     token_ids = tokens(server, messages=messages, continue_final_message=True)
     assert (
-        server.http.post("/detokenize", json={"tokens": token_ids})
+        server.post("/detokenize", {"tokens": token_ids})
         .json()["prompt"]
         .endswith("assistant\nWell, I")
     )
-    answer = server.client.chat.completions.create(
-        model=MODEL, messages=messages, max_tokens=2, extra_body={"continue_final_message": True}
+    answer = server.conversation(
+        messages=messages, max_tokens=2, extra_body={"continue_final_message": True}
     )
     assert answer.usage.prompt_tokens == len(token_ids)
 
 
-def test_variables_of_the_chat_template(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ greeting }} {{ messages[0].content }}")
-    answer = server.chat(messages=[USER], chat_template_kwargs={"greeting": "Hey"})
-    assert answer.json()["choices"][0]["message"]["content"] == "Hey Hello there"
+def test_variables_of_the_chat_template(server, set_template):
+    set_template("{{ greeting }} {{ messages[0].content }}")
+    said = server.said(messages=[USER], chat_template_kwargs={"greeting": "Hey"})
+    assert said == "Hey Hello there"
 
 
 def test_version_and_ping(server):
@@ -350,23 +282,12 @@ def test_version_and_ping(server):
 
 
 def test_rules_on_single_tokens_reach_the_sampler(server, tokenizer, monkeypatch):
-    seen = []
-    add_request = server.core.add_request
-    monkeypatch.setattr(
-        server.core,
-        "add_request",
-        lambda request: (seen.append(request.params), add_request(request)),
-    )
+    seen = server.recorded(monkeypatch)
     rules = {"allowed_token_ids": [5, 6], "bad_words": ["sun", " moon"], "min_tokens": 2}
-    server.client.completions.create(
-        model=MODEL, prompt="One two", logit_bias={"7": -100, "8": 2.5}, extra_body=rules
-    )
-    (params,) = seen
-    assert (params.logit_bias, params.allowed_token_ids, params.min_tokens) == (
-        ((7, -100.0), (8, 2.5)),
-        (5, 6),
-        2,
-    )
+    server.completion(prompt="One two", logit_bias={"7": -100, "8": 2.5}, extra_body=rules)
+    params = seen[0].params
+    assert params.logit_bias == ((7, -100.0), (8, 2.5))
+    assert (params.allowed_token_ids, params.min_tokens) == ((5, 6), 2)
     assert set(params.bad_words_token_ids) == {
         tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
         for text in ("sun", " sun", " moon")
@@ -375,29 +296,27 @@ def test_rules_on_single_tokens_reach_the_sampler(server, tokenizer, monkeypatch
 
 
 def test_min_tokens_is_too_early_for_stop_strings(server):
-    body = {"model": MODEL, "prompt": "One two three two four", "stop": " two"}
-    early = server.client.completions.create(**body)
-    late = server.client.completions.create(**body, extra_body={"min_tokens": 3})
-    assert (early.choices[0].text, late.choices[0].text) == ("One", "One two three")
+    body = {"prompt": "One two three two four", "stop": " two"}
+    assert server.completed(**body) == "One"
+    assert server.completed(**body, min_tokens=3) == "One two three"
 
 
 @pytest.mark.parametrize(
-    ("body", "param"),
+    ("field", "value"),
     [
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
-        ({"logit_bias": {"5": 101}}, "logit_bias"),
-        ({"logit_bias": {str(10**6): 1}}, "logit_bias"),
-        ({"logit_bias": dict.fromkeys(map(str, range(2000)), 1)}, "logit_bias"),
-        ({"allowed_token_ids": []}, "allowed_token_ids"),
-        ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
-        ({"bad_words": [""]}, "bad_words"),
-        ({"bad_words": ["a"] * 129}, "bad_words"),
-        ({"min_tokens": -1}, "min_tokens"),
-        ({"min_tokens": 17}, "min_tokens"),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {str(10**6): 1}),
+        ("logit_bias", dict.fromkeys(map(str, range(2000)), 1)),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [-1]),
+        ("bad_words", [""]),
+        ("bad_words", ["a"] * 129),
+        ("min_tokens", -1),
+        ("min_tokens", 17),
     ],
 )
-def test_bad_rules_are_named(server, body, param):
-    answer = server.complete(prompt="a", **body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"].startswith(param), (
-        answer.text
-    )
+def test_bad_rules_are_named(server, field, value):
+    answer = server.complete(prompt="a", **{field: value})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(field)

@@ -5,11 +5,10 @@ import json
 import socket
 import time
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from fake_server import MODEL, FakeServer, eventually, running_server
+from fake_server import FakeServer, events_of, eventually, running_server, whole_and_streamed
 
 from smartspec.server.http.connections import LimitedConnection
 
@@ -29,13 +28,8 @@ def quick_server(tokenizer):
         yield fake_server
 
 
-def connect(server: FakeServer) -> socket.socket:
-    address = urlsplit(server.url)
-    return socket.create_connection((address.hostname, address.port), timeout=10)
-
-
 def check_serves(server: FakeServer) -> None:
-    assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
+    assert server.completed(prompt="One two") == "One two"
 
 
 def seconds_until_closed(connection: socket.socket) -> float:
@@ -47,14 +41,14 @@ def seconds_until_closed(connection: socket.socket) -> float:
 
 @pytest.mark.parametrize("begin", [b"", b"\r\n", HEAD, HEAD + b"Content-Length: 9\r\n\r\n12"])
 def test_a_request_that_does_not_end_is_closed(quick_server, begin):
-    with connect(quick_server) as connection:
+    with quick_server.connect() as connection:
         connection.sendall(begin)
         assert 0.2 < seconds_until_closed(connection) < 5
     check_serves(quick_server)
 
 
 def test_a_slow_head_is_closed_however_steadily_it_comes(quick_server):
-    with connect(quick_server) as connection, pytest.raises(OSError):
+    with quick_server.connect() as connection, pytest.raises(OSError):
         for _ in range(100):
             connection.sendall(b"G")
             time.sleep(0.05)
@@ -62,7 +56,7 @@ def test_a_slow_head_is_closed_however_steadily_it_comes(quick_server):
 
 
 def test_after_an_answer_the_next_head_has_its_time_as_well(quick_server):
-    with connect(quick_server) as connection:
+    with quick_server.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
         assert b'"ok"' in connection.recv(1000)
         connection.sendall(b"\r\n")
@@ -71,7 +65,7 @@ def test_after_an_answer_the_next_head_has_its_time_as_well(quick_server):
 
 def test_an_answer_may_take_longer_than_a_request(quick_server):
     quick_server.executor.hold()
-    with connect(quick_server) as connection:
+    with quick_server.connect() as connection:
         body = b'{"prompt": "One two"}'
         connection.sendall(
             HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body + b"GET /health HTTP/1.1\r\n"
@@ -83,7 +77,7 @@ def test_an_answer_may_take_longer_than_a_request(quick_server):
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
 def test_a_head_that_is_too_large_is_refused(quick_server, end):
-    with connect(quick_server) as connection:
+    with quick_server.connect() as connection:
         connection.sendall(HEAD + b"X: " + b"y" * 70_000 + end)
         assert connection.recv(1000).startswith(b"HTTP/1.1 431")
     check_serves(quick_server)
@@ -94,9 +88,9 @@ def test_many_half_open_requests_lock_no_client_out(quick_server):
     connection."""
     with ExitStack() as stack:
         for _ in range(30):
-            stack.enter_context(connect(quick_server)).sendall(HEAD)
+            stack.enter_context(quick_server.connect()).sendall(HEAD)
         client = stack.enter_context(httpx.Client(base_url=quick_server.url, timeout=10))
-        answer = client.post("/v1/completions", json={"model": MODEL, "prompt": "One two"})
+        answer = client.post("/v1/completions", json={"prompt": "One two"})
         assert answer.json()["choices"][0]["text"] == "One two"
         assert client.get("/health").status_code == 200
 
@@ -104,7 +98,7 @@ def test_many_half_open_requests_lock_no_client_out(quick_server):
 def exchange(server: FakeServer, data: bytes, closes: bool = False) -> bytes:
     """What is answered until the server closes the connection. closes: the client closes its side
     first."""
-    with connect(server) as connection:
+    with server.connect() as connection:
         connection.sendall(data)
         if closes:
             connection.shutdown(socket.SHUT_WR)
@@ -124,13 +118,12 @@ def post(version: str = "1.1", head: str = "", **body) -> bytes:
 
 
 def texts(events: bytes) -> str:
-    data = [line.removeprefix(b"data: ") for line in events.split(b"\n\n") if line]
-    assert data.pop() == b"[DONE]"
-    return "".join(json.loads(each)["choices"][0]["text"] for each in data)
+    assert events.endswith(b"data: [DONE]\n\n")
+    return "".join(event["choices"][0]["text"] for event in events_of(events.decode()))
 
 
 @pytest.mark.parametrize("head", ["", "Connection: keep-alive\r\n", "Expect: 100-continue\r\n"])
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_http_1_0_gets_no_chunks(quick_server, stream, head):
     """RFC 9112, 6.1: no Transfer-Encoding in an answer to HTTP/1.0. The answer ends with the
     connection."""
@@ -165,7 +158,7 @@ def test_an_offer_of_another_protocol_is_ignored(server, offer, piece, version):
         )
         requests.append(b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
     data = b"".join(requests)
-    with connect(server) as connection:
+    with server.connect() as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(0, len(data), piece):
             connection.sendall(data[at : at + piece])
@@ -192,10 +185,10 @@ def test_streams_are_not_gathered_by_proxies(quick_server):
     assert "x-accel-buffering" not in quick_server.complete(prompt="One two").headers
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_a_client_that_closes_its_side_after_the_request_gets_its_answer(quick_server, stream):
     quick_server.executor.hold()
-    with connect(quick_server) as connection:
+    with quick_server.connect() as connection:
         connection.sendall(post(prompt="One two", stream=stream))
         connection.shutdown(socket.SHUT_WR)
         eventually(lambda: quick_server.core.num_running == 1)
@@ -222,7 +215,7 @@ def test_a_side_that_closes_before_the_request_ends_the_connection(quick_server,
 def test_a_client_that_has_left_is_noticed_when_something_is_written(quick_server):
     """Closed at once, both sides of it."""
     quick_server.executor.hold()
-    with connect(quick_server) as connection:
+    with quick_server.connect() as connection:
         connection.sendall(
             post(prompt="One two three", max_tokens=400, ignore_eos=True, stream=True)
         )

@@ -3,25 +3,21 @@ model."""
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
-from fake_server import MAX_MODEL_LEN, MODEL
+from fake_server import MAX_MODEL_LEN
 from test_token_texts import TEXTS, check_offsets
 
 from smartspec.core.scheduler import SCORED_CHUNK
 
 
 def scored(server, prompt, **body):
-    return server.client.completions.create(
-        model=MODEL, prompt=prompt, echo=True, **{"logprobs": 1} | body
-    )
+    return server.completion(prompt=prompt, echo=True, **{"logprobs": 1} | body)
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
 @pytest.mark.parametrize("max_tokens", [0, 1, 5])
 @pytest.mark.parametrize("num_tokens", [1, 2, SCORED_CHUNK, SCORED_CHUNK + 1, 2 * SCORED_CHUNK + 1])
-def test_tokens_of_prompt_and_output(request, name, tokenizer, max_tokens, num_tokens):
-    server = request.getfixturevalue(name)
+def test_tokens_of_prompt_and_output(either_server, tokenizer, max_tokens, num_tokens):
     token_ids = tokenizer("One two three four five six " * 30)["input_ids"][:num_tokens]
-    answer = scored(server, token_ids, max_tokens=max_tokens)
+    answer = scored(either_server, token_ids, max_tokens=max_tokens)
     choice, log = answer.choices[0], answer.choices[0].logprobs
     said = (
         [token_ids[number % num_tokens] for number in range(max_tokens)]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_server import MODEL, FakeServer
+from fake_server import FakeServer, user
 from real_server import running_model
 
 LIST = "1. red apple\n2. red pear\n3. red plum\n4. red apple\n5. red pear\n6. red plum\n7. red"
-CHAT = [{"role": "user", "content": f"Continue this list:\n{LIST}"}]
+CHAT = [user(f"Continue this list:\n{LIST}")]
 SCORED = {"prompt": LIST, "echo": True, "logprobs": 5, "max_tokens": 16, "temperature": 0}
 LISTED = {"messages": CHAT, "logprobs": True, "top_logprobs": 5, "max_tokens": 48, "temperature": 0}
 SAMPLED = {
@@ -43,9 +43,7 @@ def real_server() -> Iterator[FakeServer]:
 def choices(server: FakeServer, path: str, body: dict, longest: int) -> tuple[list[dict], int]:
     """The choices of an answer, and how many of their tokens were accepted draft tokens."""
     speculation = {"max_draft_tokens": longest, "report": True}
-    answer = server.http.post(
-        f"/v1/{path}", json=body | {"model": MODEL, "speculation": speculation}
-    )
+    answer = server.post(f"/v1/{path}", body | {"speculation": speculation})
     found = answer.json()["choices"]
     pieces = [piece for choice in found for piece in choice.pop("speculation")["pieces"]]
     return found, sum(piece["accepted"] for piece in pieces)
@@ -89,8 +87,3 @@ def test_a_seed_holds_across_drafters(real_server):
         policy="fixed:4", drafters=("recycling",), max_model_len=512, max_batch=3
     ) as server:
         assert choices(server, "completions", SAMPLED, 4)[0] == texts
-
-
-def test_only_one_of_one_is_the_best(real_server):
-    answer = real_server.http.post("/v1/completions", json={"prompt": "a", "best_of": 2})
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "best_of"

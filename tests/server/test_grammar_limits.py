@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from fake_server import eventually, grammar_compiler
+from fake_server import check_error, eventually, form_of, function, grammar_compiler, user
 
 from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import QueueFull
@@ -25,7 +26,7 @@ from smartspec.server.structured.grammar_check import (
 )
 from smartspec.server.structured.grammars import MAX_WAITING_OF_CLIENT, GrammarCompiler
 
-USER = {"role": "user", "content": "Hello there"}
+USER = user("Hello there")
 
 
 def bomb(number: int) -> dict:
@@ -45,8 +46,21 @@ def check(tokenizer):
     check.close()
 
 
+@pytest.fixture
+def own_compiler(tokenizer, monkeypatch) -> Iterator[GrammarCompiler]:
+    """Every definition is fine, and takes a megabyte."""
+    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
+    yield compiler
+    compiler.close()
+
+
 def definition(**requested) -> str:
     return StructuredOutputs(**requested).definition()
+
+
+def ask(check, given_up: threading.Event | None = None, **requested) -> Checked:
+    return check.check(definition(**requested), given_up or threading.Event())
 
 
 def helper_pid(check) -> int:
@@ -56,11 +70,11 @@ def helper_pid(check) -> int:
 def test_too_much_is_refused_and_the_helper_goes_on(check):
     for requested in ({"json": bomb(999983)}, {"regex": "a?" * 1300 + "a" * 1300}):
         with pytest.raises(ValueError, match=r"more than the 0\.5 s .*: use a simpler one"):
-            check.check(definition(**requested), threading.Event())
+            ask(check, **requested)
     pid = helper_pid(check)
     with pytest.raises(ValueError, match="unclosed"):
-        check.check(definition(regex="(("), threading.Event())
-    check.check(definition(regex="a+"), threading.Event())
+        ask(check, regex="((")
+    ask(check, regex="a+")
     assert helper_pid(check) == pid
 
 
@@ -96,37 +110,37 @@ def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(check, "_query", lambda *_: {"signal": int(signal.SIGABRT)})
     for _ in range(2):
         with pytest.raises(ValueError, match="128 MB"):
-            check.check(definition(json=bomb(7)), threading.Event())
+            ask(check, json=bomb(7))
 
 
 def test_what_is_known_is_not_computed_again(check, monkeypatch):
     for _ in range(2):
-        check.check(definition(regex="a+"), threading.Event())
+        ask(check, regex="a+")
         with pytest.raises(ValueError):
-            check.check(definition(regex="(("), threading.Event())
+            ask(check, regex="((")
         monkeypatch.setattr(check, "_query", None)
 
 
 def test_a_cancelled_caller_leaves_the_helper_usable(check):
-    check.check(definition(regex="a"), threading.Event())
+    ask(check, regex="a")
     pid = helper_pid(check)
     given_up = threading.Event()
     given_up.set()
     with pytest.raises(GrammarCheckFailed):
-        check.check(definition(json=bomb(999979)), given_up)
+        ask(check, given_up, json=bomb(999979))
     assert helper_pid(check) == pid
     with pytest.raises(ValueError, match=r"0\.5 s"):
-        check.check(definition(json=bomb(999979)), threading.Event())
+        ask(check, json=bomb(999979))
 
 
 def test_a_helper_that_dies_is_replaced(check):
-    check.check(definition(regex="a"), threading.Event())
+    ask(check, regex="a")
     pid = helper_pid(check)
     os.kill(pid, signal.SIGKILL)
     check._idle[0]._process.wait()
     with pytest.raises(GrammarCheckFailed):
-        check.check(definition(regex="b"), threading.Event())
-    check.check(definition(regex="b"), threading.Event())
+        ask(check, regex="b")
+    ask(check, regex="b")
     assert helper_pid(check) != pid
 
 
@@ -160,37 +174,33 @@ def test_no_helper_outlives_its_server(tokenizer, tmp_path, busy_with):
     )
 
 
-def test_grammars_of_all_requests_share_a_bound(tokenizer, monkeypatch):
-    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
-    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
+LETTERS = definition(regex="a+")
+
+
+def test_grammars_of_all_requests_share_a_bound(own_compiler, monkeypatch):
     monkeypatch.setattr(grammars, "MAX_BYTES", 5 * 2**20)
-    held = [compiler.compile(definition(regex="a+")) for _ in range(2)]
+    held = [own_compiler.compile(LETTERS) for _ in range(2)]
     copies = [held[0].copy()]
     with pytest.raises(QueueFull, match="4 MB"):
-        compiler.compile(definition(regex="a+"))
+        own_compiler.compile(LETTERS)
     held.pop(0)
     with pytest.raises(QueueFull):
-        compiler.compile(definition(regex="a+"))  # a copy of it is still there
+        own_compiler.compile(LETTERS)  # a copy of it is still there
     copies.clear()
-    assert compiler.compile(definition(regex="a+")).allowed().any()
-    compiler.close()
-
-
-def tool(number: int) -> dict:
-    return {"type": "function", "function": {"name": "f", "parameters": bomb(number)}}
-
-
-def response_format(number: int) -> dict:
-    return {"type": "json_schema", "json_schema": {"name": "x", "schema": bomb(number)}}
+    assert own_compiler.compile(LETTERS).allowed().any()
 
 
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        ("chat/completions", {"response_format": response_format(900001)}, "response_format"),
+        ("chat/completions", {"response_format": form_of(bomb(900001))}, "response_format"),
         ("chat/completions", {"structured_outputs": {"json": bomb(900007)}}, "structured_outputs"),
         ("chat/completions", {"guided_regex": "b?" * 1300 + "b" * 1300}, "guided_regex"),
-        ("chat/completions", {"tools": [tool(900019)], "tool_choice": "required"}, "tool_choice"),
+        (
+            "chat/completions",
+            {"tools": [function("f", bomb(900019))], "tool_choice": "required"},
+            "tool_choice",
+        ),
         (
             "responses",
             {"text": {"format": {"type": "json_schema", "schema": bomb(900037)}}},
@@ -206,8 +216,8 @@ def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, p
     ) as stream:
         first = next(iter(stream))
         who = {"input": "Hi"} if path == "responses" else {"messages": [USER]}
-        answer = server.http.post(f"/v1/{path}", json=who | fields)
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+        answer = server.post(f"/v1/{path}", who | fields)
+        check_error(answer, 400, param)
         assert (
             "0.5 s" in answer.json()["error"]["message"]
             and "use a simpler one" in answer.json()["error"]["message"]
@@ -225,12 +235,13 @@ def test_a_client_that_leaves_ends_the_work_for_it(server, tokenizer):
             json={"messages": [USER], "guided_json": bomb(900061)},
             timeout=0.05,
         )
-    eventually(lambda: not compiler._num_waiting)
+    eventually(lambda: not compiler._num_waiting_of)
     assert server.chat(messages=[USER], guided_regex="[a-z]+", max_tokens=2).status_code == 200
 
 
 def test_a_few_wait_at_most(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(grammar_compiler(tokenizer), "_num_waiting", grammars.MAX_WAITING)
+    waiting = grammar_compiler(tokenizer)._num_waiting_of
+    monkeypatch.setitem(waiting, "others", grammars.MAX_WAITING)
     answer = server.chat(messages=[USER], guided_regex="[a-z]+")
     assert answer.status_code == 429 and answer.headers["Retry-After"] == "1"
     assert server.chat(messages=[USER], max_tokens=2).status_code == 200
@@ -242,7 +253,7 @@ def test_a_helper_that_fails_is_no_fault_of_the_caller(server, tokenizer, monkey
 
     monkeypatch.setattr(grammar_compiler(tokenizer)._check, "check", fail)
     answer = server.chat(messages=[USER], guided_regex="[a-z]+")
-    assert answer.status_code == 503 and answer.json()["error"]["param"] == "guided_regex"
+    check_error(answer, 503, "guided_regex")
 
 
 def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch):
@@ -258,37 +269,32 @@ def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch)
     assert not asked and len([*check._known]) == MAX_REMEMBERED + 1
 
 
-def test_one_client_takes_half_of_the_room_for_grammars(tokenizer, monkeypatch):
-    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
-    monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))
+def test_one_client_takes_half_of_the_room_for_grammars(own_compiler, monkeypatch):
     monkeypatch.setattr(grammars, "MAX_BYTES_OF_CLIENT", 4 * 2**20)
-    held = [compiler.compile(definition(regex="a+"), origin=Origin("a")) for _ in range(2)]
+    held = [own_compiler.compile(LETTERS, origin=Origin("a")) for _ in range(2)]
     with pytest.raises(QueueFull, match="yours 4 MB"):
-        compiler.compile(definition(regex="a+"), origin=Origin("a"))
-    assert compiler.compile(definition(regex="a+"), origin=Origin("b")).allowed().any()
+        own_compiler.compile(LETTERS, origin=Origin("a"))
+    assert own_compiler.compile(LETTERS, origin=Origin("b")).allowed().any()
     held.clear()
-    assert not compiler._num_bytes_of
-    compiler.close()
+    assert not own_compiler._num_bytes_of
 
 
-def test_one_client_takes_half_of_the_places_where_definitions_wait(tokenizer, monkeypatch):
-    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+def test_one_client_takes_half_of_the_places_where_definitions_wait(own_compiler, monkeypatch):
     hold = threading.Event()
-    monkeypatch.setattr(compiler, "compile", lambda *_: hold.wait(60))
+    monkeypatch.setattr(own_compiler, "compile", lambda *_: hold.wait(60))
 
-    async def ask() -> None:
+    async def call() -> None:
         waiting = [
-            asyncio.create_task(compiler.compiled("", Origin("a")))
+            asyncio.create_task(own_compiler.compiled("", Origin("a")))
             for _ in range(MAX_WAITING_OF_CLIENT)
         ]
         await asyncio.sleep(0)
         with pytest.raises(QueueFull, match="32 of yours"):
-            await compiler.compiled("", Origin("a"))
-        waiting.append(asyncio.create_task(compiler.compiled("", Origin("b"))))
+            await own_compiler.compiled("", Origin("a"))
+        waiting.append(asyncio.create_task(own_compiler.compiled("", Origin("b"))))
         await asyncio.sleep(0)
         hold.set()
         await asyncio.gather(*waiting)
 
-    asyncio.run(ask())
-    assert not compiler._num_waiting and not compiler._num_waiting_of
-    compiler.close()
+    asyncio.run(call())
+    assert not own_compiler._num_waiting_of

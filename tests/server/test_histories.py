@@ -1,7 +1,7 @@
 """Conversations as clients build them, and limits of tokens as they send them."""
 
 import pytest
-from fake_server import MAX_MODEL_LEN
+from fake_server import MAX_MODEL_LEN, assistant, text_part, user, whole_and_streamed
 
 from smartspec.server.anthropic.body import MessagesBody
 from smartspec.server.http.body_model import BodyContext
@@ -10,7 +10,7 @@ from smartspec.server.openai.responses_body import ResponsesBody
 from smartspec.server.openai.responses_items import to_messages
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-USER = {"role": "user", "content": "hi"}
+USER = user("hi")
 
 
 def said(**message) -> Message:
@@ -20,39 +20,30 @@ def said(**message) -> Message:
 @pytest.mark.parametrize(
     ("message", "content"),
     [
-        ({"role": "assistant", "content": None}, ""),
+        (assistant(None), ""),
         ({"role": "assistant"}, ""),
-        ({"role": "assistant", "content": []}, ""),
-        ({"role": "user", "content": []}, ""),
+        (assistant([]), ""),
+        (user([]), ""),
         (
-            {"role": "user", "content": ["a", {"type": "text", "text": "b", "cache_control": {}}]},
+            user(["a", {"type": "text", "text": "b", "cache_control": {}}]),
             "ab",
         ),
-        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "no"),
+        (assistant([{"type": "refusal", "refusal": "no"}]), "no"),
         ({"role": "assistant", "content": None, "refusal": "no"}, "no"),
         (
-            {
-                "role": "assistant",
-                "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}],
-            },
+            assistant([{"type": "thinking", "thinking": "hm"}, text_part("a")]),
             "a",
         ),
         (
-            {
-                "role": "assistant",
-                "content": [{"type": "new_kind", "content": [{"type": "text", "text": "a"}]}],
-            },
+            assistant([{"type": "new_kind", "content": [text_part("a")]}]),
             "a",
         ),
-        ({"role": "assistant", "content": [{"type": "new_kind", "data": 5}]}, ""),
+        (assistant([{"type": "new_kind", "data": 5}]), ""),
         ({"role": "tool", "content": None}, ""),
-        ({"role": "tool", "content": [{"type": "text", "text": "ok"}]}, "ok"),
+        ({"role": "tool", "content": [text_part("ok")]}, "ok"),
         ({"role": "function", "name": "f", "content": "ok"}, "ok"),
         (
-            {
-                "role": "user",
-                "content": [{"type": "document", "source": {"type": "text", "data": "a"}}],
-            },
+            user([{"type": "document", "source": {"type": "text", "data": "a"}}]),
             "a",
         ),
     ],
@@ -68,14 +59,14 @@ def test_contents_of_every_shape(message, content):
 def test_what_is_seen_or_heard_is_refused_by_name(server, kind):
     part = {"type": kind, kind: {"url": "data:"}}
     for path, body in (
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),
-        ("/v1/responses", {"input": [{"role": "user", "content": [part]}]}),
+        ("/v1/chat/completions", {"messages": [user([part])]}),
+        ("/v1/responses", {"input": [user([part])]}),
         (
             "/v1/responses",
             {"input": [{"type": "function_call_output", "call_id": "a", "output": [part]}]},
         ),
     ):
-        answer = server.http.post(path, json=body)
+        answer = server.post(path, body)
         assert (
             answer.status_code == 400 and f"of type {kind}" in answer.json()["error"]["message"]
         ), answer.text
@@ -177,9 +168,7 @@ def test_nothing_is_left_out_in_silence():
     """What no model sees is counted under its kind; a summary stands for a thought that its server
     kept."""
     summary = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
-    assert [m.reasoning_content for m in read(summary, {"role": "assistant", "content": "a"})] == [
-        "hm"
-    ]
+    assert [m.reasoning_content for m in read(summary, assistant("a"))] == ["hm"]
     shot = {
         "type": "computer_call_output",
         "call_id": "c",
@@ -196,7 +185,7 @@ def test_nothing_is_left_out_in_silence():
         ),
         (
             MessagesBody,
-            {"max_tokens": 1, "messages": [{"role": "user", "content": [used, hidden]}]},
+            {"max_tokens": 1, "messages": [user([used, hidden])]},
             hidden_kinds,
         ),
     ):
@@ -210,7 +199,7 @@ def test_nothing_is_left_out_in_silence():
     assert strict.input[0].content == "x"
 
 
-def test_system_messages_at_the_beginning_are_one(server):
+def test_system_messages_at_the_beginning_are_one():
     developer = {"role": "developer", "content": "two"}
     chat = ResponsesBody.model_validate(
         {"instructions": "one", "input": [developer, USER, developer]}
@@ -230,18 +219,18 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 @pytest.mark.parametrize("path", LIMITS)
 def test_more_tokens_than_fit_are_clipped_and_the_answer_says_so(server, path, stream):
     name, body = LIMITS[path]
     for wanted in (32_000, 10**30):
-        answer = server.http.post(path, json=body | {name: wanted, "stream": stream})
+        answer = server.post(path, body | {name: wanted, "stream": stream})
         assert answer.status_code == 200, answer.text
         assert 0 < int(answer.headers["X-Max-Tokens-Clipped"]) < MAX_MODEL_LEN
     for wanted in (-1, 3):
-        answer = server.http.post(path, json=body | {name: wanted, "stream": stream})
+        answer = server.post(path, body | {name: wanted, "stream": stream})
         assert answer.status_code == 200 and "X-Max-Tokens-Clipped" not in answer.headers
-    assert server.http.post(path, json=body | {name: -2}).status_code == 400
+    assert server.post(path, body | {name: -2}).status_code == 400
 
 
 def test_clipped_to_what_the_context_leaves(server):
@@ -259,14 +248,8 @@ def test_clipped_to_what_the_context_leaves(server):
 
 @pytest.mark.parametrize("path", LIMITS)
 def test_seed_minus_one_is_random(server, monkeypatch, path):
-    seen = []
-    add_request = server.core.add_request
-    monkeypatch.setattr(
-        server.core,
-        "add_request",
-        lambda request: (seen.append(request.params), add_request(request)),
-    )
+    seen = server.recorded(monkeypatch)
     name, body = LIMITS[path]
     for seed in (-1, -2, 7):
-        assert server.http.post(path, json=body | {name: 2, "seed": seed}).status_code == 200
-    assert [params.seed for params in seen] == [None, -2, 7]
+        assert server.post(path, body | {name: 2, "seed": seed}).status_code == 200
+    assert [request.params.seed for request in seen] == [None, -2, 7]

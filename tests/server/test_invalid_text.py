@@ -3,18 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
-from fake_server import MODEL, FakeServer, running_server
+from fake_server import FakeServer, function, running_server, user
 from real_server import running_model
 
 from smartspec.cli.serve import ServerOptions, serve
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.server.openai.invalid_text import invalid_text_name
 
-MESSAGES = [{"role": "user", "content": "Hello"}]
-TOOL = {
-    "type": "function",
-    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
-}
+MESSAGES = [user("Hello")]
+TOOL = function("f", {"type": "object", "properties": {}})
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def invalid_server(tokenizer) -> Iterator[FakeServer]:
     ],
 )
 def test_what_could_not_be_kept_is_refused_by_name(invalid_server, field, value):
-    answer = invalid_server.chat(model=MODEL, messages=MESSAGES, **{field: value})
+    answer = invalid_server.chat(messages=MESSAGES, **{field: value})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == field
@@ -50,7 +47,7 @@ def test_what_could_not_be_kept_is_refused_by_name(invalid_server, field, value)
 
 
 def test_completions_are_refused_their_logprobs_too(invalid_server):
-    assert invalid_server.complete(model=MODEL, prompt="Hello", logprobs=0).status_code == 400
+    assert invalid_server.complete(prompt="Hello", logprobs=0).status_code == 400
 
 
 def test_what_promises_nothing_is_answered(invalid_server):
@@ -65,10 +62,9 @@ def test_the_served_name_says_it():
     assert invalid_text_name("m", 0.7) == "m:invalid-text:forced-acceptance-0.7"
 
 
-def test_another_server_has_no_such_field(tokenizer):
-    with running_server(tokenizer) as server:
-        assert "forced_acceptance" not in server.http.get("/v1/speculation").json()
-        assert server.chat(messages=MESSAGES, max_tokens=2, seed=0).status_code == 200
+def test_another_server_has_no_such_field(own_server):
+    assert "forced_acceptance" not in own_server.http.get("/v1/speculation").json()
+    assert own_server.chat(messages=MESSAGES, max_tokens=2, seed=0).status_code == 200
 
 
 def test_steps_are_not_speculated_on_with_invalid_text():
@@ -88,10 +84,7 @@ def test_the_engine_accepts_what_it_is_told_to():
             policy="fixed:3", drafters=drafters, max_model_len=256, forced_acceptance=forced
         ) as server:
             server.chat(messages=MESSAGES, max_tokens=24, temperature=0, ignore_eos=True)
-            table = server.http.get("/metrics").text.splitlines()
-        counts = {
-            line.split()[0]: float(line.split()[1]) for line in table if not line.startswith("#")
-        }
+            counts = server.metrics()
         names = ("smartspec_accepted_tokens_total", "smartspec_verified_tokens_total")
         accepted.append(tuple(counts[name] for name in names))
     # the last draft is cut short

@@ -1,8 +1,5 @@
 """Who may use a server, and with which key."""
 
-import socket
-from urllib.parse import urlsplit
-
 import openai
 import pytest
 from fake_server import MODEL, running_server
@@ -35,9 +32,7 @@ def test_every_key_is_a_key(guarded_server):
         guarded_server.client.with_options(api_key="wrong").completions.create(
             model=MODEL, prompt="a"
         )
-    assert (
-        guarded_server.client.completions.create(model=MODEL, prompt="One").choices[0].text == "One"
-    )
+    assert guarded_server.completion(prompt="One").choices[0].text == "One"
     assert guarded_server.http.get("/health").status_code == 200
     assert guarded_server.http.get("/metrics").status_code == 200
     assert guarded_server.http.get("/nowhere").status_code == 401
@@ -54,8 +49,7 @@ def test_a_bearer_token_goes_before_the_other_header(guarded_server):
 
 
 def test_without_the_key_the_body_is_not_read(guarded_server):
-    address = urlsplit(guarded_server.url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with guarded_server.connect() as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 5000000\r\n\r\n{"
         )

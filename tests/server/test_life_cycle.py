@@ -1,12 +1,10 @@
 """Load, departures and failures: queue limits, clients that go away, steps that raise."""
 
-import json
-import socket
 import threading
-from urllib.parse import urlsplit
 
 import pytest
-from fake_server import MODEL, NeverHalfClosed, eventually, running_server
+from fake_server import MODEL, NeverHalfClosed, check_error, events_of, eventually, running_server
+from test_connections import post
 
 from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 
@@ -28,6 +26,9 @@ class Background:
         self._thread.join(timeout=30)
         return self.answer
 
+    def text(self) -> str:
+        return self.join().json()["choices"][0]["text"]
+
 
 def num_requests(server) -> int:
     return server.core.num_running + server.core.num_waiting
@@ -43,7 +44,7 @@ def test_queue_full(small_server):
     streamed = small_server.complete(prompt="One two", stream=True)
     assert streamed.status_code == 429
     small_server.executor.let_go()
-    assert [request.join().json()["choices"][0]["text"] for request in waiting] == ["One two"] * 2
+    assert [request.text() for request in waiting] == ["One two"] * 2
     assert small_server.complete(prompt="One two").status_code == 200
 
 
@@ -67,10 +68,8 @@ def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_
     server = left_server
     num_steps = server.executor.num_steps
     server.executor.hold()
-    address, body = urlsplit(server.url), json.dumps(ENDLESS).encode()
-    with socket.create_connection((address.hostname, address.port)) as connection:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
+    with server.connect() as connection:
+        connection.sendall(post(**ENDLESS))
         eventually(lambda: server.executor.num_steps == num_steps + 1)
     check_freed(server, num_steps + 1)
 
@@ -84,7 +83,7 @@ def check_freed(server, num_steps: int) -> None:
     eventually(lambda: num_requests(server) == 0)
     assert server.executor.num_steps == num_steps
     assert server.core.scheduler.blocks.num_used_blocks == 0
-    assert outcomes(server)["aborted"] > 0
+    assert count(server, "aborted") > 0
 
 
 def test_a_failed_step_costs_only_the_requests_in_it(server, caplog):
@@ -94,7 +93,7 @@ def test_a_failed_step_costs_only_the_requests_in_it(server, caplog):
     assert "secret" not in answer.text and "Traceback" not in answer.text
     assert "the secret reason" in caplog.text
     assert num_requests(server) == 0
-    assert server.complete(prompt="One two").json()["choices"][0]["text"] == "One two"
+    assert server.completed(prompt="One two") == "One two"
 
 
 def test_a_stream_that_fails_ends_with_an_error_event(server):
@@ -105,37 +104,37 @@ def test_a_stream_that_fails_ends_with_an_error_event(server):
     assert "engine_error" in events[-1] and "secret" not in events[-1]
 
 
-def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(server, tokenizer):
+def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(
+    either_server, tokenizer
+):
     (bad,) = tokenizer(" nothing")["input_ids"]
-    server.executor.bad_token_id = bad
-    neighbour = Background(server, prompt="One two three four")
-    answer = server.complete(prompt=[5, 6, bad])
-    assert answer.status_code == 500
-    assert answer.json()["error"] | {"message": ""} == {
-        "message": "", "type": "server_error", "param": None, "code": "engine_error",
-    }  # fmt: skip
-    assert "logits are NaN" in answer.json()["error"]["message"]
-    events = server.complete(prompt=[5, 6, bad], stream=True).text.strip().split("\n\n")
-    assert "logits are NaN" in json.loads(events[-1].removeprefix("data: "))["error"]["message"]
-    assert neighbour.join().json()["choices"][0]["text"] == "One two three four"
-    server.executor.bad_token_id = None
+    either_server.executor.bad_token_id = bad
+    neighbour = Background(either_server, prompt="One two three four")
+    answer = either_server.complete(prompt=[5, 6, bad])
+    check_error(answer, 500, None, "logits are NaN")
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("server_error", "engine_error")
+    *events, last = events_of(either_server.complete(prompt=[5, 6, bad], stream=True).text)
+    assert last == answer.json()
+    seen = "".join(event["choices"][0]["text"] for event in events)
+    assert " nothing".startswith(seen), "it says the prompt back, whose other tokens have no text"
+    assert neighbour.text() == "One two three four"
+    eventually(lambda: either_server.engine.num_requests == num_requests(either_server) == 0)
+    assert either_server.core.scheduler.blocks.num_used_blocks == 0
+    either_server.executor.bad_token_id = None
 
 
 def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
     (server.executor.bad_token_id,) = tokenizer(" nothing")["input_ids"]
     server.executor.is_callers = True
     body = {"prompt": [5, 6, server.executor.bad_token_id]}
-    rejected = outcomes(server)["rejected"]
+    rejected = count(server, "rejected")
     answer = server.complete(**body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
-    last = json.loads(
-        server.complete(stream=True, **body).text.strip().split("\n\n")[-1].removeprefix("data: ")
-    )
-    assert (
-        last["error"]["type"] == "invalid_request_error"
-        and last["error"]["message"] == "no token is left"
-    )
-    assert outcomes(server)["rejected"] == rejected + 2
+    check_error(answer, 400, None, "no token is left")
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_value")
+    assert events_of(server.complete(stream=True, **body).text)[-1] == answer.json()
+    assert count(server, "rejected") == rejected + 2
     server.executor.bad_token_id, server.executor.is_callers = None, False
 
 
@@ -152,63 +151,35 @@ def test_many_at_once_all_get_their_own_answer(burst_server):
     requests = [
         Background(burst_server, prompt=f"request number {i}", max_tokens=50) for i in range(8)
     ]
-    texts = [request.join().json()["choices"][0]["text"] for request in requests]
+    texts = [request.text() for request in requests]
     assert texts == [f"request number {i}" for i in range(8)]
 
 
-def outcomes(server) -> dict[str, float]:
-    prefix = 'smartspec_requests_total{outcome="'
-    lines = [
-        line for line in server.http.get("/metrics").text.splitlines() if line.startswith(prefix)
-    ]
-    return {line.removeprefix(prefix).split('"')[0]: float(line.split()[-1]) for line in lines}
-
-
-def metric(server, name: str) -> float:
-    text = server.http.get("/metrics").text
-    return next(
-        float(line.split()[1])
-        for line in text.splitlines()
-        if line.startswith(f"smartspec_{name} ")
-    )
+def count(server, outcome: str) -> float:
+    return server.metrics()[f'smartspec_requests_total{{outcome="{outcome}"}}']
 
 
 def test_metrics(burst_server, tokenizer):
-    names = (
-        "generation_tokens_total",
-        "prompt_tokens_total",
-        "verified_tokens_total",
-        "accepted_tokens_total",
-    )
-    counts = (
-        *names,
-        "decode_rows_total",
-        "chosen_length_count",
-        "chosen_length_sum",
-        "request_ttft_seconds_count",
-    )
-    before = {name: metric(burst_server, name) for name in counts}
-    stops = outcomes(burst_server)["stop"]
+    before = burst_server.metrics()
     prompt = "some words for the metrics, one two three four five six seven"
     burst_server.complete(prompt=prompt, max_tokens=64)
     num_tokens = len(tokenizer(prompt)["input_ids"])
-    grown = {name: metric(burst_server, name) - before[name] for name in counts}
-    assert outcomes(burst_server)["stop"] == stops + 1
-    assert grown["generation_tokens_total"] == num_tokens + 1
-    assert 0 < grown["prompt_tokens_total"] <= num_tokens
-    assert grown["verified_tokens_total"] == grown["chosen_length_sum"] > 0
-    assert 0 < grown["accepted_tokens_total"] <= grown["verified_tokens_total"]
-    assert grown["decode_rows_total"] == grown["chosen_length_count"] > 0
-    assert grown["request_ttft_seconds_count"] == 1
+    after = burst_server.metrics()
+
+    def grown(name: str) -> float:
+        return after[f"smartspec_{name}"] - before[f"smartspec_{name}"]
+
+    assert grown('requests_total{outcome="stop"}') == 1
+    assert grown("generation_tokens_total") == num_tokens + 1
+    assert 0 < grown("prompt_tokens_total") <= num_tokens
+    assert grown("verified_tokens_total") == grown("chosen_length_sum") > 0
+    assert 0 < grown("accepted_tokens_total") <= grown("verified_tokens_total")
+    assert grown("decode_rows_total") == grown("chosen_length_count") > 0
+    assert grown("request_ttft_seconds_count") == 1
     for name in ("requests_running", "requests_waiting", "kv_use_ratio"):
-        assert metric(burst_server, name) == 0
-    for name in (
-        "request_tpot_seconds",
-        "request_e2e_seconds",
-        "step_seconds",
-        "predicted_step_seconds",
-    ):
-        assert metric(burst_server, f"{name}_count") > 0
+        assert after[f"smartspec_{name}"] == 0
+    for name in ("request_tpot", "request_e2e", "step", "predicted_step"):
+        assert grown(f"{name}_seconds_count") > 0
 
 
 def test_speculation_and_health(burst_server):

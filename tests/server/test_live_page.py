@@ -6,7 +6,7 @@ import json
 import chromium
 import httpx
 import pytest
-from fake_server import FakeServer, eventually, running_server
+from fake_server import FakeServer, events_of, eventually, running_server, whole_and_streamed
 
 from smartspec.server.http.keys import ApiKeys
 from smartspec.server.live.page import FILES
@@ -90,24 +90,16 @@ def test_no_page(tokenizer):
         assert [server.http.get(path).status_code for path in FILES] == [404, 404, 404]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_report_says_which_text_was_drafted(burst_server, stream):
-    body = {
-        "prompt": "One two three four five six",
-        "max_tokens": 7,
-        "speculation": {"report": True},
-        "stream": stream,
-    }
-    answer = burst_server.complete(**body)
-    lines = (
-        [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
-        if stream
-        else [answer.text]
+    prompt = "One two three four five six"
+    answer = burst_server.complete(
+        prompt=prompt, max_tokens=7, speculation={"report": True}, stream=stream
     )
-    choices = [json.loads(line)["choices"][0] for line in lines if line != "[DONE]"]
-    pieces = [piece for choice in choices for piece in choice["speculation"]["pieces"]]
+    answers = events_of(answer.text) if stream else [answer.json()]
+    pieces = [piece for each in answers for piece in each["choices"][0]["speculation"]["pieces"]]
     assert [piece["accepted"] for piece in pieces] == [False] + [True] * 5
-    assert "".join(piece["text"] for piece in pieces) == "One two three four five six"
+    assert "".join(piece["text"] for piece in pieces) == prompt
 
 
 def test_no_report_unless_requested(burst_server):

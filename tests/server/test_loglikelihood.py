@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from default_model import default_tokenizer, stock_model
-from fake_server import MODEL, FakeServer
+from fake_server import FakeServer
 from real_server import running_model
 
 from smartspec.workload.prompts import shipped_prompts
@@ -66,7 +66,7 @@ def as_lm_eval(server: FakeServer, pairs: list[Pair]) -> list[tuple[float, bool]
     """Log-likelihood of each continuation, and whether it is the greedy one."""
     prompts = [pair.token_ids for pair in pairs]
     body = {"temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
-    answer = server.client.completions.create(model=MODEL, prompt=prompts, **body)
+    answer = server.completion(prompt=prompts, **body)
     found = []
     for choice, pair in zip(sorted(answer.choices, key=lambda c: c.index), pairs, strict=True):
         logprobs = choice.logprobs.token_logprobs[len(pair.context) : -1]

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from fake_server import grammar_compiler
+from fake_server import compiled
 
 from smartspec.control.controller import Controller
 from smartspec.control.latency.cost_curve import CostCurve
@@ -56,8 +56,8 @@ def ids(tokenizer):
 
 
 @pytest.fixture
-def compiled(tokenizer):
-    return grammar_compiler(tokenizer).compile(StructuredOutputs(regex=REGEX).definition())
+def grammar_of_regex(tokenizer):
+    return compiled(tokenizer, StructuredOutputs(regex=REGEX))
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def too_far(ids):
     return ids("x" + "aab" * 20)
 
 
-def test_looking_too_far_changes_nothing(compiled, ids, too_far):
-    grammar, other = compiled.copy(), compiled.copy()
+def test_looking_too_far_changes_nothing(grammar_of_regex, ids, too_far):
+    grammar, other = grammar_of_regex.copy(), grammar_of_regex.copy()
     grammar.accept(ids("ok"))
     before, after = grammar.allowed().copy(), grammar.allowed(ids(" fine")).copy()
     assert any(not grammar.allowed(too_far[:end]).any() for end in range(1, len(too_far))), (
@@ -74,15 +74,17 @@ def test_looking_too_far_changes_nothing(compiled, ids, too_far):
     )
     assert (grammar.allowed() == before).all() and (grammar.allowed(ids(" fine")) == after).all()
     assert grammar.num_allowed(ids(" fine fine")) == 2
-    later = compiled.copy()
+    later = grammar_of_regex.copy()
     for one in (other, later):
         assert one.allowed()[ids("ok")[0]] and (one.allowed(ids("ok")) == before).all()
         one.accept(ids("ok fine"))
         assert (one.allowed() == after).all()
 
 
-def test_after_some_errors_there_is_no_looking_ahead_and_the_output_goes_on(compiled, ids, too_far):
-    grammar = compiled.copy()
+def test_after_some_errors_there_is_no_looking_ahead_and_the_output_goes_on(
+    grammar_of_regex, ids, too_far
+):
+    grammar = grammar_of_regex.copy()
     grammar.accept(ids("ok"))
     for _ in range(MAX_BUILDS):
         for end in range(8, len(too_far)):
@@ -127,19 +129,19 @@ def run(tokenizer, grammar, next_of, prompt, policy):
     )
 
 
-def test_the_text_is_that_of_plain_decoding(tokenizer, compiled, ids, too_far):
+def test_the_text_is_that_of_plain_decoding(tokenizer, grammar_of_regex, ids, too_far):
     ok, fine = ids("ok")[0], ids(" fine")[0]
     (colon,) = ids(":")
     next_of = {colon: ok, ok: fine, fine: tokenizer.eos_token_id}
     prompt = [ok, *too_far, ids("\n")[0], colon]
     for policy in ("off", "fixed:16"):
-        text, request, num_verified = run(tokenizer, compiled, next_of, prompt, policy)
+        text, request, num_verified = run(tokenizer, grammar_of_regex, next_of, prompt, policy)
         assert text == "ok fine" and request.error is None and re.fullmatch(REGEX, text)
         assert (num_verified > 0) == (policy != "off"), "something was drafted"
 
 
 def test_where_plain_decoding_meets_the_limit_so_does_decoding_with_drafts(
-    tokenizer, compiled, ids, too_far
+    tokenizer, grammar_of_regex, ids, too_far
 ):
     """At the same token, and it is the request that ends."""
     ok = ids("ok")[0]
@@ -147,7 +149,7 @@ def test_where_plain_decoding_meets_the_limit_so_does_decoding_with_drafts(
     (colon,) = ids(":")
     texts = {}
     for policy in ("off", "fixed:16"):
-        grammar = compiled.copy()
+        grammar = grammar_of_regex.copy()
         next_of = {colon: ok, ok: said[1]} | dict(itertools.pairwise(said[1:]))
         texts[policy], request, _ = run(
             tokenizer, grammar, next_of, [*said, ids("\n")[0], colon], policy
@@ -158,10 +160,10 @@ def test_where_plain_decoding_meets_the_limit_so_does_decoding_with_drafts(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_tree_is_held_to_the_grammar_on_every_branch(
-    tokenizer, compiled, ids, too_far, temperature
+    tokenizer, grammar_of_regex, ids, too_far, temperature
 ):
     ok, fine, the = ids("ok")[0], ids(" fine")[0], ids(" the")[0]
-    grammar = compiled.copy()
+    grammar = grammar_of_regex.copy()
     grammar.accept([ok])
     request = Request(0, [1, ok], SamplingParams(temperature=temperature), seed=0, grammar=grammar)
     branch, n = too_far[:16], 16
@@ -172,5 +174,5 @@ def test_a_tree_is_held_to_the_grammar_on_every_branch(
     emitted = verified.emitted_token_ids
     assert verified.error is None and emitted[0] == fine and the not in emitted
     assert len(emitted) == verified.num_accepted + 1
-    fresh = grammar_compiler(tokenizer).compile(StructuredOutputs(regex=REGEX).definition())
+    fresh = compiled(tokenizer, StructuredOutputs(regex=REGEX))
     assert fresh.num_allowed([ok, *emitted]) == 1 + len(emitted)

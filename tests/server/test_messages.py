@@ -3,32 +3,34 @@
 import json
 
 import pytest
-from fake_server import MODEL
+from fake_server import MODEL, assistant, events_of, text_part, user
 
-from smartspec.server.anthropic.answer import _input
-from smartspec.server.anthropic.blocks import to_messages
 from smartspec.server.anthropic.body import MessagesBody
+from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.messages import to_template
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 TOOL = {"name": "weather", "description": "Of a city", "input_schema": {"type": "object"}}
-USER = {"role": "user", "content": "Hi"}
+USER = user("Hi")
 BASE = {"model": MODEL, "max_tokens": 400, "messages": [USER]}
 THINKS = "{{ messages[0].content }}{# </think>, tools #}"  # the fake model says the prompt back
 ALL = f"<think>\nWell.\n</think>\nHello {CALL}"
 
 
 def send(server, **fields) -> dict:
-    answer = server.http.post("/v1/messages", json=BASE | fields)
+    answer = server.post("/v1/messages", BASE | fields)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
+def chat_of(**fields) -> ChatBody:
+    return MessagesBody.model_validate(BASE | fields).to_chat()
+
+
 def events(server, **fields) -> list[dict]:
-    answer = server.http.post("/v1/messages", json=BASE | {"stream": True} | fields)
-    lines = answer.text.strip().split("\n\n")
-    found = [json.loads(line.split("data: ", 1)[1]) for line in lines]
-    assert [line.split("\n")[0] for line in lines] == [f"event: {event['type']}" for event in found]
+    answer = server.post("/v1/messages", BASE | {"stream": True} | fields)
+    found, lines = events_of(answer.text), answer.text.splitlines()
+    assert lines[::3] == [f"event: {event['type']}" for event in found]
     return found
 
 
@@ -37,15 +39,15 @@ def test_a_whole_message(server):
         server,
         system=[{"type": "text", "text": "One two three", "cache_control": {"type": "ephemeral"}}],
     )
-    assert whole["content"] == [{"type": "text", "text": "system\nOne two three"}]
+    assert whole["content"] == [text_part("system\nOne two three")]
     assert (whole["type"], whole["role"], whole["stop_reason"]) == (
         "message",
         "assistant",
         "end_turn",
     )
     usage = whole["usage"]
-    counted = server.http.post(
-        "/v1/messages/count_tokens", json={"system": "One two three", "messages": [USER]}
+    counted = server.post(
+        "/v1/messages/count_tokens", {"system": "One two three", "messages": [USER]}
     )
     assert (
         usage["input_tokens"] + usage["cache_read_input_tokens"] == counted.json()["input_tokens"]
@@ -53,9 +55,9 @@ def test_a_whole_message(server):
     assert send(server, max_tokens=1)["stop_reason"] == "max_tokens"
 
 
-def test_a_thought_text_and_a_call(burst_server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
-    fields = {"messages": [{"role": "user", "content": ALL}], "tools": [TOOL]}
+def test_a_thought_text_and_a_call(burst_server, set_template):
+    set_template(THINKS)
+    fields = {"messages": [user(ALL)], "tools": [TOOL]}
     whole = send(burst_server, **fields)
     thought, text, call = whole["content"]
     assert (thought["thinking"], text["text"]) == ("Well.", "Hello ")
@@ -80,35 +82,30 @@ def test_a_thought_text_and_a_call(burst_server, tokenizer, monkeypatch):
 def test_a_conversation_with_tools_is_that_of_a_chat():
     turns = [
         USER,
-        {
-            "role": "assistant",
-            "content": [
+        assistant(
+            [
                 {"type": "thinking", "thinking": "hm", "signature": ""},
-                {"type": "text", "text": "I look."},
+                text_part("I look."),
                 {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
+            ]
+        ),
+        user(
+            [
                 {
                     "type": "tool_result",
                     "tool_use_id": "t1",
-                    "content": [{"type": "text", "text": "rain"}],
+                    "content": [text_part("rain")],
                 },
                 {"type": "text", "text": "And?", "cache_control": {"type": "ephemeral"}},
-            ],
-        },
+            ]
+        ),
     ]
-    messages = to_messages(MessagesBody.model_validate(BASE | {"messages": turns}).messages)
+    messages = chat_of(messages=turns).messages
     assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
     assert messages[1].reasoning_content == "hm" and messages[1].content == "I look."
     assert json.loads(messages[1].tool_calls[0].function.arguments) == {"city": "Oslo"}
-    assert (messages[2].content, messages[2].tool_call_id, messages[2].name) == (
-        "rain",
-        "t1",
-        "weather",
-    )
+    result = messages[2]
+    assert (result.content, result.tool_call_id, result.name) == ("rain", "t1", "weather")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +119,7 @@ def test_a_conversation_with_tools_is_that_of_a_chat():
     ids=str,
 )
 def test_choices_of_tools(choice, expected):
-    body = MessagesBody.model_validate(BASE | {"tools": [TOOL], "tool_choice": choice})
-    chat = body.to_chat()
+    chat = chat_of(tools=[TOOL], tool_choice=choice)
     got = chat.tool_choice if isinstance(chat.tool_choice, str) else chat.tool_choice.function.name
     assert got == expected
     assert chat.max_calls == 1 or not choice.get("disable_parallel_tool_use")
@@ -143,28 +139,19 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
         ({"max_tokens": None}, "max_tokens is required"),
         ({"messages": []}, "messages: "),
         (
-            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            {"messages": [user([IMAGE])]},
             "messages[0].content[0]: the block is of type image",
         ),
         (
-            {"messages": [{"role": "user", "content": [PDF]}]},
+            {"messages": [user([PDF])]},
             "messages[0].content[0]: the block is of type document",
         ),
         (
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}
-                        ],
-                    }
-                ]
-            },
+            {"messages": [user([{"type": "tool_result", "tool_use_id": "a", "content": [IMAGE]}])]},
             "messages[0].content[0].content: part 0 is of type image",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+            {"messages": [user([{"type": "tool_result"}])]},
             "messages[0].content[0]: ",
         ),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role: "),
@@ -187,9 +174,7 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
     ids=str,
 )
 def test_bad_bodies(server, fields, words):
-    check_error(
-        server.http.post("/v1/messages", json=BASE | fields), 400, "invalid_request_error", words
-    )
+    check_error(server.post("/v1/messages", BASE | fields), 400, "invalid_request_error", words)
 
 
 def check_error(answer, status: int, kind: str, words: str) -> None:
@@ -208,30 +193,24 @@ def check_error(answer, status: int, kind: str, words: str) -> None:
 
 def test_errors_of_every_kind_have_anthropics_shape(server, guarded_server, small_server):
     url = "/v1/messages"
-    check_error(
-        server.http.post(url, json=BASE | {"model": "claude-9"}), 404, "not_found_error", "claude-9"
-    )
-    check_error(
-        server.http.post(f"{url}/batches", json={}), 404, "not_found_error", "/v1/messages/batches"
-    )
+    check_error(server.post(url, BASE | {"model": "claude-9"}), 404, "not_found_error", "claude-9")
+    check_error(server.post(f"{url}/batches", {}), 404, "not_found_error", "/v1/messages/batches")
     check_error(server.http.get(url), 405, "invalid_request_error", "GET")
     check_error(server.http.post(url, content=b"{"), 400, "invalid_request_error", "JSON")
     check_error(
         server.http.post(url, content=b" " * (9 * 2**20)), 413, "request_too_large", "8388608"
     )
-    long = {"messages": [{"role": "user", "content": "word " * 600}]}
-    check_error(
-        server.http.post(url, json=BASE | long), 400, "invalid_request_error", "prompt is too long"
-    )
-    check_error(guarded_server.http.post(url, json=BASE), 401, "authentication_error", "x-api-key")
-    assert "param" in server.http.post("/v1/messages_of_others", json={}).json()["error"]
+    long = {"messages": [user("word " * 600)]}
+    check_error(server.post(url, BASE | long), 400, "invalid_request_error", "prompt is too long")
+    check_error(guarded_server.post(url, BASE), 401, "authentication_error", "x-api-key")
+    assert "param" in server.post("/v1/messages_of_others", {}).json()["error"]
 
 
 def test_a_stop_sequence_is_named(burst_server):
     fields = {"system": "One two three", "stop_sequences": ["zzz", "three", " th", "two"]}
     whole = send(burst_server, **fields)
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "two")
-    assert whole["content"] == [{"type": "text", "text": "system\nOne "}]
+    assert whole["content"] == [text_part("system\nOne ")]
     assert events(burst_server, **fields)[-2]["delta"] == {
         "stop_reason": "stop_sequence",
         "stop_sequence": "two",
@@ -240,22 +219,17 @@ def test_a_stop_sequence_is_named(burst_server):
     assert (unmatched["stop_reason"], unmatched["stop_sequence"]) == ("end_turn", None)
 
 
-def test_a_stream_without_text_has_its_events_in_order(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
-    kinds = [
-        event["type"]
-        for event in events(server, messages=[{"role": "user", "content": "One two"}], max_tokens=1)
-    ]
+def test_a_stream_without_text_has_its_events_in_order(server, set_template):
+    set_template("{{ messages[0].content }}")
+    kinds = [event["type"] for event in events(server, messages=[user("One two")], max_tokens=1)]
     assert kinds[:2] == ["message_start", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
-@pytest.mark.parametrize(
-    "begun", ["Well, I", "Well, I ", [{"type": "text", "text": "Well, I"}]], ids=str
-)
+@pytest.mark.parametrize("begun", ["Well, I", "Well, I ", [text_part("Well, I")]], ids=str)
 def test_what_the_assistant_has_begun_is_continued(tokenizer, begun):
-    turns = [USER, {"role": "assistant", "content": begun}]
-    chat = MessagesBody.model_validate(BASE | {"messages": turns}).to_chat()
+    turns = [USER, assistant(begun)]
+    chat = chat_of(messages=turns)
     text = tokenizer.apply_chat_template(
         to_template(chat.messages),
         continue_final_message=chat.continue_final_message,
@@ -268,16 +242,11 @@ def test_what_the_assistant_has_begun_is_continued(tokenizer, begun):
 
 def test_an_empty_message_of_the_assistants_is_left_out(server):
     def counted(*turns: dict) -> int:
-        return server.http.post("/v1/messages/count_tokens", json={"messages": turns}).json()[
-            "input_tokens"
-        ]
+        return server.post("/v1/messages/count_tokens", {"messages": turns}).json()["input_tokens"]
 
-    for content in ("", [], " \n", [{"type": "text", "text": ""}]):
-        assert counted(USER, {"role": "assistant", "content": content}) == counted(USER)
-    called = {
-        "role": "assistant",
-        "content": [{"type": "tool_use", "id": "a", "name": "weather", "input": {}}],
-    }
+    for content in ("", [], " \n", [text_part("")]):
+        assert counted(USER, assistant(content)) == counted(USER)
+    called = assistant([{"type": "tool_use", "id": "a", "name": "weather", "input": {}}])
     assert counted(USER, called) > counted(USER)  # a call is not continued
 
 
@@ -285,10 +254,5 @@ def test_a_schema_holds_the_text(server):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     wanted = {"type": "json_schema", "schema": schema}
     for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
-        chat = MessagesBody.model_validate(BASE | fields).to_chat()
+        chat = chat_of(**fields)
         assert chat.response_format.schema == schema and "response_format" in chat.grammars()
-
-
-@pytest.mark.parametrize("arguments", ['"rain"', "not JSON", "[1]"])
-def test_arguments_that_are_no_object_become_one(arguments):
-    assert _input(arguments) == {"arguments": arguments}

@@ -1,7 +1,7 @@
 """Counters agree with what answers say: a client that adds up `usage` finds what /metrics tells."""
 
 import pytest
-from fake_server import MODEL, FakeServer, NeverHalfClosed, eventually, running_server
+from fake_server import FakeServer, NeverHalfClosed, eventually, running_server
 from prometheus_client.parser import text_string_to_metric_families
 
 TEXT = "alpha beta gamma delta epsilon"
@@ -44,7 +44,7 @@ CALLS = [
 def test_tokens_are_those_of_usage(fresh_server):
     usages, num_choices = [], 0
     for call in CALLS:
-        answer = fresh_server.client.completions.create(model=MODEL, **call)
+        answer = fresh_server.completion(**call)
         usages.append([*answer][-1].usage if call.get("stream") else answer.usage)
         num_choices += len(call["prompt"]) * call["n"] if "n" in call else 1
     found = counters(fresh_server)
@@ -66,10 +66,9 @@ def test_tokens_are_those_of_usage(fresh_server):
     assert found["num_preemptions_total"] == 0
 
 
-def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer):
-    with running_server(tokenizer) as server:
-        server.complete(prompt=["one two three", "one"], n=2, max_tokens=9)
-        found = counters(server)
+def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer, own_server):
+    own_server.complete(prompt=["one two three", "one"], n=2, max_tokens=9)
+    found = counters(own_server)
     # and the end
     num_steps = [1 + len(tokenizer(prompt)["input_ids"]) for prompt in ("one two three", "one")]
     assert found["request_max_num_generation_tokens_count"] == 2
@@ -81,9 +80,7 @@ def test_the_longest_choice_of_a_prompt_and_the_gaps_between_steps(tokenizer):
 def test_what_a_client_got_before_it_left_is_counted(tokenizer):
     with running_server(tokenizer, connection=NeverHalfClosed) as server:
         server.executor.hold(after=3)
-        stream = server.client.completions.create(
-            model=MODEL, prompt=TEXT * 9, max_tokens=99, stream=True
-        )
+        stream = server.completion(prompt=TEXT * 9, max_tokens=99, stream=True)
         for _ in range(3):
             next(stream)
         stream.close()
@@ -98,12 +95,11 @@ def test_what_a_client_got_before_it_left_is_counted(tokenizer):
     )
 
 
-def test_a_failure_counts_what_came_before_it(tokenizer):
-    with running_server(tokenizer) as server:
-        assert server.complete(prompt=TEXT, n=99).status_code == 400  # before it is a request
-        server.executor.fail(after=2)
-        assert server.complete(prompt=TEXT).status_code == 500
-        found = counters(server)
+def test_a_failure_counts_what_came_before_it(own_server):
+    assert own_server.complete(prompt=TEXT, n=99).status_code == 400  # before it is a request
+    own_server.executor.fail(after=2)
+    assert own_server.complete(prompt=TEXT).status_code == 500
+    found = counters(own_server)
     assert found["request_success_totalerror"] == 1 and found["generation_tokens_total"] == 2
     assert found["request_success_totalstop"] == found["request_success_totallength"] == 0
 
@@ -111,9 +107,7 @@ def test_a_failure_counts_what_came_before_it(tokenizer):
 def test_preemptions_are_counted_and_change_no_counts(tokenizer):
     with running_server(tokenizer, kv_tokens=512) as server:
         prompts = [[5 + number] * 144 for number in range(3)]
-        answer = server.client.completions.create(
-            model=MODEL, prompt=prompts, max_tokens=60, temperature=0
-        )
+        answer = server.completion(prompt=prompts, max_tokens=60, temperature=0)
         found = counters(server)
     assert found["num_preemptions_total"] > 0
     assert found["prompt_tokens_total"] == answer.usage.prompt_tokens == 3 * 144

@@ -1,5 +1,7 @@
 """The published document is that of the server."""
 
+from fake_server import user
+
 
 def document(server) -> dict:
     return server.http.get("/openapi.json").json()
@@ -45,13 +47,13 @@ def test_bodies_are_described_as_they_are_read(server):
 def test_a_choice_between_fields_is_described(server):
     choice = document(server)["components"]["schemas"]["TokenizeBody"]["oneOf"]
     assert [one["required"] for one in choice] == [["prompt"], ["messages"]]
-    messages = [{"role": "user", "content": "a"}]
+    messages = [user("a")]
     for body, status in (
         ({}, 400),
         ({"prompt": "a", "messages": messages}, 400),
         ({"prompt": "a", "messages": []}, 200),
     ):
-        assert server.http.post("/tokenize", json=body).status_code == status
+        assert server.post("/tokenize", body).status_code == status
 
 
 def test_the_page_names_every_field(guarded_server):

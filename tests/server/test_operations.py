@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import typer
 from fake_core import make_core
-from fake_server import MODEL, running_server
+from fake_server import MODEL, running_server, whole_and_streamed
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client.parser import text_string_to_metric_families
 
 from smartspec.cli.config_file import read_classes
 from smartspec.cli.logs import MAX_TRACEBACKS, TRACEBACKS_SECONDS, FewTracebacks, JsonLines
@@ -38,63 +37,41 @@ VLLM_HISTOGRAMS = (
 )
 
 
-def sorted_labels(labels: tuple[tuple[str, str], ...], **more: str) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((*labels, *more.items())))
-
-
-def samples(server) -> dict:
-    """Values of /metrics by name and labels."""
-    families = text_string_to_metric_families(server.http.get("/metrics").text)
-    return {
-        (s.name, tuple(sorted(s.labels.items()))): s.value
-        for family in families
-        for s in family.samples
-    }
-
-
-def test_answers_are_counted_by_status(tokenizer):
-    with running_server(tokenizer) as server:
-        server.complete(prompt="One two")
-        for _ in range(3):
-            server.complete(promt="One two")
-        server.http.get("/nowhere")
-        found = samples(server)
-        assert [
-            found["smartspec_http_responses_total", (("status", s),)] for s in ("200", "400", "404")
-        ] == [1, 3, 1]
+def test_answers_are_counted_by_status(own_server):
+    own_server.complete(prompt="One two")
+    for _ in range(3):
+        own_server.complete(promt="One two")
+    own_server.http.get("/nowhere")
+    found = own_server.metrics()
+    counted = [found[f'smartspec_http_responses_total{{status="{s}"}}'] for s in (200, 400, 404)]
+    assert counted == [1, 3, 1]
 
 
 def test_vllm_names_tell_the_same(tokenizer):
     with running_server(tokenizer, draft_length=6) as server:
         server.complete(prompt="One two three four five six seven eight", max_tokens=9)
-        found = samples(server)
-    model = (("engine", "0"), ("model_name", MODEL))
-    assert (
-        found["vllm:generation_tokens_total", model]
-        == found["smartspec_generation_tokens_total", ()]
-        == 9
-    )
-    assert found["vllm:num_requests_running", model] == 0
-    assert found["vllm:spec_decode_num_accepted_tokens_total", model] == 6
-    assert found["vllm:spec_decode_num_drafts_total", model] == 1
-    assert found["vllm:request_success_total", sorted_labels(model, finished_reason="stop")] == 1
+        found = server.metrics()
+
+    def vllm(name: str, **labels: str) -> float:
+        both = labels | {"engine": "0", "model_name": MODEL}
+        written = ",".join(f'{key}="{value}"' for key, value in sorted(both.items()))
+        return found[f"vllm:{name}{{{written}}}"]
+
+    assert vllm("generation_tokens_total") == found["smartspec_generation_tokens_total"] == 9
+    assert vllm("num_requests_running") == 0
+    assert vllm("spec_decode_num_accepted_tokens_total") == 6
+    assert vllm("spec_decode_num_drafts_total") == 1
+    assert vllm("request_success_total", finished_reason="stop") == 1
     for position in "012345":
-        assert (
-            found[
-                "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-                (*model, ("position", position)),
-            ]
-            == 1
-        )
+        assert vllm("spec_decode_num_accepted_tokens_per_pos_total", position=position) == 1
     for name in VLLM_HISTOGRAMS:
-        bucket = found[f"vllm:{name}_bucket", sorted_labels(model, le="+Inf")]
-        assert found[f"vllm:{name}_count", model] == bucket == 1
+        assert vllm(f"{name}_count") == vllm(f"{name}_bucket", le="+Inf") == 1
     # A gap between two steps, of which the second of the three brought seven tokens.
-    assert found["vllm:inter_token_latency_seconds_count", model] == 2
-    parts = [
-        f"smartspec_request_{part}_seconds_sum" for part in ("queue", "prefill", "decode", "e2e")
-    ]
-    queue, prefill, decode, e2e = (found[part, ()] for part in parts)
+    assert vllm("inter_token_latency_seconds_count") == 2
+    queue, prefill, decode, e2e = (
+        found[f"smartspec_request_{part}_seconds_sum"]
+        for part in ("queue", "prefill", "decode", "e2e")
+    )
     assert min(queue, prefill, decode) >= 0 and queue + prefill + decode == pytest.approx(e2e)
 
 
@@ -194,14 +171,9 @@ def test_a_client_that_finds_what_fails_does_not_fill_the_log():
 
 @pytest.mark.parametrize(("name", "expected"), [("bulk", 0), ("chat", None)])
 def test_a_request_of_a_class_has_its_settings(tokenizer, name, expected, monkeypatch):
-    seen = []
-    with running_server(
-        tokenizer, classes=WorkloadClasses({"bulk": {"max_draft_tokens": 0}})
-    ) as server:
-        add = server.core.add_request
-        monkeypatch.setattr(
-            server.core, "add_request", lambda request: (seen.append(request), add(request))
-        )
+    classes = WorkloadClasses({"bulk": {"max_draft_tokens": 0}})
+    with running_server(tokenizer, classes=classes) as server:
+        seen = server.recorded(monkeypatch)
         server.complete(prompt="One two", speculation={"workload_class": name})
     assert [request.speculation.max_draft_tokens for request in seen] == [expected]
     assert SpeculationBody(workload_class=name).max_draft_tokens is None
@@ -238,14 +210,14 @@ def test_the_example_configuration_is_accepted():
     assert read_classes(path).fill(SpeculationBody(workload_class="batch")).max_draft_tokens == 4
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_a_generation_is_described_on_the_span_of_its_request(tokenizer, monkeypatch, stream):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
     trace_id, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    body = {"prompt": ["One two three", "One two"], "max_tokens": 2, "n": 2, "stream": stream}
     with running_server(tokenizer) as server:
-        body = {"prompt": ["One two three", "One two"], "max_tokens": 2, "n": 2, "stream": stream}
         server.complete(headers={"traceparent": f"00-{trace_id}-{caller}-01"}, **body)
     spans = {span.name: span for span in exporter.get_finished_spans()}
     request = spans["POST /v1/completions"]

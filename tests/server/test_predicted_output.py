@@ -5,14 +5,22 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from fake_server import MODEL, FakeServer
+from fake_server import (
+    FakeServer,
+    assistant,
+    check_error,
+    form_of,
+    function,
+    text_part,
+    user,
+)
 from real_server import running_model
 
 LINES = [f'    "retries_{number}": {number * 7 % 13},' for number in range(12)]
 OLD = "settings = {\n" + "\n".join(LINES) + "\n}\n"
-ASKED = {"role": "user", "content": f"Write this file again, every 3 as a 4:\n```python\n{OLD}```"}
-BEGUN = {"role": "assistant", "content": "```python\nsettings = {\n" + "\n".join(LINES[:4])}
-EDIT = {"model": MODEL, "messages": [ASKED, BEGUN], "temperature": 0, "max_tokens": 80}
+ASKED = user(f"Write this file again, every 3 as a 4:\n```python\n{OLD}```")
+BEGUN = assistant("```python\nsettings = {\n" + "\n".join(LINES[:4]))
+EDIT = {"messages": [ASKED, BEGUN], "temperature": 0, "max_tokens": 80}
 CONTINUED = {"extra_body": {"add_generation_prompt": False, "continue_final_message": True}}
 
 
@@ -24,7 +32,7 @@ def real_server() -> Iterator[FakeServer]:
 
 def edited(server: FakeServer, prediction: object = None, **options):
     given = {} if prediction is None else {"prediction": prediction}
-    return server.client.chat.completions.create(**EDIT | given | options, **CONTINUED)
+    return server.conversation(**EDIT | given | options, **CONTINUED)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +63,8 @@ def test_the_text_is_the_same_and_what_was_predicted_is_counted(real_server, pla
         "",
         OLD[::-1],
         [
-            {"type": "text", "text": "\n" + LINES[4]},
-            {"type": "text", "text": "\n" + "\n".join(LINES[5:])},
+            text_part("\n" + LINES[4]),
+            text_part("\n" + "\n".join(LINES[5:])),
         ],
     ],
     ids=["another language", "empty", "equal to nothing", "in parts"],
@@ -88,54 +96,26 @@ def test_it_goes_together_with_grammars_and_tools(real_server):
         "properties": {"city": {"enum": ["Oslo", "Rome"]}},
         "required": ["city"],
     }
-    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     prediction = {"type": "content", "content": '{"city": "Rome"} and more that no grammar allows'}
-    options = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "Name a city"}],
-        "temperature": 0,
-    }
-    plain = real_server.client.chat.completions.create(**options, response_format=form)
-    answer = real_server.client.chat.completions.create(
-        **options, response_format=form, prediction=prediction
-    )
-    assert answer.choices[0].message.content == plain.choices[0].message.content
-    tool = {"type": "function", "function": {"name": "weather", "parameters": schema}}
-    called = {"tools": [tool], "tool_choice": "required", "prediction": prediction}
-    call = (
-        real_server.client.chat.completions.create(**options, **called)
-        .choices[0]
-        .message.tool_calls[0]
-    )
+    options = {"messages": [user("Name a city")], "temperature": 0}
+    form = options | {"response_format": form_of(schema)}
+    assert real_server.said(**form) == real_server.said(**form, prediction=prediction)
+    options |= {"tools": [function("weather", schema)], "tool_choice": "required"}
+    (call,) = real_server.answered(**options, prediction=prediction).calls
     assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
 
 
 @pytest.mark.parametrize(
     ("prediction", "param", "words"),
     [
-        (
-            {"type": "content", "content": "a" * 1_000_000},
-            "prediction.content",
-            "1000000 characters",
-        ),
-        (
-            {"type": "content", "content": "word " * 2000},
-            "prediction.content",
-            "tokens, more than any answer",
-        ),
-        ({"type": "content", "content": 5}, "prediction.content", "string"),
-        ({"type": "content"}, "prediction.content", "required"),
+        ({"content": "a" * 1_000_000}, "prediction.content", "1000000 characters"),
+        ({"content": "word " * 2000}, "prediction.content", "tokens, more than any answer"),
+        ({"content": 5}, "prediction.content", "string"),
+        ({}, "prediction.content", "required"),
         ({"type": "contents", "content": "a"}, "prediction.type", "content"),
-        ("a text", "prediction", "object"),
-        (
-            {"type": "content", "content": [{"type": "image_url"}]},
-            "prediction.content",
-            "image_url",
-        ),
+        ({"content": [{"type": "image_url"}]}, "prediction.content", "image_url"),
     ],
 )
 def test_bad_predictions_are_refused_by_name(server, prediction, param, words):
-    messages = [{"role": "user", "content": "a"}]
-    answer = server.chat(model=MODEL, messages=messages, prediction=prediction)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param and words in answer.json()["error"]["message"]
+    answer = server.chat(messages=[user("a")], prediction={"type": "content"} | prediction)
+    check_error(answer, 400, param, words)

@@ -5,7 +5,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from fake_server import MODEL
+from fake_server import MODEL, check_error, user
 from real_server import running_model
 
 from lab.reasoning import speculator
@@ -19,7 +19,7 @@ DIGITS = tuple(range(100, 110))
 SCORE_TASK = (50, 51)
 BODY = {
     "model": MODEL,
-    "messages": [{"role": "user", "content": "What is 2 + 2? Think."}],
+    "messages": [user("What is 2 + 2? Think.")],
     "temperature": 0,
 }
 
@@ -103,7 +103,7 @@ def test_real_models_answer_within_bounds_and_say_so(server_of_two, method):
         "reasoning_speculation": {"method": method, "step_tokens": 12, "threshold": 5},
         "max_tokens": 40,
     }
-    answer = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options)
+    answer = server_of_two.post("/v1/reasoning/chat/completions", BODY | options)
     assert answer.status_code == 200, answer.text
     found = answer.json()
     report = found["reasoning_speculation"]
@@ -113,22 +113,20 @@ def test_real_models_answer_within_bounds_and_say_so(server_of_two, method):
     )
     assert found["choices"][0]["message"]["content"] and set(report["seconds"]) == {SMALL, LARGE}
     assert all(seconds > 0 for by, seconds in report["seconds"].items() if report["written"][by])
-    again = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options).json()
+    again = server_of_two.post("/v1/reasoning/chat/completions", BODY | options).json()
     assert again["choices"] == found["choices"]
 
 
 def test_at_threshold_0_the_small_model_alone_writes_and_the_text_is_its_own(server_of_two):
     options = {"reasoning_speculation": {"threshold": 0, "step_tokens": 40}, "max_tokens": 40}
-    report = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options).json()
-    plain = server_of_two.http.post("/v1/chat/completions", json=BODY | {"max_tokens": 40}).json()
+    report = server_of_two.post("/v1/reasoning/chat/completions", BODY | options).json()
+    plain = server_of_two.post("/v1/chat/completions", BODY | {"max_tokens": 40}).json()
     assert report["choices"][0]["message"]["content"] == plain["choices"][0]["message"]["content"]
     assert "reasoning_speculation" not in plain
 
 
 def test_max_tokens_is_clipped_and_the_answer_says_so(server_of_two):
-    answer = server_of_two.http.post(
-        "/v1/reasoning/chat/completions", json=BODY | {"max_tokens": 100_000}
-    )
+    answer = server_of_two.post("/v1/reasoning/chat/completions", BODY | {"max_tokens": 100_000})
     assert answer.status_code == 200 and 0 < int(answer.headers["X-Max-Tokens-Clipped"]) < 512
 
 
@@ -146,8 +144,8 @@ def test_max_tokens_is_clipped_and_the_answer_says_so(server_of_two):
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(server_of_two, options, param):
-    answer = server_of_two.http.post("/v1/reasoning/chat/completions", json=BODY | options)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    answer = server_of_two.post("/v1/reasoning/chat/completions", BODY | options)
+    check_error(answer, 400, param)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_a_speculator_that_cannot_go_on_with_the_text_is_refused(monkeypatch, vo
 
 
 def test_it_is_off_by_default(server):
-    assert server.http.post("/v1/reasoning/chat/completions", json=BODY).status_code == 404
+    assert server.post("/v1/reasoning/chat/completions", BODY).status_code == 404
     assert (
         server.chat(**BODY, reasoning_speculation={}).json()["error"]["param"]
         == "reasoning_speculation"

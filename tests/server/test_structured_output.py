@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from fake_server import MODEL, grammar_compiler
+from fake_server import check_error, compiled, form_of, grammar_compiler, user
 
 from smartspec.server.structured.fields import MAX_SCHEMA_BYTES, StructuredOutputs, json_grammar
 from smartspec.server.structured.grammars import GrammarCompiler
 
-USER = {"role": "user", "content": "Hello there"}
+USER = user("Hello there")
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "integer"}},
@@ -27,9 +27,7 @@ def test_a_grammar_follows_tokens(tokenizer):
     assert np.flatnonzero(grammar.allowed(token_ids[:-1])).tolist() == [tokenizer.eos_token_id]
     assert grammar.num_allowed(token_ids) == len(token_ids)
     assert grammar.forced() == [], "it may begin in several ways"
-    named = grammar_compiler(tokenizer).compile(
-        StructuredOutputs(regex="The capital of [a-z]+").definition()
-    )
+    named = compiled(tokenizer, StructuredOutputs(regex="The capital of [a-z]+"))
     assert tokenizer.decode(named.forced()) == "The capital of"
     assert grammar.num_allowed([*token_ids[:3], 500, *token_ids[3:]]) == 3
     assert grammar.allowed([500]).all(), "a place that is never reached"
@@ -62,7 +60,7 @@ def test_looking_ahead_changes_nothing_and_copies_are_apart(tokenizer):
 )
 def test_what_cannot_be_compiled_is_said(tokenizer, requested):
     with pytest.raises(ValueError, match=r"\w+"):
-        grammar_compiler(tokenizer).compile(StructuredOutputs(**requested).definition())
+        compiled(tokenizer, StructuredOutputs(**requested))
 
 
 def test_descriptions_are_no_part_of_a_schemas_size(tokenizer):
@@ -90,17 +88,12 @@ IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        (
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": IMPOSSIBLE},
-                }
-            },
-            None,
-        ),
+        ({"response_format": form_of(IMPOSSIBLE)}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
-        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        (
+            {"response_format": {"type": "json_object", "schema": {"type": "foo"}}},
+            "response_format",
+        ),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"guided_json": "{"}, "guided_json"),
@@ -112,21 +105,14 @@ IMPOSSIBLE = {"type": "string", "minLength": 5, "maxLength": 3}
     ids=lambda value: str(value)[:40],
 )
 def test_bad_requests_are_refused_by_name(server, fields, param):
-    answer = server.chat(messages=[USER], **fields)
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["param"] == (param or "response_format")
+    check_error(server.chat(messages=[USER], **fields), 400, param)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         {"response_format": {"type": "json_object"}},
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
-            }
-        },
+        {"response_format": form_of(SCHEMA)},
         {"structured_outputs": {"choice": ["yes", "no"]}},
         {"guided_json": json.dumps(SCHEMA)},
         {"guided_choice": ["a", "b"]},
@@ -134,13 +120,9 @@ def test_bad_requests_are_refused_by_name(server, fields, param):
     ],
     ids=str,
 )
-def test_each_field_reaches_the_engine(server, fields):
-    seen = []
-    observe = server.core.add_request
-    server.core.add_request = lambda request: (seen.append(request.grammar), observe(request))
-    try:
-        assert server.chat(messages=[USER], n=2, max_tokens=2, **fields).status_code == 200
-        assert server.complete(model=MODEL, prompt="a", max_tokens=2, **fields).status_code == 200
-    finally:
-        del server.core.add_request
-    assert len(seen) == 3 and None not in seen and len(set(map(id, seen))) == 3
+def test_each_field_reaches_the_engine(server, fields, monkeypatch):
+    seen = server.recorded(monkeypatch)
+    assert server.chat(messages=[USER], n=2, max_tokens=2, **fields).status_code == 200
+    assert server.complete(prompt="a", max_tokens=2, **fields).status_code == 200
+    grammars = [request.grammar for request in seen]
+    assert len(grammars) == 3 and None not in grammars and len(set(map(id, grammars))) == 3

@@ -4,18 +4,26 @@ and sent back."""
 import random
 
 import pytest
-from fake_server import MODEL, grammar_compiler
+from fake_server import (
+    MODEL,
+    allows,
+    assistant,
+    form_of,
+    function,
+    grammar_compiler,
+    user,
+    whole_and_streamed,
+)
 
 from smartspec.server.openai.chat_body import ChatBody
 from smartspec.server.openai.responses_items import InputItem, to_messages
 from smartspec.server.openai.thoughts import ThoughtReader, num_thought_tokens
-from smartspec.server.structured.after_thought import after_thought
-from smartspec.server.structured.grammar_worker import first_matcher
+from smartspec.server.structured.fields import after_thought
 
 THINKS = "{{ messages[0].content }}{# </think>, tools #}"  # the fake model says the prompt back
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
-CHAT_TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CHAT_TOOL = function("weather", {"type": "object"})
 
 
 def read(text: str, is_open: bool = False, cuts: tuple[int, ...] = ()) -> tuple[str, str]:
@@ -63,21 +71,14 @@ def test_tokens_of_a_thought_are_those_up_to_its_end():
 
 def chat(server, text: str, stream: bool, **fields):
     """(thought, text, names of called tools, finish reason)"""
-    messages = [{"role": "user", "content": text}]
-    answer = server.client.chat.completions.create(
-        model=MODEL, messages=messages, stream=stream, **fields
-    )
-    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
-    parts = [choice.delta if stream else choice.message for choice in choices]
-    thought = "".join(getattr(part, "reasoning_content", None) or "" for part in parts)
-    calls = [call.function.name for part in parts for call in part.tool_calls or ()]
-    return thought, "".join(part.content or "" for part in parts), calls, choices[-1].finish_reason
+    found = server.answered(stream, messages=[user(text)], **fields)
+    return found.thought, found.text, [call.function.name for call in found.calls], found.reason
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_has_it_beside_the_content(burst_server, tokenizer, monkeypatch, stream):
+@whole_and_streamed
+def test_a_chat_has_it_beside_the_content(burst_server, set_template, stream):
     text = "<think>\nWell, well.\n</think>\n\nHello there"
-    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
+    set_template(THINKS)
     assert chat(burst_server, text, stream) == ("Well, well.", "Hello there", [], "stop")
     assert chat(burst_server, "Hello there", stream)[:2] == ("", "Hello there")
     assert chat(burst_server, "Well</think>Hello<think>\n", stream)[:2] == (
@@ -88,15 +89,15 @@ def test_a_chat_has_it_beside_the_content(burst_server, tokenizer, monkeypatch, 
     assert called == (CALL, "", ["weather"], "tool_calls")
 
 
-def test_a_model_whose_template_knows_no_thoughts_has_none(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
+def test_a_model_whose_template_knows_no_thoughts_has_none(server, set_template):
+    set_template("{{ messages[0].content }}")
     assert chat(server, "<think>a</think>b", False)[:2] == ("", "<think>a</think>b")
 
 
-FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+FORM = form_of({"type": "object"})
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
-CITY_TOOL = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
-MESSAGES = [{"role": "user", "content": "a"}]
+CITY_TOOL = function("weather", CITY)
+MESSAGES = [user("a")]
 DEMANDS = [
     ({"response_format": FORM}, '{"a": 5}'),
     ({"guided_regex": "[0-9]+"}, "42"),
@@ -112,21 +113,15 @@ def test_a_grammar_holds_after_the_thought_and_not_inside(tokenizer, demand, ans
     """As in vLLM: structured output begins where reasoning has ended. A thought may hold what the
     grammar forbids."""
     (what,) = ChatBody.model_validate({"messages": MESSAGES} | demand).grammars().values()
-    tables = grammar_compiler(tokenizer)._tables()
-    begun = first_matcher(tables, after_thought(what.definition(), is_open))
+    grammar = grammar_compiler(tokenizer).compile(after_thought(what.definition(), is_open))
 
     def holds(text: str) -> bool:
-        matcher, token_ids = (
-            begun.deep_copy(),
-            tokenizer(text, add_special_tokens=False)["input_ids"],
-        )
-        return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+        return allows(grammar, tokenizer, text + tokenizer.eos_token)
 
     opening = "" if is_open else "<think>"
     for thought in ("\nHm, {[ 17 </thin", f"{answer} yes\n\n"):
-        assert holds(f"{opening}{thought}</think>\n\n{answer}") and holds(
-            f"{opening}{thought}</think>{answer}"
-        )
+        for space in ("", "\n\n"):
+            assert holds(f"{opening}{thought}</think>{space}{answer}")
         assert not holds(f"{opening}{thought}</think>\n\nWell, {answer}")
     assert (
         holds(answer) != is_open
@@ -135,8 +130,8 @@ def test_a_grammar_holds_after_the_thought_and_not_inside(tokenizer, demand, ans
     )
 
 
-def test_an_answer_of_a_format_has_its_thought(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
+def test_an_answer_of_a_format_has_its_thought(server, set_template):
+    set_template(THINKS)
     assert chat(server, "<think>a</think>b<think>", False, response_format=FORM)[:2] == (
         "a",
         "b<think>",
@@ -156,16 +151,16 @@ def test_an_answer_of_a_format_has_its_thought(server, tokenizer, monkeypatch):
     ],
 )
 def test_a_thought_that_is_continued_stays_one(
-    server, tokenizer, monkeypatch, begun, thought, said
+    server, tokenizer, monkeypatch, begun, thought, said, set_template
 ):
     """vLLM's parsers look at all of the prompt, too."""
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[-1].content }}{# </think> #}")
+    set_template("{{ messages[-1].content }}{# </think> #}")
     monkeypatch.setattr(
         tokenizer,
         "apply_chat_template",
         lambda messages, **_: f"{messages[-1]['content']}</think>Done",
     )
-    turns = [*MESSAGES, {"role": "assistant", "content": begun}]
+    turns = [*MESSAGES, assistant(begun)]
     body = {"messages": turns, "max_tokens": 60}
     answer = server.chat(**body, continue_final_message=True, add_generation_prompt=False).json()
     message = answer["choices"][0]["message"]
@@ -173,12 +168,12 @@ def test_a_thought_that_is_continued_stays_one(
         thought.removeprefix("<think>\n"),
         said,
     )
-    blocks = server.http.post("/v1/messages", json=body).json()["content"]
+    blocks = server.post("/v1/messages", body).json()["content"]
     assert [block["type"] for block in blocks] == ["thinking"] * bool(thought) + ["text"]
 
 
-def test_a_response_has_an_item_of_it(burst_server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", THINKS)
+def test_a_response_has_an_item_of_it(burst_server, set_template):
+    set_template(THINKS)
     fields = {"model": MODEL, "input": f"<think>\nWell.\n</think>\nHello {CALL}", "tools": [TOOL]}
     whole = burst_server.client.responses.create(**fields, reasoning={"effort": "low"})
     assert [item.type for item in whole.output] == ["reasoning", "message", "function_call"]
@@ -192,9 +187,8 @@ def test_a_response_has_an_item_of_it(burst_server, tokenizer, monkeypatch):
     kinds = [event.type for event in events]
     assert "".join(e.delta for e in events if e.type == "response.reasoning_text.delta") == "Well."
     assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
-    assert [
-        event.output_index for event in events if event.type == "response.output_item.done"
-    ] == [0, 1, 2]
+    done = [event.output_index for event in events if event.type == "response.output_item.done"]
+    assert done == [0, 1, 2]
 
 
 def test_a_thought_goes_back_with_the_message_after_it():
@@ -205,7 +199,7 @@ def test_a_thought_goes_back_with_the_message_after_it():
         "content": [{"type": "reasoning_text", "text": "hm"}],
     }
     call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
-    said = {"role": "assistant", "content": "Rain"}
+    said = assistant("Rain")
     items = [
         thought,
         call,
@@ -215,7 +209,7 @@ def test_a_thought_goes_back_with_the_message_after_it():
     ]
     items += [
         {"type": "reasoning", "id": "rs_2", "summary": []},
-        {"role": "user", "content": "Thanks"},
+        user("Thanks"),
         thought,
     ]
     messages = to_messages([InputItem(**item) for item in items])

@@ -3,7 +3,7 @@ says the prompt back, so the answer's text is known."""
 
 import pytest
 from fake_core import OTHER_TOKEN_ID
-from fake_server import MODEL
+from fake_server import user, whole_and_streamed
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from smartspec.core.batch import TokenLogprobs
@@ -22,7 +22,7 @@ ENTRY = TokenLogprobs(-0.5)
 def completion(server, stream=False, **body):
     """Text and log-probabilities of a completion of the fake model, joined over the chunks of a
     stream."""
-    answer = server.client.completions.create(model=MODEL, max_tokens=200, stream=stream, **body)
+    answer = server.completion(max_tokens=200, stream=stream, **body)
     choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
     names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
     found = [choice.logprobs for choice in choices if choice.logprobs]
@@ -41,50 +41,42 @@ def check_offsets(text: str, tokens: list[str], offsets: list[int]) -> None:
         assert rest.startswith(token) or token.startswith(rest) or not token, (token, rest[:20])
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 @pytest.mark.parametrize("text", TEXTS)
-def test_bytes_join_to_the_text(request, name, stream, text):
-    server = request.getfixturevalue(name)
-    answer = server.client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": text}],
+def test_bytes_join_to_the_text(either_server, stream, text):
+    found = either_server.answered(
+        stream,
+        messages=[user(text)],
         max_tokens=400,
         logprobs=True,
         top_logprobs=2,
-        stream=stream,
         stop="<|im_start|>assistant",
     )
-    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
-    said = "".join((c.delta if stream else c.message).content or "" for c in choices)
-    content = [token for choice in choices for token in choice.logprobs.content or []]
     # Special tokens have no text in the answer, but a name.
-    written = [token for token in content if not token.token.startswith("<|")]
-    assert b"".join(bytes(token.bytes) for token in written) == said.encode()
-    assert "".join(token.token for token in written) == said
-    assert all(token.top_logprobs[0].bytes == token.bytes for token in content)
+    written = [token for token in found.tokens if not token.token.startswith("<|")]
+    assert b"".join(bytes(token.bytes) for token in written) == found.text.encode()
+    assert "".join(token.token for token in written) == found.text
+    for token in found.tokens:
+        likeliest = token.top_logprobs[0]
+        assert token.bytes == likeliest.bytes and token.logprob == likeliest.logprob == -0.5
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 @pytest.mark.parametrize("text", TEXTS)
-def test_offsets_point_into_the_text(request, name, stream, text):
-    server = request.getfixturevalue(name)
-    said, parts = completion(server, stream, prompt=text, logprobs=1)
+def test_offsets_point_into_the_text(either_server, stream, text):
+    said, parts = completion(either_server, stream, prompt=text, logprobs=1)
     assert said == text == "".join(parts["tokens"])
     check_offsets(text, parts["tokens"], parts["text_offset"])
-    assert all(
-        token in top for token, top in zip(parts["tokens"], parts["top_logprobs"], strict=True)
-    )
+    assert set(parts["token_logprobs"]) == {-0.5}
+    for token, top in zip(parts["tokens"], parts["top_logprobs"], strict=True):
+        assert top[token] == -0.5
 
 
-@pytest.mark.parametrize("name", ["server", "burst_server"])
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 @pytest.mark.parametrize("stop", ["🎉 ga", "mma", "世", " gamma delta"])
-def test_offsets_point_into_a_text_that_was_cut(request, name, stream, stop):
-    server = request.getfixturevalue(name)
+def test_offsets_point_into_a_text_that_was_cut(either_server, stream, stop):
     text = "alpha 世界🎉 gamma delta epsilon"
-    said, parts = completion(server, stream, prompt=text, logprobs=1, stop=stop)
+    said, parts = completion(either_server, stream, prompt=text, logprobs=1, stop=stop)
     assert said == text.partition(stop)[0]
     check_offsets(said, parts["tokens"], parts["text_offset"])
 

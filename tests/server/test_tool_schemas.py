@@ -7,7 +7,7 @@ import json
 import random
 
 import pytest
-from fake_server import grammar_compiler
+from fake_server import allows, check_error, compiled, function, grammar_compiler, user
 from jsonschema import Draft202012Validator
 
 from smartspec.server.openai.chat_body import ChatBody
@@ -178,16 +178,9 @@ NO_PARAMETERS = (
 def is_made(grammar, tokenizer, value: dict) -> bool:
     """Whether the grammar makes the value, its properties in whatever order."""
     for items in itertools.permutations(value.items()):
-        token_ids = tokenizer(json.dumps(dict(items)))["input_ids"]
-        if grammar.num_allowed(token_ids) == len(token_ids) and ends_after(
-            grammar, tokenizer, token_ids
-        ):
+        if allows(grammar, tokenizer, json.dumps(dict(items)) + tokenizer.eos_token):
             return True
     return False
-
-
-def ends_after(grammar, tokenizer, token_ids: list[int]) -> bool:
-    return grammar.num_allowed([*token_ids, tokenizer.eos_token_id]) == len(token_ids) + 1
 
 
 def grammar_of(schema: dict, tokenizer):
@@ -252,22 +245,17 @@ def test_whatever_a_model_writes_satisfies_the_schema(tokenizer, name):
 
 @pytest.mark.parametrize("schema", NO_PARAMETERS, ids=str)
 def test_a_tool_without_parameters_is_called_with_nothing(tokenizer, schema):
-    function = {"name": "f"} | ({} if schema is None else {"parameters": schema})
-    tools = [{"type": "function", "function": function}]
-    body = ChatBody(
-        messages=[{"role": "user", "content": "Call it"}], tools=tools, tool_choice="required"
-    )
-    grammar = grammar_compiler(tokenizer).compile(body.grammars()["tool_choice"].definition())
+    tools = [function("f", schema)]
+    body = ChatBody(messages=[user("Call it")], tools=tools, tool_choice="required")
+    grammar = compiled(tokenizer, body.grammars()["tool_choice"])
     for arguments, is_right in (
         ("{}", True),
         ('{"a": 1}', False),
         ('"an essay"', False),
         ("null", False),
     ):
-        token_ids = tokenizer(
-            f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
-        )["input_ids"]
-        assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_right, arguments
+        text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+        assert allows(grammar, tokenizer, text) == is_right, arguments
 
 
 @pytest.mark.parametrize(
@@ -283,27 +271,13 @@ def test_a_tool_without_parameters_is_called_with_nothing(tokenizer, schema):
     ids=str,
 )
 def test_schemas_that_cannot_be_held_to_are_refused_with_a_remedy(server, schema, message):
-    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    answer = server.chat(
-        messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required"
-    )
-    error = answer.json()["error"]
-    assert (
-        answer.status_code == 400
-        and error["param"] == "tool_choice"
-        and message in error["message"]
-    ), error
+    tools = [function("f", schema)]
+    answer = server.chat(messages=[user("a")], tools=tools, tool_choice="required")
+    check_error(answer, 400, "tool_choice", message)
 
 
 def test_large_schemas_are_refused_before_they_are_closed():
-    tools = [
-        {
-            "type": "function",
-            "function": {"name": "f", "parameters": obj(a={"const": "x" * MAX_SCHEMA_BYTES})},
-        }
-    ]
-    body = ChatBody(
-        messages=[{"role": "user", "content": "a"}], tools=tools, tool_choice="required"
-    )
+    tools = [function("f", obj(a={"const": "x" * MAX_SCHEMA_BYTES}))]
+    body = ChatBody(messages=[user("a")], tools=tools, tool_choice="required")
     with pytest.raises(ValueError, match="longer than"):
         body.grammars()["tool_choice"].definition()

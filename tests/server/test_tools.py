@@ -4,16 +4,28 @@ import json
 import random
 
 import pytest
-from fake_server import MODEL, grammar_compiler
+from fake_server import (
+    allows,
+    assistant,
+    check_error,
+    compiled,
+    form_of,
+    function,
+    system,
+    text_part,
+    user,
+    whole_and_streamed,
+)
 
 from smartspec.server.openai import call_formats
+from smartspec.server.openai.call_formats import HERMES
 from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.messages import to_plain_template, to_template
 from smartspec.server.openai.tool_calls import ToolCallReader
-from smartspec.server.openai.tools import CallGrammar
+from smartspec.server.openai.tools import MAX_CALLS, CallGrammar
 from smartspec.server.structured import json_text
 
-USER = {"role": "user", "content": "What is the weather in Oslo?"}
+USER = user("What is the weather in Oslo?")
 PARAMETERS = {
     "type": "object",
     "properties": {"city": {"$ref": "#/$defs/City"}},
@@ -24,7 +36,7 @@ TOOL = {
     "type": "function",
     "function": {"name": "weather", "description": "Of a city", "parameters": PARAMETERS},
 }
-OTHER = {"type": "function", "function": {"name": "time"}}
+OTHER = function("time")
 NOTHING = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
@@ -49,15 +61,9 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
     ],
 )
 def test_calls_are_told_from_text(text, shown, called, size):
-    reader = ToolCallReader()
-    seen, calls = "", []
-    for begin in range(0, len(text), size):
-        piece, found = reader.push(text[begin : begin + size], begin + size >= len(text))
-        seen, calls = seen + piece, calls + found
-    assert (
-        seen == shown and [call.name for call in calls] == called and reader.num_calls == len(calls)
-    )
-    assert all(isinstance(json.loads(call.arguments), dict) for call in calls)
+    seen, calls, num_calls = pushed(text, list(range(size, len(text), size)))
+    assert seen == shown and [name for name, _ in calls] == called and num_calls == len(calls)
+    assert all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
 
 
 @pytest.mark.parametrize(
@@ -99,35 +105,31 @@ def test_calls_without_arguments(text, called):
 
 
 PIECES = (
-    *(
-        "<tool_call>",
-        "</tool_call>",
-        '{"name": "a", "arguments": {"x": "',
-        '"}}',
-        '{"name":"b"}',
-        '"',
-        "\\",
-        " ",
-        "\n",
-    ),
-    *(
-        "said",
-        "<",
-        "</tool",
-        "{",
-        "[",
-        ":",
-        ",",
-        "1",
-        "tru",
-        CALL,
-        CALL.replace("Oslo", "</tool_call>"),
-    ),
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "a", "arguments": {"x": "',
+    '"}}',
+    '{"name":"b"}',
+    '"',
+    "\\",
+    " ",
+    "\n",
+    "said",
+    "<",
+    "</tool",
+    "{",
+    "[",
+    ":",
+    ",",
+    "1",
+    "tru",
+    CALL,
+    CALL.replace("Oslo", "</tool_call>"),
 )
 
 
 def pushed(text: str, cuts: list[int]) -> tuple[str, list[tuple[str, str]], int]:
-    reader, seen, calls = ToolCallReader(), "", []
+    reader, seen, calls = ToolCallReader(MAX_CALLS, HERMES, {}), "", []
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         piece, found = reader.push(text[begin:end], end == len(text))
         seen, calls = seen + piece, calls + [(call.name, call.arguments) for call in found]
@@ -178,7 +180,7 @@ def test_what_no_answer_could_say_is_no_call(value):
     "arguments", ['{"a": "\\ud800"}', '{"a": 1e999}', "[" * 400, "no JSON"], ids=lambda v: v[:15]
 )
 def test_odd_arguments_in_the_history_are_text(server, arguments):
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
     history = [
         USER,
         {"role": "assistant", "tool_calls": [call]},
@@ -192,88 +194,66 @@ def body(**fields) -> ChatBody:
 
 
 def test_a_demanded_call_is_held_to_its_schema(tokenizer):
-    named = {"type": "function", "function": {"name": "weather"}}
-    for choice, other in (("required", True), (named, False)):
+    for choice, other in (("required", True), (function("weather"), False)):
         requested = body(tools=[TOOL, OTHER], tool_choice=choice).grammars()["tool_choice"]
-        grammar = grammar_compiler(tokenizer).compile(requested.definition())
-        for text, is_allowed in ((CALL, True), (NOTHING, other), ("I look", False)):
-            token_ids = tokenizer(text)["input_ids"]
-            assert (grammar.num_allowed(token_ids) == len(token_ids)) == is_allowed, (choice, text)
-        more = tokenizer(CALL.replace('"Oslo"', '"Oslo", "unit": 1'))["input_ids"]
-        assert grammar.num_allowed(more) < len(more)
-        wrong = tokenizer(CALL.replace('"Oslo"', "3"))["input_ids"]
-        assert grammar.num_allowed(wrong) < len(wrong)
+        grammar = compiled(tokenizer, requested)
+        for text, is_allowed in (
+            (CALL, True),
+            (NOTHING, other),
+            ("I look", False),
+            (CALL.replace('"Oslo"', '"Oslo", "unit": 1'), False),
+            (CALL.replace('"Oslo"', "3"), False),
+        ):
+            assert allows(grammar, tokenizer, text) == is_allowed, (choice, text)
 
 
 def test_an_answer_in_a_format_may_be_a_call_instead(tokenizer):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    (requested,) = body(tools=[TOOL], response_format=answer).grammars().values()
+    (requested,) = body(tools=[TOOL], response_format=form_of(schema)).grammars().values()
     assert isinstance(requested, CallGrammar)
-    grammar = grammar_compiler(tokenizer).compile(requested.definition())
-    for text in (CALL, '{"a": 3}'):
-        token_ids = tokenizer(text)["input_ids"]
-        assert grammar.num_allowed(token_ids) == len(token_ids)
+    grammar = compiled(tokenizer, requested)
+    assert allows(grammar, tokenizer, CALL) and allows(grammar, tokenizer, '{"a": 3}')
 
 
 @pytest.mark.parametrize(("parallel", "most"), [(None, 1), (False, 1), (True, 3)])
 def test_several_calls_are_demanded_only_if_that_is_said(tokenizer, parallel, most):
-    fields = {} if parallel is None else {"parallel_tool_calls": parallel}
-    requested = body(tools=[TOOL, OTHER], tool_choice="required", **fields).grammars()[
-        "tool_choice"
-    ]
-    grammar = grammar_compiler(tokenizer).compile(requested.definition())
+    chat = body(tools=[TOOL, OTHER], tool_choice="required", parallel_tool_calls=parallel)
+    grammar = compiled(tokenizer, chat.grammars()["tool_choice"])
     for num_calls in (1, 2, 3):
-        token_ids = tokenizer("\n".join([CALL] * num_calls))["input_ids"]
-        assert (grammar.num_allowed(token_ids) == len(token_ids)) == (num_calls <= most)
-    named = {"type": "function", "function": {"name": "weather"}}
-    assert (
-        not body(tools=[TOOL], tool_choice=named, parallel_tool_calls=True)
-        .grammars()["tool_choice"]
-        .several
-    )
+        text = "\n".join([CALL] * num_calls)
+        assert allows(grammar, tokenizer, text) == (num_calls <= most)
+    named = body(tools=[TOOL], tool_choice=function("weather"), parallel_tool_calls=True)
+    assert not named.grammars()["tool_choice"].several
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 @pytest.mark.parametrize(("parallel", "num_calls"), [(True, 2), (False, 1)])
 def test_calls_after_the_first_are_left_out_if_that_is_said(
     burst_server, parallel, num_calls, stream
 ):
-    answer = burst_server.client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "system", "content": f"{CALL}\n{CALL}"}],
+    found = burst_server.answered(
+        stream,
+        messages=[system(f"{CALL}\n{CALL}")],
         tools=[TOOL],
         parallel_tool_calls=parallel,
-        stream=stream,
         stop="</tools>",  # the fake model also says what the system message says of tools
     )
-    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
-    parts = [choice.delta if stream else choice.message for choice in choices]
-    calls = [call for part in parts for call in part.tool_calls or ()]
-    assert [call.function.name for call in calls] == ["weather"] * num_calls
-    assert (
-        CALL not in "".join(part.content or "" for part in parts)
-        and choices[-1].finish_reason == "tool_calls"
-    )
+    assert [call.function.name for call in found.calls] == ["weather"] * num_calls
+    assert CALL not in found.text and found.reason == "tool_calls"
 
 
 HISTORY = [
-    {"role": "user", "content": "Hello"},
-    {
-        "role": "assistant",
-        "content": None,
+    user("Hello"),
+    assistant(None)
+    | {
         "refusal": None,
         "provider_specific_fields": {"refusal": None},
         "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "weather", "arguments": '{"city": "Oslo"}'},
-            }
+            {"id": "call_1", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
         ],
     },
     {"role": "tool", "tool_call_id": "call_1", "content": "Rain"},
-    {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "Snow"}]},
+    {"role": "tool", "tool_call_id": "call_2", "content": [text_part("Snow")]},
 ]
 
 
@@ -287,81 +267,36 @@ def test_history_for_chat_templates():
     assert plain[3]["content"].count("<tool_response>") == 2
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@whole_and_streamed
 def test_a_call_comes_back(burst_server, stream):
     """The fake model says its prompt back up to the end of the first message, and here that is a
     call."""
-    prompt = {"role": "system", "content": CALL}
-    answer = burst_server.client.chat.completions.create(
-        model=MODEL, messages=[prompt], tools=[TOOL, OTHER], stream=stream
-    )
+    found = burst_server.answered(stream, messages=[system(CALL)], tools=[TOOL, OTHER])
     if stream:
-        choices = [chunk.choices[0] for chunk in answer]
-        calls = [call for choice in choices for call in choice.delta.tool_calls or ()]
-        assert [call.index for call in calls] == list(range(len(calls)))
-        reason, content = (
-            choices[-1].finish_reason,
-            "".join(choice.delta.content or "" for choice in choices),
-        )
-    else:
-        (choice,) = answer.choices
-        calls, reason, content = (
-            choice.message.tool_calls,
-            choice.finish_reason,
-            choice.message.content,
-        )
-    assert calls[-1].function.name == "weather" and json.loads(calls[-1].function.arguments) == {
-        "city": "Oslo"
-    }
-    assert calls[-1].id.startswith("call_") and reason == "tool_calls" and CALL not in content
+        assert [call.index for call in found.calls] == list(range(len(found.calls)))
+    call = found.calls[-1]
+    assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Oslo"}')
+    assert call.id.startswith("call_") and found.reason == "tool_calls" and CALL not in found.text
 
 
 def test_tools_that_are_not_offered_are_not_read(server):
-    answer = server.chat(
-        messages=[{"role": "system", "content": CALL}], tools=[TOOL], tool_choice="none"
-    )
-    assert CALL in answer.json()["choices"][0]["message"]["content"]
+    assert CALL in server.said(messages=[system(CALL)], tools=[TOOL], tool_choice="none")
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": function("x")}, "tool_choice"),
+        ({"tools": [function("a b")]}, "tools[0].function.name"),
         (
-            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}},
-            "tool_choice",
-        ),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-        (
-            {
-                "tools": [TOOL],
-                "tool_choice": "required",
-                "response_format": {"type": "json_object"},
-            },
+            {"tools": [TOOL], "tool_choice": "required", "response_format": form_of({})},
             "response_format",
         ),
         ({"tools": [TOOL] * 129}, "tools"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": "a", "tool_calls": HISTORY[1]["tool_calls"]}
-                ]
-            },
-            "messages[0]",
-        ),
-        (
-            {
-                "tools": [
-                    {"type": "function", "function": {"name": "a", "parameters": {"type": "foo"}}}
-                ],
-                "tool_choice": "required",
-            },
-            "tool_choice",
-        ),
+        ({"messages": [USER | {"tool_calls": HISTORY[1]["tool_calls"]}]}, "messages[0]"),
+        ({"tools": [function("a", {"type": "foo"})], "tool_choice": "required"}, "tool_choice"),
     ],
     ids=lambda value: str(value)[:50],
 )
 def test_bad_tools_are_refused_by_name(server, fields, param):
-    answer = server.chat(**{"messages": [USER]} | fields)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    check_error(server.chat(**{"messages": [USER]} | fields), 400, param)

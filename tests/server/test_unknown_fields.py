@@ -5,14 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_server import MODEL, running_server
+from fake_server import MODEL, check_error, function, running_server, user
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.parser import text_string_to_metric_families
 
 from smartspec.server.live.ignored_fields import MAX_NAMES_OF_CLIENT, OTHER, IgnoredFields
 
 BODIES = Path(__file__).parents[1] / "agent_bodies"
-USER = {"role": "user", "content": "Hello there"}
+USER = user("Hello there")
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": FUNCTION}
 HOSTED = (
@@ -35,10 +34,9 @@ def strict_server(tokenizer):
 
 def ignored(server) -> dict[str, float]:
     """How often each name was counted."""
-    families = text_string_to_metric_families(server.http.get("/metrics").text)
-    samples = [sample for family in families for sample in family.samples]
-    name = "smartspec_ignored_fields_total"
-    return {sample.labels["field"]: sample.value for sample in samples if sample.name == name}
+    prefix = 'smartspec_ignored_fields_total{field="'
+    found = server.metrics().items()
+    return {name[len(prefix) : -2]: count for name, count in found if name.startswith(prefix)}
 
 
 CHAT = {
@@ -65,9 +63,8 @@ NAMES = {
 
 def test_unknown_fields_at_every_depth_are_ignored_and_counted(server):
     before = ignored(server)
-    plain = server.chat(messages=[USER], max_tokens=5).json()["choices"][0]["message"]["content"]
-    answer = server.chat(max_tokens=5, **(CHAT | {"stream": False, "tools": []})).json()
-    assert answer["choices"][0]["message"]["content"] == plain
+    plain = server.said(messages=[USER], max_tokens=5)
+    assert server.said(max_tokens=5, **CHAT | {"stream": False, "tools": []}) == plain
     assert server.chat(max_tokens=5, **CHAT).status_code == 200
     after = ignored(server)
     counted = {name: after[name] - before.get(name, 0) for name in after}
@@ -95,9 +92,9 @@ def test_unknown_fields_at_every_depth_are_ignored_and_counted(server):
     ],
 )
 def test_on_every_path(server, strict_server, path, body, names):
-    assert server.http.post(path, json=body).status_code == 200
+    assert server.post(path, body).status_code == 200
     assert names <= ignored(server).keys()
-    refused = strict_server.http.post(path, json=body)
+    refused = strict_server.post(path, body)
     assert (
         refused.status_code == 400
         and "unknown or unsupported parameter" in refused.json()["error"]["message"]
@@ -126,15 +123,12 @@ def test_on_every_path(server, strict_server, path, body, names):
     ids=str,
 )
 def test_strict_fields_refuses_by_name(strict_server, path, body, param):
-    answer = strict_server.http.post(path, json=body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+    answer = strict_server.post(path, body)
+    check_error(answer, 400, param)
 
 
 FIELDS = [
     {"functions": []},
-    {"enable_thinking": False},
-    {"thinking": {"type": "disabled"}},
-    {"reasoning": {"effort": "low"}},
     {"stream_options": {"include_usage": True}},
     {"user": 5, "metadata": "x", "service_tier": 1, "verbosity": ["new"], "store": "yes"},
     {"web_search_options": {}},
@@ -151,8 +145,8 @@ def test_hints_of_other_clients_never_cost_the_answer(server, fields):
     assert server.chat(messages=[USER], max_tokens=2, **fields).status_code == 200
 
 
-def test_whether_to_think_reaches_the_template_however_it_is_said(server, tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ enable_thinking }} {{ reasoning_effort }}")
+def test_whether_to_think_reaches_the_template_however_it_is_said(server, set_template):
+    set_template("{{ enable_thinking }} {{ reasoning_effort }}")
     for fields, said in (
         ({"enable_thinking": False}, "False "),
         ({"thinking": {"type": "disabled"}}, "False "),
@@ -161,8 +155,7 @@ def test_whether_to_think_reaches_the_template_however_it_is_said(server, tokeni
         ({"thinking": "x", "enable_thinking": "y", "reasoning": 3}, " "),
         ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, "True "),
     ):
-        answer = server.chat(messages=[USER], **fields).json()
-        assert answer["choices"][0]["message"]["content"].strip() == said.strip(), fields
+        assert server.said(messages=[USER], **fields).strip() == said.strip(), fields
 
 
 @pytest.mark.parametrize("kind", HOSTED)
@@ -173,14 +166,12 @@ def test_hosted_tools_are_left_out_unless_demanded(server, kind):
         "/v1/responses": {"input": "a", "max_output_tokens": 2, "tools": [hosted, flat]},
     }
     for path, body in bodies.items():
-        assert server.http.post(path, json=body).status_code == 200
-        answer = server.http.post(path, json=body | {"tool_choice": {"type": kind, "name": "h"}})
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice", (
-            answer.text
-        )
+        assert server.post(path, body).status_code == 200
+        answer = server.post(path, body | {"tool_choice": {"type": kind, "name": "h"}})
+        check_error(answer, 400, "tool_choice")
         assert kind in answer.json()["error"]["message"]
     assert ignored(server)[kind] == 4 - 2  # refused bodies are not counted
-    tools = server.http.post("/v1/responses", json=bodies["/v1/responses"]).json()["tools"]
+    tools = server.post("/v1/responses", bodies["/v1/responses"]).json()["tools"]
     assert [tool["name"] for tool in tools] == ["f"]
 
 
@@ -192,42 +183,31 @@ def test_allowed_tools_are_those_offered(server):
         "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}],
     }
     body = {"input": "a", "tools": [{"type": "function"} | FUNCTION, other], "tool_choice": choice}
-    answer = server.http.post("/v1/responses", json=body).json()
+    answer = server.post("/v1/responses", body).json()
     assert [tool["name"] for tool in answer["tools"]] == ["f"] and answer["tool_choice"] == "auto"
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}
     chat = {
         "messages": [USER],
-        "tools": [TOOL, {"type": "function", "function": {"name": "other"}}],
+        "tools": [TOOL, function("other")],
     }
     asked = [
-        server.http.post("/tokenize", json=chat | more).json()["count"]
+        server.post("/tokenize", chat | more).json()["count"]
         for more in ({"tool_choice": choice}, {})
     ]
     assert asked[0] < asked[1]
 
 
-def test_a_schema_beside_the_type_is_no_hint(server):
-    body = {
-        "messages": [USER],
-        "response_format": {"type": "json_object", "schema": {"type": "foo"}},
-    }
-    answer = server.chat(**body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == "response_format", (
-        answer.text
-    )
-
-
 @pytest.mark.parametrize(
     ("agent", "path"), [("claude_code", "/v1/messages?beta=true"), ("codex", "/v1/responses")]
 )
-def test_bodies_as_agents_send_them(tokenizer, monkeypatch, agent, path):
+def test_bodies_as_agents_send_them(tokenizer, set_template, agent, path):
     """The fake server's context is short: nothing but the last message goes into it."""
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[-1].content }}{# tools #}")
+    set_template("{{ messages[-1].content }}{# tools #}")
     body = json.loads((BODIES / f"{agent}.json").read_text()) | {"model": MODEL}
     with running_server(tokenizer) as server:
-        whole = server.http.post(path, json=body | {"stream": False})
+        whole = server.post(path, body | {"stream": False})
         assert whole.status_code == 200, whole.text
-        streamed = server.http.post(path, json=body)
+        streamed = server.post(path, body)
         last = {"claude_code": "event: message_stop", "codex": "event: response.completed"}[agent]
         assert last in streamed.text and "event: error" not in streamed.text
         assert ignored(server)["web_search" if agent == "codex" else "context_management"] == 2

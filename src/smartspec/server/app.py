@@ -2,9 +2,11 @@
 
 import asyncio
 import importlib.metadata
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -14,12 +16,14 @@ from starlette.middleware.cors import CORSMiddleware
 from smartspec.core.lab_tables import lab_table
 from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import AsyncEngine
-from smartspec.server.anthropic.routes import message_routes
+from smartspec.server.anthropic.answer import MessageFormat
+from smartspec.server.anthropic.body import MessagesBody, PromptBody
 from smartspec.server.http.access_log import AccessLog
 from smartspec.server.http.body import MAX_BODY_BYTES, RequestBody
 from smartspec.server.http.browsers import BrowserCheck
-from smartspec.server.http.errors import APIError, install_error_handlers
-from smartspec.server.http.keys import OPEN_PATHS, ApiKeys, KeyCheck
+from smartspec.server.http.errors import APIError, HeadCheck, install_error_handlers
+from smartspec.server.http.event_stream import EventStream
+from smartspec.server.http.keys import OPEN_PATHS, ApiKeys
 from smartspec.server.http.parsing import BodyParser
 from smartspec.server.http.request_ids import RequestIds
 from smartspec.server.live.feed import LiveFeed
@@ -27,10 +31,9 @@ from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.live.page import FILES, page_routes
 from smartspec.server.openai.calls import CLIPPED_HEADER, CallReader, check_model
 from smartspec.server.openai.prompts import PromptReader
-from smartspec.server.openai.responses import answer_response
+from smartspec.server.openai.responses import ResponseFormat
 from smartspec.server.openai.responses_body import ResponsesBody
-from smartspec.server.openai.streaming import STREAMED, EventStream, answer
-from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
+from smartspec.server.openai.streaming import STREAMED, Call, Format, answer
 from smartspec.server.openai.workload_classes import WorkloadClasses
 from smartspec.server.openapi import add_document
 from smartspec.server.structured.grammars import GrammarCompiler
@@ -66,7 +69,7 @@ class AppOptions:
     strict_fields: bool = False  # bodies with anything that this server does not know are refused
     has_page: bool = True  # whether `/` shows what the server does
     # what is said of requests by their workload class
-    classes: WorkloadClasses = field(default_factory=lambda: WorkloadClasses({}))
+    classes: WorkloadClasses = field(default_factory=WorkloadClasses)
     access_log: bool = False  # whether there is a line in the log for every request
     cors_origins: Sequence[str] = ()  # sites whose pages may call this server, `*` for all
     # names of the server, where browsers are not trusted (see http.browsers); None: whatever a
@@ -83,11 +86,10 @@ def create_app(
     tokenizer,
     compiler: GrammarCompiler,
     about: About,
-    options: AppOptions | None = None,
+    options: AppOptions,
 ) -> FastAPI:
     """An OpenAI-compatible application around an engine, which it starts and stops. tokenizer: a
     transformers tokenizer. compiler: of the grammars of structured output."""
-    options = options or AppOptions()
     metrics = ServerMetrics(engine.core, about.model)
     engine.listeners.append(metrics.observe_step)
 
@@ -113,9 +115,11 @@ def create_app(
     app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
     # Keys are checked before the body is read. The page's files hold no user data: that comes from
     # paths with a key.
-    app.add_middleware(KeyCheck, keys=options.keys, open_paths={*OPEN_PATHS, *FILES})
+    open_paths = {*OPEN_PATHS, *FILES}
+    app.add_middleware(HeadCheck, check=partial(options.keys.check, open_paths=open_paths))
     if options.allowed_hosts is not None:
-        app.add_middleware(BrowserCheck, hosts=options.allowed_hosts, origins=options.cors_origins)
+        check = BrowserCheck(options.allowed_hosts, options.cors_origins)
+        app.add_middleware(HeadCheck, check=check)
     app.add_middleware(AccessLog, count=metrics.observe_answer, log=options.access_log)
     # a browser's preflight request has no key, so CORS comes before the check of keys
     if options.cors_origins:
@@ -127,7 +131,6 @@ def create_app(
         app.add_middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed)
     app.add_middleware(RequestIds)
     install_error_handlers(app)
-    app.include_router(_service_routes(engine, metrics))
     add_document(app)
     prompts = PromptReader(tokenizer, engine)
     is_text_invalid = about.forced_acceptance is not None
@@ -135,85 +138,70 @@ def create_app(
     reader = CallReader(
         prompts, engine, about.names, parser, options.classes, compiler, is_text_invalid
     )
-    app.include_router(_generation_routes(reader, engine, metrics), prefix="/v1")
-    app.include_router(message_routes(reader, engine, metrics), prefix="/v1")
-    app.include_router(_tokenizer_routes(prompts, engine, about.names, parser))
+    app.include_router(_routes_with_bodies(reader, engine, metrics))
     if options.speculator is not None:
         make_routes = lab_table("reasoning", "REASONING")["routes"]
         routes = make_routes(engine, options.speculator, about.names, prompts, tokenizer, parser)
         app.include_router(routes, prefix="/v1/reasoning")
-    app.include_router(_information_routes(engine, about), prefix="/v1")
-    app.include_router(
-        _feed_routes(LiveFeed(engine, {"model": about.model, "policy": about.policy})), prefix="/v1"
-    )
+    app.include_router(_routes_that_tell(engine, metrics, about))
     if options.has_page:
         app.include_router(page_routes())
     return app
 
 
-def _generation_routes(
+def _routes_with_bodies(
     reader: CallReader, engine: AsyncEngine, metrics: ServerMetrics
 ) -> APIRouter:
     router = APIRouter()
 
-    # Whatever takes longer the larger a body is runs in threads, so that it does not hold up the
-    # answers to others.
-    @router.post("/completions", responses=STREAMED)
+    async def generate(
+        request: Request, read: Callable[[bytes, Origin], tuple[Call, Format]]
+    ) -> Response:
+        call, form = await _in_thread(request, read)
+        call = await reader.with_grammar(call)
+        return await answer(call, form, engine, metrics, request.scope)
+
+    @router.post("/v1/completions", responses=STREAMED)
     async def completions(request: Request) -> Response:
-        call, form = await asyncio.to_thread(
-            reader.completion, await request.body(), request.state.origin
-        )
-        return await answer(await reader.with_grammar(call), form, engine, metrics)
+        return await generate(request, reader.completion)
 
-    @router.post("/chat/completions", responses=STREAMED)
+    @router.post("/v1/chat/completions", responses=STREAMED)
     async def chat_completions(request: Request) -> Response:
-        call, form = await asyncio.to_thread(
-            reader.chat, await request.body(), request.state.origin
-        )
-        return await answer(await reader.with_grammar(call), form, engine, metrics)
+        return await generate(request, reader.chat)
 
-    @router.post("/responses", responses=STREAMED)
+    @router.post("/v1/responses", responses=STREAMED)
     async def responses(request: Request) -> Response:
-        call, body = await asyncio.to_thread(
-            reader.converted, ResponsesBody, await request.body(), request.state.origin
-        )
-        return await answer_response(await reader.with_grammar(call), body, engine, metrics)
+        return await generate(request, partial(reader.converted, ResponsesBody, ResponseFormat))
 
-    return router
+    @router.post("/v1/messages", responses=STREAMED)
+    async def messages(request: Request) -> Response:
+        return await generate(request, partial(reader.converted, MessagesBody, MessageFormat))
 
-
-def _tokenizer_routes(
-    prompts: PromptReader, engine: AsyncEngine, names: Sequence[str], parser: BodyParser
-) -> APIRouter:
-    """POST /tokenize and /detokenize, as in vLLM."""
-    router = APIRouter()
-
-    def tokenized(data: bytes, client: Origin) -> JSONResponse:
-        body = parser.parse(TokenizeBody, data, client)
-        check_model(body.model, names)
-        token_ids = prompts.tokenize(body)
-        return JSONResponse(
-            {"count": len(token_ids), "max_model_len": engine.max_model_len, "tokens": token_ids}
-        )
-
-    def detokenized(data: bytes, client: Origin) -> JSONResponse:
-        body = parser.parse(DetokenizeBody, data, client)
-        check_model(body.model, names)
-        return JSONResponse({"prompt": prompts.detokenize(body.tokens)})
+    @router.post("/v1/messages/count_tokens")
+    async def count_tokens(request: Request) -> JSONResponse:
+        call, _ = await _in_thread(request, partial(reader.converted, PromptBody, MessageFormat))
+        return JSONResponse({"input_tokens": len(call.prompts[0])})
 
     @router.post("/tokenize")
     async def tokenize(request: Request) -> JSONResponse:
-        return await asyncio.to_thread(tokenized, await request.body(), request.state.origin)
+        return JSONResponse(await _in_thread(request, reader.tokenized))
 
     @router.post("/detokenize")
     async def detokenize(request: Request) -> JSONResponse:
-        return await asyncio.to_thread(detokenized, await request.body(), request.state.origin)
+        return JSONResponse(await _in_thread(request, reader.detokenized))
 
     return router
 
 
-def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
+async def _in_thread(request: Request, read: Callable[[bytes, Origin], Any]) -> Any:
+    """What a body is read as. Whatever takes longer the larger a body is runs in threads, so that
+    it does not hold up the answers to others."""
+    return await asyncio.to_thread(read, await request.body(), request.state.origin)
+
+
+def _routes_that_tell(engine: AsyncEngine, metrics: ServerMetrics, about: About) -> APIRouter:
     router = APIRouter()
+    feed = LiveFeed(engine, {"model": about.model, "policy": about.policy})
     facts = {
         "object": "model",
         "created": 0,
@@ -224,37 +212,25 @@ def _information_routes(engine: AsyncEngine, about: About) -> APIRouter:
     if about.forced_acceptance is not None:
         shown["forced_acceptance"] = about.forced_acceptance
 
-    @router.get("/models")
+    @router.get("/v1/models")
     async def models() -> JSONResponse:
         return JSONResponse(
             {"object": "list", "data": [{"id": name} | facts for name in about.names]}
         )
 
-    @router.get("/models/{name:path}")
+    @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> JSONResponse:
         check_model(name, about.names)
         return JSONResponse({"id": name} | facts)
 
-    @router.get("/speculation")
+    @router.get("/v1/speculation")
     async def speculation() -> JSONResponse:
         state = await engine.call(engine.core.controller.state)
         return JSONResponse({"model": about.model} | state | shown)
 
-    return router
-
-
-def _feed_routes(feed: LiveFeed) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/speculation/events", status_code=200, response_class=EventStream)
+    @router.get("/v1/speculation/events", status_code=200, response_class=EventStream)
     async def events() -> Response:
         return EventStream(feed.events())
-
-    return router
-
-
-def _service_routes(engine: AsyncEngine, metrics: ServerMetrics) -> APIRouter:
-    router = APIRouter()
 
     @router.get("/live")
     @router.head("/live")

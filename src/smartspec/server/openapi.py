@@ -11,10 +11,9 @@ from pydantic.json_schema import models_json_schema
 
 from smartspec.server.anthropic.body import MessagesBody, PromptBody
 from smartspec.server.http.body_model import Body
-from smartspec.server.openai.chat_body import ChatBody
+from smartspec.server.openai.chat_body import ChatBody, DetokenizeBody, TokenizeBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.responses_body import ResponsesBody
-from smartspec.server.openai.tokenizer_bodies import DetokenizeBody, TokenizeBody
 
 REFERENCE = "#/components/schemas/"
 # Routes read their bodies themselves, in threads and with refusals of our own, so FastAPI does not
@@ -35,27 +34,22 @@ def add_document(app: FastAPI) -> None:
 
     @cache
     def document() -> dict:
-        return openapi_document(app)
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        kinds = [(kind, "validation") for kind in BODIES.values()]
+        schemas = models_json_schema(kinds, ref_template=f"{REFERENCE}{{model}}")[1]["$defs"]
+        document.setdefault("components", {})["schemas"] = schemas
+        for path, kind in BODIES.items():
+            document["paths"][path]["post"]["requestBody"] = {
+                "required": True,
+                "content": {"application/json": {"schema": {"$ref": REFERENCE + kind.__name__}}},
+            }
+        return document
 
     app.openapi = document
 
     @app.get("/docs", response_class=HTMLResponse)
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(document()))
-
-
-def openapi_document(app: FastAPI) -> dict:
-    """The document of an application that has all its routes."""
-    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    kinds = [(kind, "validation") for kind in BODIES.values()]
-    schemas = models_json_schema(kinds, ref_template=f"{REFERENCE}{{model}}")[1]["$defs"]
-    document.setdefault("components", {})["schemas"] = schemas
-    for path, kind in BODIES.items():
-        document["paths"][path]["post"]["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": REFERENCE + kind.__name__}}},
-        }
-    return document
 
 
 def docs_page(document: dict) -> str:

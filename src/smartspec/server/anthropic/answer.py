@@ -2,48 +2,94 @@
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
 
-from fastapi.responses import JSONResponse, Response
-
-from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError
 from smartspec.engine.text.stream import TextDelta
-from smartspec.server.http.errors import anthropic_error, describe
-from smartspec.server.live.metrics import ServerMetrics
-from smartspec.server.openai.formats import merge
-from smartspec.server.openai.said import AnswerReader, Said
-from smartspec.server.openai.streaming import Call, EventStream, begin
+from smartspec.server.anthropic.body import PromptBody
+from smartspec.server.http.event_stream import named_event
+from smartspec.server.openai.said import AnswerReader
+from smartspec.server.openai.streaming import Call
 from smartspec.server.openai.tool_calls import ToolCall
 
 
-async def answer_message(
-    call: Call, engine: AsyncEngine, metrics: ServerMetrics, request_id: str | None
-) -> Response:
-    """Generate and answer, like openai.streaming.answer. request_id: for errors in a stream."""
-    deltas = await begin(call, engine, metrics)
-    head = {
-        "id": f"msg_{uuid.uuid4().hex}",
-        "type": "message",
-        "role": "assistant",
-        "model": call.model,
-    }
-    if call.stream:
-        return EventStream(_events(call, head, deltas, request_id), call.headers)
-    async with aclosing(deltas):
-        whole = merge([delta async for delta in deltas])
-    said = AnswerReader(call.reading).push(whole.text, whole.finish_reason)
-    thought = (
-        [{"type": "thinking", "thinking": said.thought, "signature": ""}] if said.thought else []
-    )
-    text = [{"type": "text", "text": said.text}] if said.text else []
-    content = (
-        thought
-        + text
-        + [_tool_use(call) | {"input": _input(call.arguments)} for call in said.calls]
-    )
-    message = head | {"content": content, "usage": _usage(whole)} | _end(whole, len(said.calls))
-    return JSONResponse(message, headers=call.headers)
+class MessageFormat:
+    """Implements openai.streaming.Format."""
+
+    def __init__(self, call: Call, body: PromptBody):
+        self._head = {
+            "id": f"msg_{uuid.uuid4().hex}",
+            "type": "message",
+            "role": "assistant",
+            "model": call.model,
+        }
+        self._reader = AnswerReader(call.reading)
+        self._last: TextDelta | None = None
+        self._index = -1  # of the newest block
+        self._kind = ""  # of the block under way, which holds text; empty: none is
+
+    def whole(self, choices: Mapping[int, TextDelta]) -> dict:
+        whole = choices[0]
+        said = self._reader.push(whole.text, whole.finish_reason)
+        thought = {"type": "thinking", "thinking": said.thought, "signature": ""}
+        content = [thought] * bool(said.thought)
+        content += [{"type": "text", "text": said.text}] * bool(said.text)
+        content += [_tool_use(call) | {"input": json.loads(call.arguments)} for call in said.calls]
+        return self._head | {"content": content, "usage": _usage(whole)} | self._end_of(whole)
+
+    def push(self, delta: TextDelta) -> Iterator[bytes]:
+        if self._last is None:
+            nothing = {"content": [], "stop_reason": None, "stop_sequence": None}
+            begun = self._head | nothing | {"usage": _usage(delta) | {"output_tokens": 0}}
+            yield _event("message_start", message=begun)
+        self._last = delta
+        said = self._reader.push(delta.text, delta.finish_reason)
+        if said.thought:
+            yield from self._write("thinking", said.thought, {"thinking": "", "signature": ""})
+        if said.text:
+            yield from self._write("text", said.text, {"text": ""})
+        for call in said.calls:
+            yield from self._end_block()
+            yield self._begin(_tool_use(call))
+            yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
+            yield _event("content_block_stop", index=self._index)
+
+    def end(self) -> Iterator[bytes]:
+        yield from self._end_block()
+        yield _event("message_delta", delta=self._end_of(self._last), usage=_usage(self._last))
+        yield _event("message_stop")
+
+    def failed(self, error: dict) -> bytes:
+        return named_event(error)
+
+    def _end_of(self, last: TextDelta) -> dict:
+        """The fields that say why it ended."""
+        if last.stop_string is not None:
+            return {"stop_reason": "stop_sequence", "stop_sequence": last.stop_string}
+        reason = "tool_use" if self._reader.num_calls else "end_turn"
+        return {
+            "stop_reason": "max_tokens" if last.finish_reason == "length" else reason,
+            "stop_sequence": None,
+        }
+
+    def _write(self, kind: str, text: str, empty: dict) -> Iterator[bytes]:
+        """More text of the block under way, or of a new one, before which that one ends."""
+        if self._kind != kind:
+            yield from self._end_block()
+            yield self._begin({"type": kind} | empty)
+            self._kind = kind
+        yield self._delta({"type": f"{kind}_delta", kind: text})
+
+    def _begin(self, block: dict) -> bytes:
+        self._index += 1
+        return _event("content_block_start", index=self._index, content_block=block)
+
+    def _delta(self, delta: dict) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def _end_block(self) -> Iterator[bytes]:
+        if self._kind:
+            self._kind = ""
+            yield _event("content_block_stop", index=self._index)
 
 
 def _tool_use(call: ToolCall) -> dict:
@@ -53,15 +99,6 @@ def _tool_use(call: ToolCall) -> dict:
         "name": call.name,
         "input": {},
     }
-
-
-def _input(arguments: str) -> dict:
-    """An object, as Anthropic's clients need it: a text that is none becomes a field of one."""
-    try:
-        given = json.loads(arguments)
-    except ValueError:
-        given = None
-    return given if isinstance(given, dict) else {"arguments": arguments}
 
 
 def _usage(delta: TextDelta) -> dict:
@@ -74,86 +111,5 @@ def _usage(delta: TextDelta) -> dict:
     }
 
 
-def _end(whole: TextDelta, num_calls: int) -> dict:
-    """The fields that say why it ended."""
-    if whole.stop_string is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": whole.stop_string}
-    reason = (
-        "max_tokens" if whole.finish_reason == "length" else "tool_use" if num_calls else "end_turn"
-    )
-    return {"stop_reason": reason, "stop_sequence": None}
-
-
 def _event(kind: str, **data: object) -> bytes:
-    text = json.dumps({"type": kind} | data, ensure_ascii=False, separators=(",", ":"))
-    return f"event: {kind}\ndata: {text}\n\n".encode()
-
-
-async def _events(
-    call: Call, head: dict, deltas: AsyncIterator[TextDelta], request_id: str | None
-) -> AsyncIterator[bytes]:
-    blocks, reader, last = _Blocks(), AnswerReader(call.reading), None
-    try:
-        async with aclosing(deltas):
-            async for delta in deltas:
-                if last is None:
-                    nothing = {"content": [], "stop_reason": None, "stop_sequence": None}
-                    yield _event(
-                        "message_start",
-                        message=head | nothing | {"usage": _usage(delta) | {"output_tokens": 0}},
-                    )
-                last = delta
-                for event in blocks.say(reader.push(delta.text, delta.finish_reason)):
-                    yield event
-    except EngineError as error:
-        status, body, _ = describe(error)
-        yield f"event: error\ndata: {json.dumps(anthropic_error(status, body, request_id))}\n\n".encode()  # noqa: E501
-        return
-    for event in blocks.end():
-        yield event
-    yield _event("message_delta", delta=_end(last, reader.num_calls), usage=_usage(last))
-    yield _event("message_stop")
-
-
-class _Blocks:
-    """The content of a streamed answer as its events."""
-
-    def __init__(self):
-        self._index = -1  # of the newest block
-        self._kind = ""  # of the block under way, which holds text; empty: none is
-
-    def say(self, said: Said) -> Iterator[bytes]:
-        if said.thought:
-            yield from self._write("thinking", said.thought, {"thinking": "", "signature": ""})
-        if said.text:
-            yield from self._write("text", said.text, {"text": ""})
-        for call in said.calls:
-            yield from self.end()
-            yield self._begin(_tool_use(call))
-            yield self._delta(
-                {
-                    "type": "input_json_delta",
-                    "partial_json": json.dumps(_input(call.arguments), ensure_ascii=False),
-                }
-            )
-            yield _event("content_block_stop", index=self._index)
-
-    def end(self) -> Iterator[bytes]:
-        """The end of the block under way."""
-        if self._kind:
-            self._kind = ""
-            yield _event("content_block_stop", index=self._index)
-
-    def _write(self, kind: str, text: str, empty: dict) -> Iterator[bytes]:
-        if self._kind != kind:
-            yield from self.end()
-            yield self._begin({"type": kind} | empty)
-            self._kind = kind
-        yield self._delta({"type": f"{kind}_delta", kind: text})
-
-    def _begin(self, block: dict) -> bytes:
-        self._index += 1
-        return _event("content_block_start", index=self._index, content_block=block)
-
-    def _delta(self, delta: dict) -> bytes:
-        return _event("content_block_delta", index=self._index, delta=delta)
+    return named_event({"type": kind} | data)

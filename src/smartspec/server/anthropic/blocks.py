@@ -6,13 +6,19 @@ Blocks of other kinds, such as those of tools that ran on Anthropic's side, are 
 they hold one, and left out elsewhere.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from smartspec.server.http.body_model import Body, Ignored, JsonObject, ignore, is_strict
+from smartspec.server.http.body_model import (
+    Body,
+    Ignored,
+    JsonObject,
+    check_needed,
+    ignore,
+    is_strict,
+)
 from smartspec.server.http.content import Content, TextPart, text_of_part
 from smartspec.server.openai.chat_body import Message
 from smartspec.server.structured.json_text import read_json
@@ -57,8 +63,7 @@ class Block(Body):
 
     @model_validator(mode="after")
     def _has_what_its_type_needs(self) -> Self:
-        if lacking := [name for name in NEEDED[self.type] if getattr(self, name) is None]:
-            raise ValueError(f"a block of type {self.type} needs {lacking[0]}")
+        check_needed(self, f"a block of type {self.type}", NEEDED[self.type])
         return self
 
 
@@ -90,14 +95,10 @@ class Turn(Body):
         """Thoughts that only Anthropic can read; and what is the assistant's, in a turn that is
         not."""
         kinds = {block.type for block in self.content}
-        ignore(
-            info,
-            kinds
-            & {
-                "redacted_thinking",
-                *(() if self.role == "assistant" else ("thinking", "tool_use")),
-            },
-        )
+        unread = {"redacted_thinking"}
+        if self.role != "assistant":
+            unread |= {"thinking", "tool_use"}
+        ignore(info, kinds & unread)
         return self
 
 
@@ -118,13 +119,7 @@ def _messages_of(turn: Turn, names: dict[str | None, str | None]) -> Iterator[Me
     text = "".join(block.text or "" for block in turn.content if block.type == "text")
     thought = "".join(block.thinking for block in turn.content if block.type == "thinking")
     calls = [
-        {
-            "id": block.id,
-            "function": {
-                "name": block.name,
-                "arguments": json.dumps(block.input, ensure_ascii=False),
-            },
-        }
+        {"id": block.id, "function": {"name": block.name, "arguments": block.input}}
         for block in turn.content
         if block.type == "tool_use"
     ]

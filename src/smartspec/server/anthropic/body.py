@@ -14,15 +14,13 @@ from smartspec.server.openai.chat_body import (
     ChatBody,
     ConvertibleBody,
     Message,
-    with_one_system_message,
+    ReasoningEffort,
+    with_system,
 )
-from smartspec.server.openai.generation_body import Seed, SpeculationBody
+from smartspec.server.openai.generation_body import CommonFields
 from smartspec.server.openai.offered_tools import functions_of
-from smartspec.server.openai.template_fields import ReasoningEffort
 from smartspec.server.openai.tools import MAX_TOOLS, FunctionName
-from smartspec.server.structured.fields import JsonSchema, ResponseFormat, Schema
-
-NOTHING_IS_STORED = "nothing is stored here: send the whole conversation as messages"
+from smartspec.server.structured.fields import Schema
 
 
 class MessagesTool(Body):
@@ -78,7 +76,9 @@ class OutputConfig(Body):
 
 def _check_thread(thread: object) -> object:
     if isinstance(thread, dict) and thread.get("type") == "continue":
-        raise ValueError(f"unsupported: {NOTHING_IS_STORED}")
+        raise ValueError(
+            "unsupported: nothing is stored here: send the whole conversation as messages"
+        )
     return thread
 
 
@@ -105,14 +105,10 @@ class PromptBody(ConvertibleBody):
         return ChatBody(**self._of_prompt())
 
     def _of_prompt(self) -> dict:
-        first = [] if self.system is None else [Message(role="system", content=self.system)]
-        messages = with_one_system_message(first + to_messages(self.messages))
+        messages = with_system(self.system, to_messages(self.messages))
         last, choice = messages[-1], self.tool_choice
-        thinks = (
-            None if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
-        )
-        return {
-            "model": self.model,
+        wanted = self.output_config.format or self.output_format
+        return self.common_fields() | {
             "messages": messages if _says_something(last) else messages[:-1],
             # The answer goes on with what the assistant has begun to say.
             "continue_final_message": last.role == "assistant"
@@ -123,18 +119,10 @@ class PromptBody(ConvertibleBody):
             "parallel_tool_calls": False
             if choice is not None and choice.disable_parallel_tool_use
             else None,
-            "chat_template_kwargs": thinks,
+            "enable_thinking": self.thinking and self.thinking.type != "disabled",
             "reasoning_effort": self.output_config.effort,
-            "response_format": self._response_format(),
+            "response_format": wanted and {"type": "json_schema", "schema": wanted.schema_},
         }
-
-    def _response_format(self) -> ResponseFormat | None:
-        wanted = self.output_config.format or self.output_format
-        if wanted is None:
-            return None
-        return ResponseFormat(
-            type="json_schema", json_schema=JsonSchema(name="answer", schema=wanted.schema_)
-        )
 
 
 def _says_something(message: Message) -> bool:
@@ -143,33 +131,19 @@ def _says_something(message: Message) -> bool:
     return message.role != "assistant" or bool(message.content.strip() or message.tool_calls)
 
 
-class MessagesBody(PromptBody):
+class MessagesBody(PromptBody, CommonFields):
     """POST /v1/messages."""
 
     max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    top_k: int | None = None
     stop_sequences: list[str] = Field([])
-    stream: bool = False
-    seed: Seed = None
-    priority: int = 0
-    cache_salt: str | None = None
-    speculation: SpeculationBody | None = None
     metadata: Ignored = None
     service_tier: Ignored = None
 
     def to_chat(self) -> ChatBody:
-        names = (
-            "max_tokens",
-            "temperature",
-            "top_p",
-            "top_k",
-            "stream",
-            "seed",
-            "priority",
-            "cache_salt",
-            "speculation",
+        return ChatBody(
+            **self._of_prompt(),
+            max_tokens=self.max_tokens,
+            top_k=self.top_k,
+            stop=self.stop_sequences,
         )
-        said = {name: getattr(self, name) for name in names if name in self.model_fields_set}
-        return ChatBody(**self._of_prompt(), **said, stop=self.stop_sequences)

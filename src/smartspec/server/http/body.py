@@ -22,7 +22,7 @@ class RequestBody:
     application is cancelled. That ends the engine's work for it.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES):
+    def __init__(self, app: ASGIApp, max_bytes: int):
         self._app = app
         self._max_bytes = max_bytes
 

@@ -1,7 +1,7 @@
 """The base class and field types of all bodies."""
 
 import json
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
@@ -123,6 +123,13 @@ def never(why: str) -> GetPydanticSchema:
 def ranged(default: float, low: float, high: float) -> Any:
     """A field with a range for the OpenAPI document. SamplingParams checks the range."""
     return Field(default, json_schema_extra={"minimum": low, "maximum": high})
+
+
+def check_needed(body: Body, what: str, names: Iterable[str]) -> None:
+    """Raises ValueError naming a field that this type of the body lacks. what: the body is."""
+    for name in names:
+        if getattr(body, name) is None:
+            raise ValueError(f"{what} needs {name}")
 
 
 def given(name: str, kind: str) -> dict:

@@ -9,40 +9,31 @@ Origin.
 
 import ipaddress
 from collections.abc import Collection
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from smartspec.server.http.errors import APIError, error_response
+from smartspec.server.http.errors import APIError
 
 READING = ("GET", "HEAD", "OPTIONS")
 ANY = "*"
 
 
+@dataclass(frozen=True)
 class BrowserCheck:
-    """ASGI middleware: answers 403 to requests under another name than the server's own, and to
-    those that change something from pages of other sites (as Go's net/http.CrossOriginProtection
-    tells them).
+    """Raises APIError 403 for requests under another name than the server's own, and for those that
+    change something from pages of other sites (as Go's net/http.CrossOriginProtection tells them).
 
     hosts: names of the server, beside localhost and addresses; `*` for any.
     origins: sites whose pages may call it, `*` for all.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str]):
-        self._app = app
-        self._hosts = hosts
-        self._origins = origins
+    hosts: Collection[str]
+    origins: Collection[str]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self._check(scope)
-            except APIError as error:
-                return await error_response(error, scope)(scope, receive, send)
-        await self._app(scope, receive, send)
-
-    def _check(self, scope: Scope) -> None:
+    def __call__(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         for host in headers.getlist("host"):
             if not self._is_own_name(name_of(host)):
@@ -64,16 +55,16 @@ class BrowserCheck:
     def _is_own_name(self, name: str) -> bool:
         # No browser sends an empty Host. A name without a dot may be any machine's of the network.
         is_local = name in ("", "localhost") or name.endswith(".localhost") or _is_address(name)
-        return is_local or name in self._hosts or ANY in self._hosts
+        return is_local or name in self.hosts or ANY in self.hosts
 
     def _may_call(self, origin: str, headers: Headers) -> bool:
-        if ANY in self._origins or origin in self._origins:
+        if ANY in self.origins or origin in self.origins:
             return True
         if "sec-fetch-site" in headers:  # which no page can set
             return headers["sec-fetch-site"] in ("same-origin", "none")
         own = [host.lower() for host in headers.getlist("host")]
         place = origin.partition("://")[2].lower()
-        return not origin or place in own or (bool(place) and name_of(place) in self._hosts)
+        return not origin or place in own or (bool(place) and name_of(place) in self.hosts)
 
 
 def name_of(host: str) -> str:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
-from smartspec.server.http.errors import APIError, error_response
+from smartspec.server.http.errors import APIError
 
 OPEN_PATHS = frozenset(
     {"/health", "/live", "/ping", "/version", "/metrics", "/docs", "/openapi.json"}
@@ -55,33 +55,19 @@ class ApiKeys:
         path = scope["path"]
         if self._admin is not None and path in ADMIN_PATHS:
             if digest != self._admin:
-                raise APIError(401, NEEDS_ADMIN_KEY, code="invalid_api_key")
+                raise _unauthorized(NEEDS_ADMIN_KEY)
             return UNKNOWN_ORIGIN
         if self._clients and path not in open_paths:
             if digest not in self._clients:
-                raise APIError(401, NEEDS_KEY, code="invalid_api_key")
+                raise _unauthorized(NEEDS_KEY)
             return Origin(
                 digest, self._clients[digest], cache_salt="" if self.shared_cache else digest
             )
         return Origin(_network(scope["client"][0])) if scope["client"] else UNKNOWN_ORIGIN
 
-
-class KeyCheck:
-    """ASGI middleware: answers 401 without reading the body; what runs inside finds the Origin in
-    its request's state. open_paths: those that need no key."""
-
-    def __init__(self, app: ASGIApp, keys: ApiKeys, open_paths: Collection[str] = OPEN_PATHS):
-        self._app = app
-        self._keys = keys
-        self._open_paths = open_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                scope.setdefault("state", {})["origin"] = self._keys.origin(scope, self._open_paths)
-            except APIError as error:
-                return await error_response(error, scope)(scope, receive, send)
-        await self._app(scope, receive, send)
+    def check(self, scope: Scope, open_paths: Collection[str]) -> None:
+        """What runs after it finds the Origin in the request's state. Raises as origin."""
+        scope.setdefault("state", {})["origin"] = self.origin(scope, open_paths)
 
 
 def read_key_file(path: Path) -> dict[str, float]:
@@ -128,6 +114,11 @@ def _key_of(headers: Mapping[bytes, bytes]) -> bytes | None:
     neither."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     return token if scheme.lower() == b"bearer" else headers.get(b"x-api-key")
+
+
+def _unauthorized(message: str) -> APIError:
+    challenge = {"WWW-Authenticate": "Bearer"}  # RFC 9110, 15.5.2
+    return APIError(401, message, code="invalid_api_key", headers=challenge)
 
 
 def _digest(key: bytes) -> str:

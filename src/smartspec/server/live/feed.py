@@ -2,7 +2,6 @@
 is computed."""
 
 import asyncio
-import json
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
@@ -12,6 +11,7 @@ import numpy as np
 
 from smartspec.core.batch import StepOutput
 from smartspec.engine.runtime.async_engine import AsyncEngine, EngineError
+from smartspec.server.http.event_stream import event
 from smartspec.server.live.metrics import kv_use_ratio
 
 PERIOD_SECONDS = 0.25
@@ -88,8 +88,8 @@ class LiveFeed:
             self._recent, self._began = Recent(), time.monotonic()
             self._engine.listeners.append(self._observe)
         try:
-            while (event := await self._next()) is not None:
-                yield event
+            while (made := await self._next()) is not None:
+                yield made
         finally:
             self._num_viewers -= 1
             if not self._num_viewers:
@@ -122,5 +122,4 @@ class LiveFeed:
             "seconds": self._began - began,
             "decision": self._decision,
         }
-        data = json.dumps(self._about | state | recent.summary(), separators=(",", ":"))
-        return b"data: " + data.encode() + b"\n\n"
+        return event(self._about | state | recent.summary())

@@ -3,12 +3,13 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
-from smartspec.core.speculation import NO_OPTIONS, SpeculationOptions
+from smartspec.core.speculation import SpeculationOptions
 from smartspec.engine.runtime.async_engine import EngineError, NoTokenLeft
 from smartspec.engine.text.stream import TextDelta
 from smartspec.server.http.tracing import describe_generation
@@ -48,8 +49,17 @@ class ServerMetrics:
         self._vllm = VllmMetrics(self.registry, model_name)
         self._core = core
         self._counted: dict[str, int] = {}  # what of the controller's own counts has been passed on
-        self._gauges(core)
-        counter, histogram = self._counter, self._histogram
+        gauge, counter, histogram = (
+            partial(kind, namespace="smartspec", registry=self.registry)
+            for kind in (Gauge, Counter, Histogram)
+        )
+        short = partial(histogram, buckets=SHORT_SECONDS)
+        long = partial(histogram, buckets=LONG_SECONDS)
+        tokens = partial(histogram, buckets=TOKENS)
+        gauge("requests_running", "Requests in the batch").set_function(lambda: core.num_running)
+        gauge("requests_waiting", "Requests in the queue").set_function(lambda: core.num_waiting)
+        text = "KV blocks held by running requests / all"
+        gauge("kv_use_ratio", text).set_function(lambda: kv_use_ratio(core))
         self.requests = counter(
             "requests", "Requests by how they ended (each choice counts)", ["outcome"]
         )
@@ -85,40 +95,26 @@ class ServerMetrics:
         )
         self.ignored_input = counter("ignored_input", text, ["kind"])
         self.chosen_length = histogram(
-            "chosen_length", "Draft tokens verified, per decoding request and step", LENGTHS
+            "chosen_length", "Draft tokens verified, per decoding request and step", buckets=LENGTHS
         )
-        self.predicted_step = histogram(
-            "predicted_step_seconds", "Step time the controller predicted", SHORT_SECONDS
-        )
-        self.step = histogram("step_seconds", "Step time measured", SHORT_SECONDS)
-        self.ttft = histogram("request_ttft_seconds", "Arrival to first token", LONG_SECONDS)
-        self.queue = histogram(
-            "request_queue_seconds", "Arrival to the beginning of the first step", LONG_SECONDS
-        )
-        self.prefill = histogram(
-            "request_prefill_seconds", "Beginning of the first step to first token", LONG_SECONDS
-        )
-        self.decode = histogram("request_decode_seconds", "First token to last token", LONG_SECONDS)
-        self.gap = histogram(
-            "inter_token_seconds", "Between the steps that brought a request tokens", SHORT_SECONDS
-        )
-        self.tpot = histogram(
-            "request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)", SHORT_SECONDS
-        )
+        self.predicted_step = short("predicted_step_seconds", "Step time the controller predicted")
+        self.step = short("step_seconds", "Step time measured")
+        self.ttft = long("request_ttft_seconds", "Arrival to first token")
+        self.queue = long("request_queue_seconds", "Arrival to the beginning of the first step")
+        self.prefill = long("request_prefill_seconds", "Beginning of the first step to first token")
+        self.decode = long("request_decode_seconds", "First token to last token")
+        self.gap = short("inter_token_seconds", "Between the steps that brought a request tokens")
+        self.tpot = short("request_tpot_seconds", "(end to end - TTFT) / (tokens - 1)")
         text = (
             "Requests with a wanted time to first token (ttft) or per output token (tpot), met or "
             "missed"
         )
         self.objectives = counter("objectives", text, ["objective", "outcome"])
-        self.e2e = histogram("request_e2e_seconds", "Arrival to last token", LONG_SECONDS)
-        self.prompt_length = histogram(
-            "request_prompt_tokens", "Tokens of a request's prompt", TOKENS
-        )
-        self.output_length = histogram(
-            "request_generation_tokens", "Tokens of a request's output", TOKENS
-        )
+        self.e2e = long("request_e2e_seconds", "Arrival to last token")
+        self.prompt_length = tokens("request_prompt_tokens", "Tokens of a request's prompt")
+        self.output_length = tokens("request_generation_tokens", "Tokens of a request's output")
         text = "Tokens of the longest of the n outputs of a prompt"
-        self.longest_output = histogram("prompt_max_generation_tokens", text, TOKENS)
+        self.longest_output = tokens("prompt_max_generation_tokens", text)
 
     def observe_step(self, output: StepOutput) -> None:
         """Count a step; a listener of the AsyncEngine."""
@@ -147,8 +143,8 @@ class ServerMetrics:
         self,
         deltas: AsyncIterator[TextDelta],
         num_prompts: int,
-        n: int = 1,
-        wanted: SpeculationOptions = NO_OPTIONS,
+        n: int,
+        wanted: SpeculationOptions,
     ) -> AsyncIterator[TextDelta]:
         """Pass on the deltas of a call (n choices of each prompt). Count their tokens as its usage
         will; note latencies and outcomes."""
@@ -229,26 +225,6 @@ class ServerMetrics:
     def _judge(self, objective: str, seconds: float, target: float | None) -> None:
         if target is not None:
             self.objectives.labels(objective, "met" if seconds <= target else "missed").inc()
-
-    def _gauges(self, core: EngineCore) -> None:
-        self._gauge("requests_running", "Requests in the batch").set_function(
-            lambda: core.num_running
-        )
-        self._gauge("requests_waiting", "Requests in the queue").set_function(
-            lambda: core.num_waiting
-        )
-        self._gauge("kv_use_ratio", "KV blocks held by running requests / all").set_function(
-            lambda: kv_use_ratio(core)
-        )
-
-    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
-        return Counter(f"smartspec_{name}", text, labels or (), registry=self.registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"smartspec_{name}", text, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"smartspec_{name}", text, buckets=buckets, registry=self.registry)
 
 
 def kv_use_ratio(core: EngineCore) -> float:

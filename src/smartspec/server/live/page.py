@@ -5,6 +5,7 @@ from importlib.resources import files
 
 from fastapi import APIRouter
 from fastapi.responses import Response
+from starlette.routing import Route
 
 FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -23,18 +24,9 @@ HEADERS = {
 
 def page_routes() -> APIRouter:
     """A route for each file."""
-    router = APIRouter()
+    folder, routes = files("smartspec.server.live").joinpath("static"), []
     for path, (name, media_type) in FILES.items():
-        content = files("smartspec.server.live").joinpath("static", name).read_bytes()
+        content = folder.joinpath(name).read_bytes()
         response = Response(content, headers=HEADERS, media_type=media_type)
-        router.add_api_route(
-            path, _answer_with(response), methods=["GET", "HEAD"], include_in_schema=False
-        )
-    return router
-
-
-def _answer_with(response: Response):
-    async def answer() -> Response:
-        return response
-
-    return answer
+        routes.append(Route(path, response, methods=["GET"], include_in_schema=False))
+    return APIRouter(routes=routes)

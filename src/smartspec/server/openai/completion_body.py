@@ -4,8 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
-from smartspec.server.http.body_model import only
 from smartspec.server.openai.generation_body import GenerationBody
+from smartspec.server.openai.harmless import NoList, NotDemanded, NoText
 
 PROMPT_SHAPES = (
     "must be a string, a list of strings, a list of token ids or a list of such lists, and none of "
@@ -49,9 +49,9 @@ class CompletionBody(GenerationBody):
     logprobs: int | None = None
     echo: bool = False
     add_special_tokens: bool = True
-    suffix: Annotated[object, only("")] = None
-    tools: Annotated[object, only([])] = None
-    tool_choice: Annotated[object, only("none", "auto")] = None
+    suffix: NoText = None
+    tools: NoList = None
+    tool_choice: NotDemanded = None
 
     @property
     def num_prompt_top(self) -> int | None:

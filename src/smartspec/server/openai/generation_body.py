@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Self
 
 from pydantic import (
@@ -38,7 +37,7 @@ MAX_BAD_WORD_CHARACTERS = 256  # of one
 MAX_REQUEST_ID = 128  # characters
 MAX_CACHE_SALT = 256  # characters
 MIN_TPOT_MS = 0.001  # a microsecond
-SAMPLING_OPTIONS = (
+SAMPLING_OPTIONS = {
     "temperature",
     "top_p",
     "top_k",
@@ -51,7 +50,7 @@ SAMPLING_OPTIONS = (
     "min_tokens",
     "include_stop_str_in_output",
     "skip_special_tokens",
-)
+}
 
 
 class StreamOptions(Body):
@@ -76,9 +75,13 @@ class SpeculationBody(Body):
             workload_class=self.workload_class,
             max_draft_tokens=self.max_draft_tokens,
             weight=self.weight,
-            tpot_target_seconds=None if self.tpot_target_ms is None else self.tpot_target_ms / 1000,
-            ttft_target_seconds=None if self.ttft_target_ms is None else self.ttft_target_ms / 1000,
+            tpot_target_seconds=_seconds(self.tpot_target_ms),
+            ttft_target_seconds=_seconds(self.ttft_target_ms),
         )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _to_list(stop: object) -> object:
@@ -93,20 +96,29 @@ Seed = Annotated[
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]
 
 
-class GenerationBody(HarmlessFields, StructuredFields):
-    """Fields of both endpoints. The ranges of sampling options are checked by SamplingParams."""
+class CommonFields(Body):
+    """Fields of the bodies of all interfaces. SamplingParams checks the ranges of options."""
 
     model: str | None = None
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
-    max_tokens: int | None = None
     temperature: float = ranged(1.0, 0.0, 100.0)
     top_p: float = ranged(1.0, 0.0, 1.0)
+    seed: Seed = None
+    stream: bool = False
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_CACHE_SALT)
+    speculation: SpeculationBody | None = None
+
+
+class GenerationBody(CommonFields, HarmlessFields, StructuredFields):
+    """Fields of chats and completions."""
+
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    max_tokens: int | None = None
     top_k: int = Field(0, lt=2**31)
     min_p: float = ranged(0.0, 0.0, 1.0)
     repetition_penalty: float = ranged(1.0, MIN_REPETITION_PENALTY, 100.0)
     presence_penalty: float = ranged(0.0, -2.0, 2.0)
     frequency_penalty: float = ranged(0.0, -2.0, 2.0)
-    seed: Seed = None
     stop: Annotated[
         list[str], FailFast(), BeforeValidator(_to_list, json_schema_input_type=str | list[str])
     ] = Field([])
@@ -123,20 +135,12 @@ class GenerationBody(HarmlessFields, StructuredFields):
     )
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
-    stream: bool = False
     stream_options: StreamOptions | None = None
-    priority: int = Field(0, ge=-(2**31), lt=2**31)
-    cache_salt: str | None = Field(None, min_length=1, max_length=MAX_CACHE_SALT)
-    speculation: SpeculationBody | None = None
 
     @model_validator(mode="after")
-    def _stream_options_need_stream(self, info: ValidationInfo) -> Self:
+    def _goes_with_stream(self, info: ValidationInfo) -> Self:
         if is_strict(info) and self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream to be true")
-        return self
-
-    @model_validator(mode="after")
-    def _prompts_are_not_streamed(self) -> Self:
         if self.stream and self.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs needs stream to be false")
         return self
@@ -168,14 +172,12 @@ class GenerationBody(HarmlessFields, StructuredFields):
         self,
         max_tokens: int,
         logprobs: int | None,
-        bad_words: tuple[tuple[int, ...], ...] = (),
-        defaults: Mapping[str, float] = MappingProxyType({}),
+        bad_words: tuple[tuple[int, ...], ...],
+        defaults: Mapping[str, float],
     ) -> SamplingParams:
         """bad_words: as token ids. defaults: options where the body leaves them out. Raises
         APIError naming the option that is out of its range."""
-        said = {
-            name: getattr(self, name) for name in SAMPLING_OPTIONS if name in self.model_fields_set
-        }
+        said = self.model_dump(include=SAMPLING_OPTIONS, exclude_unset=True)
         try:
             params = SamplingParams(
                 logprobs=logprobs,

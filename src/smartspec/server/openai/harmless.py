@@ -10,10 +10,16 @@ NO_GRAMMAR = (
     "structured_outputs"
 )
 
+# Types of fields that may be there, as long as they request nothing.
+Off = Annotated[object, only(False)]
+NoText = Annotated[object, only("")]
+NoList = Annotated[object, only([])]
+NotDemanded = Annotated[object, only("none", "auto")]
+NoGrammar = Annotated[object, never(NO_GRAMMAR)]
 
-class HarmlessFields(Body):
-    """Accepted and ignored, whatever they hold. Options that this server lacks and that would
-    change the answer are accepted only with the value that turns them off."""
+
+class AccountFields(Body):
+    """What OpenAI's clients say of their account and of what its servers keep: ignored."""
 
     user: Ignored = None
     metadata: Ignored = None
@@ -21,35 +27,24 @@ class HarmlessFields(Body):
     service_tier: Ignored = None
     prompt_cache_key: Ignored = None
     safety_identifier: Ignored = None
+
+
+class HarmlessFields(AccountFields):
+    """Accepted and ignored, whatever they hold. Options that this server lacks and that would
+    change the answer are accepted only with the value that turns them off."""
+
     length_penalty: Ignored = None  # of beam search
     spaces_between_special_tokens: Ignored = None  # of slow tokenizers
     modalities: Annotated[object, only(["text"])] = None
     best_of: Annotated[object, only(1)] = None
-    use_beam_search: Annotated[object, only(False)] = None
+    use_beam_search: Off = None
     detokenize: Annotated[object, only(True)] = None
-    return_token_ids: Annotated[object, only(False)] = None
-    return_tokens_as_token_ids: Annotated[object, only(False)] = None
+    return_token_ids: Off = None
+    return_tokens_as_token_ids: Off = None
     # Grammars in other servers' words.
-    guided_grammar: Annotated[object, never(NO_GRAMMAR)] = None
-    grammar: Annotated[object, only("")] = None
+    guided_grammar: NoGrammar = None
+    grammar: NoText = None
     json_schema: Annotated[object, only({})] = None
-    regex: Annotated[object, never(NO_GRAMMAR)] = None
-    ebnf: Annotated[object, never(NO_GRAMMAR)] = None
-    structural_tag: Annotated[object, never(NO_GRAMMAR)] = None
-
-
-class HarmlessChatFields(Body):
-    """Fields of chats only."""
-
-    verbosity: Ignored = None
-    prompt_cache_options: Ignored = None
-    prompt_cache_retention: Ignored = None
-    functions: Annotated[object, only([])] = None
-    function_call: Annotated[object, only("none", "auto")] = None
-    echo: Annotated[object, only(False)] = None
-    add_special_tokens: Annotated[object, only(False)] = None
-    documents: Annotated[object, only([])] = None
-    chat_template: Annotated[object, never("the template is the model's own")] = None
-    reasoning_speculation: Annotated[
-        object, never("use /v1/reasoning/chat/completions, with --speculator")
-    ] = None
+    regex: NoGrammar = None
+    ebnf: NoGrammar = None
+    structural_tag: NoGrammar = None

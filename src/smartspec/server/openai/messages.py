@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+from collections import deque
 from collections.abc import Sequence
 
 from smartspec.server.openai.call_formats import HERMES, CallFormat
@@ -49,35 +50,34 @@ def mended(entries: Sequence[dict], arguments_as_text: bool) -> list[dict]:
     (Mistral), one call a message (Llama 3), each before its result, and perhaps arguments as text
     (DeepSeek)."""
     found: list[dict] = []
-    answered: set[int] = set()  # results that stand after their calls
-    for at, entry in enumerate(entries):
-        if at in answered:
-            continue
-        calls = entry.get("tool_calls", [])
-        if entry["role"] == "tool":
-            found.append(entry | {"tool_call_id": _short_id(entry["tool_call_id"])})
-        elif not calls:
+    rest = deque(entries)
+    while rest:
+        entry = rest.popleft()
+        calls, results = entry.get("tool_calls", ()), []
+        if not calls:
             found.append(entry)
-        results: dict[str, list[int]] = {}
-        for place in range(at + 1, len(entries)) if len(calls) > 1 else ():
-            if entries[place]["role"] != "tool":
-                break
-            results.setdefault(entries[place]["tool_call_id"], []).append(place)
+        while len(calls) > 1 and rest and rest[0]["role"] == "tool":
+            results.append(rest.popleft())
         for number, call in enumerate(calls):
-            function = call["function"]
-            if arguments_as_text:
-                function = function | {
-                    "arguments": json.dumps(function["arguments"], ensure_ascii=False)
-                }
-            short = call | {"id": _short_id(call["id"]), "function": function}
-            found.append(
-                (entry if number == 0 else {"role": "assistant", "content": ""})
-                | {"tool_calls": [short]}
-            )
-            own = results.pop(call["id"], [])
-            answered.update(own)
-            found += [entries[place] | {"tool_call_id": short["id"]} for place in own]
-    return found
+            opening = entry if number == 0 else {"role": "assistant", "content": ""}
+            found.append(opening | {"tool_calls": [_mended_call(call, arguments_as_text)]})
+            found += [each for each in results if each["tool_call_id"] == call["id"]]
+            results = [each for each in results if each["tool_call_id"] != call["id"]]
+        found += results
+    return [
+        entry | {"tool_call_id": _short_id(entry["tool_call_id"])}
+        if entry["role"] == "tool"
+        else entry
+        for entry in found
+    ]
+
+
+def _mended_call(call: dict, arguments_as_text: bool) -> dict:
+    function = call["function"]
+    if arguments_as_text:
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        function = function | {"arguments": arguments}
+    return call | {"id": _short_id(call["id"]), "function": function}
 
 
 def _short_id(call_id: str) -> str:

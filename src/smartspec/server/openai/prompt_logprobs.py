@@ -36,15 +36,9 @@ def prompt_json(
     call it in a thread."""
     written: list[dict | None] = [None]
     for token_id, entry in zip(token_ids[1:], _with_top(found, num_top), strict=True):
-        ranked = [
-            (token_id, entry.logprob, entry.rank),
-            *zip(
-                entry.top_token_ids,
-                entry.top_logprobs,
-                range(1, len(entry.top_token_ids) + 1),
-                strict=True,
-            ),
-        ]
+        ranked = [(token_id, entry.logprob, entry.rank)]
+        top = zip(entry.top_token_ids, entry.top_logprobs, strict=True)
+        ranked += [(*each, rank) for rank, each in enumerate(top, start=1)]
         written.append(
             {
                 str(token): {
@@ -70,17 +64,14 @@ def _with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprob
     ]
 
 
-class EchoReader:
-    """Reads the tokens of echoed prompts, with num_top alternatives. texts: of the tokenizer's
-    tokens."""
-
-    def __init__(self, texts: TokenTexts, num_top: int):
-        self._texts = texts
-        self._num_top = num_top
-
-    def __call__(
-        self, text: str, token_ids: Sequence[int], found: Sequence[TokenLogprobs]
-    ) -> tuple[TokenText, ...]:
-        """text: of the prompt as it is echoed. found: as for prompt_json. Takes long for a long
-        prompt."""
-        return self._texts.read(text, token_ids, [None, *_with_top(found, self._num_top)])
+def read_echo(
+    texts: TokenTexts,
+    num_top: int,
+    text: str,
+    token_ids: Sequence[int],
+    found: Sequence[TokenLogprobs],
+) -> tuple[TokenText, ...]:
+    """The tokens of an echoed prompt, with num_top alternatives. texts: of the tokenizer's tokens.
+    text: of the prompt as it is echoed. found: as for prompt_json. Takes long for a long
+    prompt."""
+    return texts.read(text, token_ids, [None, *_with_top(found, num_top)])

@@ -1,15 +1,17 @@
 """Texts and conversations to token ids, and whether they fit the context."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from inspect import signature
 
 from smartspec.engine.models.chat_templates import ChatTemplate, ChatTemplateError
 from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.engine.text.token_texts import TokenText
 from smartspec.server.http.errors import APIError
 from smartspec.server.openai import thoughts
 from smartspec.server.openai.call_formats import HERMES, CallFormat, format_of
-from smartspec.server.openai.chat_body import ChatBody, Message
+from smartspec.server.openai.chat_body import ChatBody, Message, TokenizeBody
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.messages import (
@@ -21,8 +23,7 @@ from smartspec.server.openai.messages import (
     with_written_calls,
     without_system,
 )
-from smartspec.server.openai.prompt_logprobs import EchoReader
-from smartspec.server.openai.tokenizer_bodies import TokenizeBody
+from smartspec.server.openai.prompt_logprobs import read_echo
 
 TOOLS_OF_A_MESSAGE = "message['tools']"  # in templates that read them there (Phi-4)
 PROMPT_PARTS = ("messages", "tools", "prompt")
@@ -182,11 +183,11 @@ class PromptReader:
         ]
         return [text for text in texts for _ in range(body.n)]
 
-    def echo_reader(self, body: CompletionBody) -> EchoReader | None:
+    def echo_reader(self, body: CompletionBody) -> Callable[..., Sequence[TokenText]] | None:
         """Reads the tokens of echoed prompts. None unless they are requested."""
         if not body.echo or body.logprobs is None:
             return None
-        return EchoReader(self._token_texts, body.logprobs)
+        return partial(read_echo, self._token_texts, body.logprobs)
 
     def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
         """Token ids of each bad word, at the beginning of a text and after a space."""

@@ -10,10 +10,11 @@ from smartspec.server.openai.chat_body import (
     MAX_MESSAGES,
     ChatBody,
     ConvertibleBody,
-    Message,
-    with_one_system_message,
+    ReasoningEffort,
+    with_system,
 )
-from smartspec.server.openai.generation_body import Seed, SpeculationBody
+from smartspec.server.openai.generation_body import CommonFields
+from smartspec.server.openai.harmless import AccountFields
 from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
 from smartspec.server.openai.responses_history import read_items
 from smartspec.server.openai.responses_items import (
@@ -22,12 +23,13 @@ from smartspec.server.openai.responses_items import (
     ResponsesToolChoice,
     to_messages,
 )
-from smartspec.server.openai.template_fields import ReasoningEffort
 from smartspec.server.openai.tools import MAX_TOOLS
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
 
 LOGPROBS = "message.output_text.logprobs"
-NOTHING_IS_STORED = "nothing is stored here: send the items of the conversation as input"
+NotStored = Annotated[
+    object, never("nothing is stored here: send the items of the conversation as input")
+]
 
 
 def _check_include(include: object) -> object:
@@ -64,24 +66,16 @@ class Reasoning(Body):
     mode: Ignored = None
 
 
-class ResponsesBody(ConvertibleBody):
+class ResponsesBody(ConvertibleBody, CommonFields, AccountFields):
     """POST /v1/responses."""
 
-    model: str | None = None
     input: Annotated[
         list[InputItem], BeforeValidator(read_items, json_schema_input_type=str | list[InputItem])
     ] = Field(min_length=1, max_length=MAX_MESSAGES)
     instructions: str | None = None
     max_output_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: Seed = None
-    stream: bool = False
     text: TextOptions = TextOptions()
     reasoning: Reasoning = Reasoning()
-    priority: int = Field(0, ge=-(2**31), lt=2**31)
-    cache_salt: str | None = Field(None, min_length=1, max_length=256)
-    speculation: SpeculationBody | None = None
     tools: Annotated[
         list[ResponsesTool],
         BeforeValidator(functions_of, json_schema_input_type=list[ResponsesTool]),
@@ -90,8 +84,8 @@ class ResponsesBody(ConvertibleBody):
         Literal["none", "auto", "required"] | ResponsesToolChoice | None, CanBeDemanded
     ] = None
     parallel_tool_calls: bool | None = None
-    previous_response_id: Annotated[object, never(NOTHING_IS_STORED)] = None
-    conversation: Annotated[object, never(NOTHING_IS_STORED)] = None
+    previous_response_id: NotStored = None
+    conversation: NotStored = None
     prompt: Annotated[
         object, never("there are no stored prompts here: send its text as instructions")
     ] = None
@@ -103,13 +97,8 @@ class ResponsesBody(ConvertibleBody):
     include: Annotated[object, AfterValidator(_check_include)] = None
     max_tool_calls: Ignored = None
     stream_options: Ignored = None
-    store: Ignored = None
-    service_tier: Ignored = None
-    prompt_cache_key: Ignored = None
     prompt_cache_options: Ignored = None
     prompt_cache_retention: Ignored = None
-    safety_identifier: Ignored = None
-    user: Ignored = None
 
     @model_validator(mode="before")
     @classmethod
@@ -117,33 +106,18 @@ class ResponsesBody(ConvertibleBody):
         return with_allowed_tools(data)
 
     def to_chat(self) -> ChatBody:
-        first = (
-            [] if self.instructions is None else [Message(role="system", content=self.instructions)]
-        )
-        names = (
-            "model",
-            "temperature",
-            "top_p",
-            "seed",
-            "stream",
-            "priority",
-            "cache_salt",
-            "speculation",
-        )
-        same = {name: getattr(self, name) for name in names if name in self.model_fields_set}
-        wanted = self.text.format.response_format()
         choice = (
             self.tool_choice.to_chat()
             if isinstance(self.tool_choice, ResponsesToolChoice)
             else self.tool_choice
         )
         return ChatBody(
-            messages=with_one_system_message(first + to_messages(self.input)),
+            messages=with_system(self.instructions, to_messages(self.input)),
             max_tokens=self.max_output_tokens,
-            response_format=wanted,
+            response_format=self.text.format.response_format(),
             tools=[tool.to_chat() for tool in self.tools],
             tool_choice=choice,
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=self.reasoning.effort,
-            **same,
+            **self.common_fields(),
         )

@@ -4,9 +4,9 @@ down to those of a chat."""
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from smartspec.server.http.body_model import Body, Ignored, JsonObject
+from smartspec.server.http.body_model import Body, Ignored, check_needed
 from smartspec.server.http.content import Content
 from smartspec.server.openai.chat_body import Message
 from smartspec.server.openai.tools import (
@@ -14,9 +14,6 @@ from smartspec.server.openai.tools import (
     CalledTool,
     Function,
     FunctionChoice,
-    FunctionName,
-    NamedTool,
-    Tool,
 )
 
 NEEDED = {
@@ -45,32 +42,26 @@ class InputItem(Body):
 
     @model_validator(mode="after")
     def _has_what_its_type_needs(self) -> Self:
-        if lacking := [name for name in NEEDED[self.type] if getattr(self, name) is None]:
-            raise ValueError(f"an item of type {self.type} needs {lacking[0]}")
+        check_needed(self, f"an item of type {self.type}", NEEDED[self.type])
         return self
 
 
-class ResponsesTool(Body):
+class ResponsesTool(Function):
     """The same as a tool of chats, but flat."""
 
     type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: JsonObject = Field({"type": "object"})
-    strict: bool | None = None
 
-    def to_chat(self) -> Tool:
-        return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
+    def to_chat(self) -> dict:
+        return {"type": "function", "function": self.model_dump(exclude={"type"})}
 
 
-class ResponsesToolChoice(Body):
+class ResponsesToolChoice(FunctionChoice):
     """tool_choice: this function."""
 
     type: Literal["function"]
-    name: FunctionName
 
-    def to_chat(self) -> NamedTool:
-        return NamedTool(type="function", function=FunctionChoice(name=self.name))
+    def to_chat(self) -> dict:
+        return {"type": "function", "function": {"name": self.name}}
 
 
 def _joined(one: str | None, other: str | None) -> str | None:

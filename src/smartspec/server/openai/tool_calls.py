@@ -4,10 +4,8 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from smartspec.server.openai.call_formats import HERMES, CallFormat
-from smartspec.server.openai.tools import MAX_CALLS
+from smartspec.server.openai.call_formats import CallFormat
 from smartspec.server.structured.json_text import JsonPrefix
 
 
@@ -32,12 +30,7 @@ class ToolCallReader:
     arguments of each tool.
     """
 
-    def __init__(
-        self,
-        max_calls: int = MAX_CALLS,
-        form: CallFormat = HERMES,
-        schemas: Mapping[str, dict] = MappingProxyType({}),
-    ):
+    def __init__(self, max_calls: int, form: CallFormat, schemas: Mapping[str, dict]):
         self.num_calls = 0
         self._max_calls = max_calls
         self._form, self._schemas = form, schemas

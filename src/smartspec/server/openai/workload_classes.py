@@ -2,6 +2,7 @@
 say it themselves."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from pydantic import ValidationError
 
@@ -16,7 +17,7 @@ class WorkloadClasses:
     Raises ValueError naming the class and the field at fault.
     """
 
-    def __init__(self, settings: Mapping[str, Mapping[str, object]]):
+    def __init__(self, settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})):
         if not isinstance(settings, Mapping):
             raise ValueError(f"classes must be tables, [classes.NAME], got {settings!r}")
         self._classes = {name: _read(name, values) for name, values in settings.items()}

@@ -18,6 +18,9 @@ MAX_CHOICE_CHARACTERS = 1024
 # As programs write it, in lines or not: small models would add spaces without end where they may.
 JSON_OPTIONS = {"whitespace_pattern": r" |\n[ \t]{0,32}"}
 ANY_OBJECT = {"type": "object"}
+# The end of the thought is the first mark; the spaces after it are no part of the answer.
+_OPEN = "start: inner /\\s{0,8}/ @after\ninner[lazy]: /(?s:.*)<\\/think>/"
+_MAYBE = f"start: (/\\s{{0,8}}<think>/ inner /\\s{{0,8}}/)? @after\n{_OPEN.splitlines()[1]}"
 
 
 def _parsed(schema: object) -> object:
@@ -79,9 +82,6 @@ class ResponseFormat(Body):
         return ANY_OBJECT if self.json_schema is None else self.json_schema.schema_
 
 
-TEXT = ResponseFormat(type="text")
-
-
 class StructuredOutputs(Body):
     """vLLM's: one of them."""
 
@@ -115,21 +115,15 @@ class StructuredFields(Body):
 
     def grammars(self) -> dict[str, ResponseFormat | StructuredOutputs]:
         """The requested structure, by the field's name."""
-        guided = (
-            ("json", self.guided_json),
-            ("regex", self.guided_regex),
-            ("choice", self.guided_choice),
-        )
-        requested = {
-            "response_format": self.response_format if self.response_format != TEXT else None,
-            "structured_outputs": self.structured_outputs,
-            **{
-                f"guided_{kind}": StructuredOutputs(**{kind: value})
-                for kind, value in guided
-                if value is not None
-            },
-        }
-        return {name: what for name, what in requested.items() if what is not None}
+        requested: dict[str, ResponseFormat | StructuredOutputs] = {}
+        if self.response_format is not None and self.response_format.type != "text":
+            requested["response_format"] = self.response_format
+        if self.structured_outputs is not None:
+            requested["structured_outputs"] = self.structured_outputs
+        for kind in ("json", "regex", "choice"):
+            if (value := getattr(self, f"guided_{kind}")) is not None:
+                requested[f"guided_{kind}"] = StructuredOutputs(**{kind: value})
+        return requested
 
 
 def json_grammar(schema: dict) -> str:
@@ -154,3 +148,15 @@ def choice_grammar(choices: list[str]) -> str:
     """One of these texts."""
     quoted = (json.dumps(choice, ensure_ascii=False) for choice in choices)
     return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))
+
+
+def after_thought(definition: str, is_open: bool) -> str:
+    """The grammar of a text that may begin with a thought, which is free, as in vLLM's structured
+    output of reasoning. definition: as from LLMatcher.grammar_from_*, whose text the answer is.
+    is_open: the prompt has begun the thought; otherwise the model may begin one."""
+    try:
+        first, *others = json.loads(definition)["grammars"]
+    except ValueError:  # grammar_from_lark returns its text
+        first, others = {"lark_grammar": definition}, []
+    thought = {"lark_grammar": _OPEN if is_open else _MAYBE}
+    return json.dumps({"grammars": [thought, first | {"name": "after"}, *others]})

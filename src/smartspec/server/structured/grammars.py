@@ -43,7 +43,6 @@ class GrammarCompiler:
         self._tables_lock = threading.Lock()
         self._memory_lock = threading.RLock()  # a garbage collection may give back while it is held
         self._threads = ThreadPoolExecutor(MAX_HELPERS, thread_name_prefix="grammars")
-        self._num_waiting = 0
         self._num_waiting_of: Counter[str] = Counter()
         # of the grammars that requests hold, by client
         self._num_bytes_of: Counter[str] = Counter()
@@ -51,16 +50,10 @@ class GrammarCompiler:
     async def compiled(self, definition: str, origin: Origin = UNKNOWN_ORIGIN) -> TokenGrammar:
         """Runs compile in a thread. Stops when the caller is cancelled."""
         client = origin.client
-        if (
-            self._num_waiting >= MAX_WAITING
-            or self._num_waiting_of[client] >= MAX_WAITING_OF_CLIENT
-        ):
-            raise QueueFull(
-                f"{self._num_waiting} grammars wait to be compiled, {self._num_waiting_of[client]} "
-                "of yours"
-            )
+        waiting, own = self._num_waiting_of.total(), self._num_waiting_of[client]
+        if waiting >= MAX_WAITING or own >= MAX_WAITING_OF_CLIENT:
+            raise QueueFull(f"{waiting} grammars wait to be compiled, {own} of yours")
         given_up = threading.Event()
-        self._num_waiting += 1
         self._num_waiting_of[client] += 1
         try:
             loop = asyncio.get_running_loop()
@@ -69,7 +62,6 @@ class GrammarCompiler:
             )
         finally:
             given_up.set()
-            self._num_waiting -= 1
             self._num_waiting_of[client] -= 1
             if not self._num_waiting_of[client]:
                 del self._num_waiting_of[client]

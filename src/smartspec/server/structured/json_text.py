@@ -98,33 +98,28 @@ class JsonPrefix:
 
     def _takes(self, character: str) -> bool:
         """True if a character outside of strings, no space, may come next; takes it if so."""
-        expects = self._expects
-        if expects.startswith("value"):
-            if character in "{[":
+        match self._expects, character:
+            case "value" | "value or end", "{" | "[":
                 self._open.append(character)
                 self._expects = "name or end" if character == "{" else "value or end"
-            elif character == '"':
+            case "value" | "value or end", '"':
                 self._expects = "rest of string"
-            elif _SCALAR.match(character).end():
+            case "name" | "name or end", '"':
+                self._expects = "rest of name"
+            case "colon", ":":
+                self._expects = "value"
+            case "comma or end", ",":
+                self._expects = "name" if self._open[-1] == "{" else "value"
+            case "value or end" | "name or end" | "comma or end", "}" | "]":
+                if self._open[-1] != _OPENED_BY[character]:
+                    return False
+                self._open.pop()
+                self._end_value()
+            case "value" | "value or end", _ if _SCALAR.match(character).end():
                 self._expects = "rest of scalar"
-            else:
-                return expects == "value or end" and self._closes(character)
-        elif expects.startswith("name") and character == '"':
-            self._expects = "rest of name"
-        elif expects == "colon" and character == ":":
-            self._expects = "value"
-        elif expects == "comma or end" and character == ",":
-            self._expects = "name" if self._open[-1] == "{" else "value"
-        else:
-            return expects in ("comma or end", "name or end") and self._closes(character)
+            case _:
+                return False
         return True
-
-    def _closes(self, character: str) -> bool:
-        is_closed = bool(self._open) and self._open[-1] == _OPENED_BY.get(character)
-        if is_closed:
-            self._open.pop()
-            self._end_value()
-        return is_closed
 
     def _end_value(self) -> None:
         self._expects = "comma or end" if self._open else "nothing"

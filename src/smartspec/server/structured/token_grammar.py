@@ -57,37 +57,32 @@ class _Follower:
         self._num_seen = 0
         self._has_mask = False  # computed where the matcher is
 
-    def at_end_of(self, token_ids: list[int]) -> LLMatcher | None:
-        """The matcher, when it has seen these tokens; None if it cannot."""
+    def ask(
+        self, token_ids: list[int], question: Callable[[LLMatcher], Answer], unknown: Answer
+    ) -> Answer:
+        """What the matcher answers after these tokens; unknown if it cannot tell."""
         if self._generation != self._matchers.generation:
             self._generation = self._matchers.generation
             self._matcher, self._num_seen, self._has_mask = self._matchers.begin(), 0, False
         if self._matcher is None:
-            return None
+            return unknown
         for token_id in token_ids[self._num_seen :]:
             if self._computes_masks and not self._has_mask:
                 self._matcher.compute_bitmask()
             self._matcher.consume_token(token_id)
             self._has_mask = False
         self._num_seen = len(token_ids)
-        if self.is_error():
-            self.fail()
-            return None
-        return self._matcher
+        answer = unknown if self._matcher.is_error() else question(self._matcher)
+        if not self._matcher.is_error():
+            return answer
+        self.fail()
+        return unknown
 
     def mask_after(self, token_ids: list[int]) -> bytes | None:
         """The tokens that may follow these, a bit each; None if that is not known."""
-        if (matcher := self.at_end_of(token_ids)) is None:
-            return None
-        mask = matcher.compute_bitmask()
-        self._has_mask = True
-        if self.is_error():
-            self.fail()
-            return None
+        mask = self.ask(token_ids, LLMatcher.compute_bitmask, None)
+        self._has_mask = mask is not None
         return mask
-
-    def is_error(self) -> bool:
-        return self._matcher is not None and self._matcher.is_error()
 
     def fail(self) -> None:
         """The matcher has met an error."""
@@ -130,35 +125,30 @@ class TokenGrammar:
         return np.zeros(self._vocab_size, dtype=bool)
 
     def _allowed_ahead(self, draft: list[int]) -> np.ndarray:
-        matcher = self._ahead.at_end_of(self._token_ids)
-        if matcher is None:
-            return np.zeros(self._vocab_size, dtype=bool)
-        num_consumed = matcher.try_consume_tokens(draft)
-        allowed = self._unpacked(matcher.compute_bitmask())
+        def look(matcher: LLMatcher) -> tuple[int, np.ndarray]:
+            num_consumed = matcher.try_consume_tokens(draft)
+            allowed = self._unpacked(matcher.compute_bitmask())
+            if not matcher.is_error():
+                matcher.rollback(num_consumed)
+            return num_consumed, allowed
+
+        nothing = np.zeros(self._vocab_size, dtype=bool)
+        num_consumed, allowed = self._ahead.ask(self._token_ids, look, (len(draft), nothing))
+        if num_consumed == len(draft):
+            return allowed
         # Only a mask tells of errors: a token that it allows and that is not consumed is one, too.
-        if self._ahead.is_error() or (num_consumed < len(draft) and allowed[draft[num_consumed]]):
+        if allowed[draft[num_consumed]]:
             self._ahead.fail()
-            return np.zeros(self._vocab_size, dtype=bool)
-        matcher.rollback(num_consumed)
-        return allowed if num_consumed == len(draft) else np.ones(self._vocab_size, dtype=bool)
+            return nothing
+        return np.ones(self._vocab_size, dtype=bool)
 
     def forced(self) -> list[int]:
-        matcher = self._ahead.at_end_of(self._token_ids)
-        return [] if matcher is None else self._unless_it_fails(matcher.compute_ff_tokens(), [])
+        return self._ahead.ask(self._token_ids, LLMatcher.compute_ff_tokens, [])
 
     def num_allowed(self, token_ids: Sequence[int]) -> int:
-        matcher = self._ahead.at_end_of(self._token_ids)
-        return (
-            0
-            if matcher is None
-            else self._unless_it_fails(matcher.validate_tokens(list(token_ids)), 0)
+        return self._ahead.ask(
+            self._token_ids, lambda matcher: matcher.validate_tokens(list(token_ids)), 0
         )
-
-    def _unless_it_fails(self, answer: Answer, unknown: Answer) -> Answer:
-        if not self._ahead.is_error():
-            return answer
-        self._ahead.fail()
-        return unknown
 
     def _unpacked(self, mask: bytes) -> np.ndarray:
         """bool [V]."""
