@@ -5,7 +5,7 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 # Where 16-bit floats lie in a block: random bits there would be infinities.
-_SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
 
 
 def random_blocks(
@@ -26,7 +26,7 @@ def random_blocks(
         )
         return torch.from_numpy(bits.astype(np.uint16).view(np.uint8))
     blocks = random.integers(0, 256, (outputs, inputs // block_size, block_bytes), dtype=np.uint8)
-    for place in _SCALES.get(block_type.name, (0,)):
+    for place in SCALES.get(block_type.name, (0,)):
         scales = random.standard_normal(blocks.shape[:2]).astype(np.float16)
         blocks[..., place : place + 2] = scales[..., None].view(np.uint8)
     return torch.from_numpy(blocks.reshape(outputs, -1))

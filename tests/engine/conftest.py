@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from compiled import attention
 from shared_model import loaded_once
 
-__all__ = ["loaded_once"]
+__all__ = ["attention", "loaded_once"]
 sys.path.append(str(Path(__file__).parent / "drafting"))  # whose heads tests of kernels use
 # Kernels share their work between threads; with one, a barrier that is missing would go unseen.
 OF_KERNELS = (

@@ -1,4 +1,4 @@
-"""EAGLE-3 checkpoints of tiny random heads, in the layouts they are published in."""
+"""Heads on disk: EAGLE-3 checkpoints of tiny random ones, in the layouts they are published in."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,9 @@ from types import SimpleNamespace
 import torch
 from safetensors.torch import save_file
 from tiny_models import SHAPE, VOCABULARY
+
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head
+from smartspec.engine.drafting.head.kinds import load_head
 
 SIZE, WIDE, HEAD_DIM, DRAFTS, LAYERS = SHAPE["hidden_size"], 48, 8, 40, 12
 LAYER = {
@@ -28,17 +31,16 @@ CONFIG = {
     KEY: [1, 2],
     "transformer_layer_config": LAYER,
 }
-OF_HEAD = (
-    *(
-        "draft_vocab_size",
-        "target_hidden_size",
-        "norm_before_residual",
-        "norm_before_fc",
-        "fc_norm",
-        "logit_scale",
-    ),
+OF_HEAD = {
+    "speculators_model_type",
+    "draft_vocab_size",
+    "target_hidden_size",
+    "norm_before_residual",
+    "norm_before_fc",
+    "fc_norm",
+    "logit_scale",
     "eagle_config",
-)
+}
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -79,13 +81,27 @@ def without(found: dict, *names: str) -> dict:
     return {name: tensor for name, tensor in found.items() if name not in names}
 
 
-def write(folder: Path, config: dict, found: dict) -> Path:
+def write(folder: Path, config: dict, found: dict, name: str = "model.safetensors") -> Path:
+    """A head whose weights are in the file of this name, in the format that it says."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(
-        {name: tensor.contiguous() for name, tensor in found.items()}, folder / "model.safetensors"
-    )
+    if name.endswith(".safetensors"):
+        save_file({key: tensor.contiguous() for key, tensor in found.items()}, folder / name)
+    else:
+        torch.save(found, folder / name)
     return folder
+
+
+def config_with(changes: dict) -> dict:
+    """CONFIG with these, of the head or of its layer."""
+    of_head = {key: value for key, value in changes.items() if key in OF_HEAD}
+    of_layer = {key: value for key, value in changes.items() if key not in OF_HEAD}
+    return CONFIG | of_head | {"transformer_layer_config": LAYER | of_layer}
+
+
+def read(folder: Path, config: dict, found: dict, num_layers: int = LAYERS) -> Eagle3Head:
+    """The head that is written there, for a target of so many layers."""
+    return load_head(write(folder / "head", config, found), target_of(num_layers))[0]
 
 
 def target_of(num_layers: int) -> SimpleNamespace:

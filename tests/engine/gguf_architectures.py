@@ -9,6 +9,11 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from torch import nn
+
+from smartspec.engine.models.gguf_config import config_values, make_config
+from smartspec.engine.models.gguf_file import GGUFFile, open_gguf
+from smartspec.engine.models.gguf_model import read_gguf_model
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FF, EXPERTS, CONTEXT = 2, 64, 4, 2, 96, 4, 512
 VOCABULARY = [chr(character) for character in range(33, 127)] + ["ab", "cd"]
@@ -73,11 +78,26 @@ def write_gguf(path: Path, spec: GGUFSpec, seed: int = 0, **splitting: int) -> P
             writer.add_tensor(name, _numbers(random, name, shape))
     for name, numbers in spec.tensors.items():
         writer.add_tensor(name, numbers.astype(np.float32))
+    return close(writer, path)
+
+
+def close(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """Write the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def opened(folder: Path, spec: GGUFSpec) -> GGUFFile:
+    return open_gguf(write_gguf(folder / "model.gguf", spec))
+
+
+def read_stock_model(file: GGUFFile) -> nn.Module:
+    """In fp32, as transformers computes it."""
+    values, known = config_values(file)
+    return read_gguf_model(file, make_config(values), "eager", known=known, keep_blocks=False)
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Value) -> None:

@@ -16,13 +16,12 @@ from gguf_architectures import (
     VOCABULARY,
     GGUFSpec,
     Value,
+    read_stock_model,
     write_gguf,
 )
 from llama_cpp import LlamaCpp
 
-from smartspec.engine.models.gguf_config import config_values, make_config
 from smartspec.engine.models.gguf_file import open_gguf
-from smartspec.engine.models.gguf_model import read_gguf_model
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
 TEXT = np.random.default_rng(1).integers(0, len(VOCABULARY), 150)
@@ -50,11 +49,7 @@ def tolerance(architecture: str) -> float:
 
 def our_logits(path: Path) -> np.ndarray:
     """fp32 [n, vocabulary] of TEXT by the stock model; raises UnsupportedModelError."""
-    file = open_gguf(path)
-    values, known = config_values(file)
-    model = read_gguf_model(
-        file, make_config(values), "eager", known=known, keep_blocks=False
-    ).eval()
+    model = read_stock_model(open_gguf(path)).eval()
     with torch.inference_mode():
         return model(torch.from_numpy(TEXT)[None], use_cache=False).logits[0].numpy()
 

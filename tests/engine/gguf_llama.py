@@ -5,6 +5,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from blocks import random_blocks
+from gguf_architectures import close
 from transformers import LlamaConfig
 
 CONFIG = LlamaConfig(
@@ -65,8 +66,4 @@ def write_llama(
             )
     for name, numbers in (tensors or {}).items():
         writer.add_tensor(name, numbers.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return close(writer, path)

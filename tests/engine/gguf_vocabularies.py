@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gguf
 from gguf import TokenType
+from gguf_architectures import close
 from tokenizer_lines import lines
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -63,11 +64,7 @@ def write(
     kinds = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
     for key, value in described.values:
         kinds[type(value)](f"tokenizer.ggml.{key}", value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return close(writer, path)
 
 
 @cache

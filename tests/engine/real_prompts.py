@@ -1,5 +1,7 @@
 """Short prompts for tests on the real model."""
 
+from default_model import default_tokenizer
+
 PROMPTS = [
     "Write the numbers from one to twenty as words, separated by commas.",
     "Fix the bug and return the complete code:\n```python\ndef mean(values):\n    total = 0\n    "
@@ -14,3 +16,14 @@ PROMPTS = [
     "List five animals and five plants, each on its own line.",
     "Repeat the following sentence three times: a stitch in time saves nine.",
 ]
+
+
+def chats(prompts: list[str]) -> list[list[int]]:
+    """Tokens of conversations that begin with these."""
+    tokenizer = default_tokenizer()
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+        )
+        for prompt in prompts
+    ]

@@ -23,8 +23,8 @@ def loaded_once() -> Iterator[None]:
     """Engines share one loaded model, and none measures a profile, so that building one takes no
     time."""
 
-    def latency(target, drafts, **options) -> LatencyModel:
-        return LatencyModel.fit(costs(0.04, 1e-4), [costs(0.004, 1e-5) for _ in drafts])
+    def latency(models, report) -> LatencyModel:
+        return LatencyModel.fit(costs(0.04, 1e-4), [costs(0.004, 1e-5) for _ in models.drafters])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "load_model", load_once)

@@ -13,6 +13,7 @@ for folder in (
 ):
     sys.path.append(str(Path(__file__).parents[1] / folder))
 
+from compiled import attention  # noqa: E402
 from shared_model import loaded_once  # noqa: E402
 
-__all__ = ["loaded_once"]
+__all__ = ["attention", "loaded_once"]

@@ -20,12 +20,12 @@ def running_model(speculates: bool = False, **options) -> Iterator[FakeServer]:
     """The default model, loaded once for all tests; no profile is measured. options: of
     EngineConfig. speculates: on reasoning steps, where it is both models."""
 
-    def latency(_, drafts, **limits) -> LatencyModel:
+    def latency(models, report) -> LatencyModel:
         sizes = [(rows, new) for rows in (1, 2, 4) for new in (1, 2, 4, 8, 16, 64)]
         target = [
             ProfileSample(n * r, n * r + 64 * r, r, 0.04 + 1e-4 * n * r, n * r) for r, n in sizes
         ]
-        return LatencyModel.fit(target, [target for _ in drafts])
+        return LatencyModel.fit(target, [target for _ in models.drafters])
 
     config = EngineConfig(**{"max_batch": 6, "device": "cpu", "strict": True} | options)
     with pytest.MonkeyPatch.context() as patch:

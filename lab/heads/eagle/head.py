@@ -13,11 +13,10 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
-from smartspec.engine.attention.ragged import ATTENTION_NAME, AttentionPlan, register_attention
+from smartspec.engine.attention.ragged import AttentionPlan
 from smartspec.engine.drafting.head.eagle3 import MLP, Projections
-from smartspec.engine.drafting.head.runner import HeadRunner
-from smartspec.engine.kernels.cpu import elementwise
-from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
+from smartspec.engine.drafting.head.runner import HeadRunner, packed_attention, packed_norm
+from smartspec.engine.models.fusion import FusedMLP
 from smartspec.engine.models.linear import make_linear
 
 
@@ -67,17 +66,10 @@ class PackedEagle(nn.Module):
 
     def __init__(self, head: EagleHead, output: nn.Module):
         super().__init__()
-        register_attention()
-        config, layer = head.config.layer, head.layers[0]
-        attention = layer.self_attn
-        attention.config, attention.layer_idx, attention.head_dim = config, 0, config.head_dim
-        config._attn_implementation = ATTENTION_NAME
+        layer = head.layers[0]
         self.fc = make_linear(head.fc.weight, head.fc.bias)
-        self.attention = FusedAttention(attention, {"scaling": config.head_dim**-0.5})
-        norm = layer.post_attention_layernorm
-        self.mlp_norm = (
-            FusedRMSNorm(norm.weight, norm.eps) if elementwise.applies_to(norm.weight) else norm
-        )
+        self.attention = packed_attention(layer.self_attn, head.config.layer)
+        self.mlp_norm = packed_norm(layer.post_attention_layernorm)
         self.mlp = FusedMLP(layer.mlp)
         self.lm_head = partial(output)  # no part of the head: it is packed and warm already
 

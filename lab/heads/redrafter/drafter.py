@@ -13,7 +13,7 @@ from smartspec.control.records import DrafterView
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.attention.slot_rows import SlotRows
+from smartspec.engine.attention.slot_memory import SlotRows
 from smartspec.engine.drafting.head.drafter import HeadDrafter
 from smartspec.engine.drafting.head.runner import lookup
 from smartspec.engine.drafting.pass_of_size import segments_of_size

@@ -54,10 +54,7 @@ def doctor(options: DoctorOptions) -> None:
 
     config = engine_config_of(options)
     models = load_models(config)
-    limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
-    latency = models.by_drafter(
-        profiled_latency(models.target, models.profiled, **limits, report=print)
-    )
+    latency = models.by_drafter(profiled_latency(models.profiled(config.max_batch), print))
     specs = tuple(drafter.spec for drafter in models.drafters)
     latency.use_drafters(specs)
     kernels = kernel_report(models.target.loaded)

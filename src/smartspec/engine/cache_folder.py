@@ -58,6 +58,17 @@ def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
     return folder
 
 
+def write_file(path: Path, text: str) -> None:
+    """Write a file that only this user can write, beside its place, and rename it. Raises OSError
+    where that cannot be."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".storing-") as folder:
+        made = Path(folder) / path.name
+        made.write_text(text, encoding="utf-8")
+        made.chmod(0o644)
+        made.replace(path)
+
+
 def _publish(made: Path, folder: Path) -> None:
     try:
         made.rename(folder)

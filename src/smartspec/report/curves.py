@@ -1,13 +1,14 @@
 """Plots of a measured matrix."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
 
 from smartspec.report.figures import CellFigures, Runs, SpeedUp, geometric_mean
-from smartspec.report.matrix import Cell, Matrix
+from smartspec.report.matrix import Cell, Load, Matrix
 from smartspec.report.sections import Line, Plot
 
 PARTS_OF_STEP = 4  # points of a curve over time in each step of a load
@@ -18,19 +19,17 @@ def speed_up_plot(ours: str, other: str, ratios: Sequence[SpeedUp]) -> Plot:
     top."""
     # the worst comes first already
     workloads = list(dict.fromkeys(each.cell.workload for each in ratios))
-    loads = sorted(
-        {each.cell.load.name: each.cell.load for each in ratios}.items(), key=_order_of_load
-    )
+    loads = sorted({each.cell.load for each in ratios}, key=_order_of_load)
     lines = []
-    for name, _ in loads:
+    for load in loads:
         of_load = sorted(
-            (each for each in ratios if each.cell.load.name == name), key=lambda e: e.cell.workload
+            (each for each in ratios if each.cell.load == load), key=lambda e: e.cell.workload
         )
         x = tuple(float(workloads.index(each.cell.workload)) for each in of_load)
         values = [
             tuple(getattr(each, part) for each in of_load) for part in ("ratio", "low", "high")
         ]
-        lines.append(Line(name, x, *values))
+        lines.append(Line(load.name, x, *values))
     return Plot(
         f"Speed-up of {ours} over {other}",
         "",
@@ -42,20 +41,17 @@ def speed_up_plot(ours: str, other: str, ratios: Sequence[SpeedUp]) -> Plot:
     )
 
 
-def _order_of_load(item) -> tuple:
-    load = item[1]
-    return (
-        load.concurrency is None,
-        load.concurrency or 0,
-        load.rate is None,
-        load.rate or 0,
-        item[0],
-    )
+def _order_of_load(load: Load) -> tuple:
+    """Closed loops first."""
+    return load.concurrency or math.inf, load.rate or math.inf, load.name
 
 
-def throughput_plot(figures: Sequence[CellFigures]) -> Plot:
+def throughput_plots(figures: Sequence[CellFigures]) -> tuple[Plot, ...]:
     """Geometric mean over the workloads that every variant was measured on at every number of
-    requests."""
+    requests; none without closed loops."""
+    figures = [each for each in figures if each.cell.load.concurrency is not None]
+    if not figures:
+        return ()
     variants = list(dict.fromkeys(each.variant for each in figures))
     levels = sorted({each.cell.load.concurrency for each in figures})
     rates = {
@@ -76,14 +72,8 @@ def throughput_plot(figures: Sequence[CellFigures]) -> Plot:
         ]
         lines.append(Line(variant, tuple(map(float, levels)), tuple(means)))
     caption = f"Geometric mean over the workloads: {', '.join(everywhere)}."
-    return Plot(
-        "Tokens per second",
-        "requests at once",
-        "tokens per second",
-        tuple(lines),
-        caption,
-        log_x=True,
-    )
+    labels = "Tokens per second", "requests at once", "tokens per second"
+    return (Plot(*labels, tuple(lines), caption, log_x=True),)
 
 
 def latency_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
@@ -102,16 +92,22 @@ def latency_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
 
 
 def _latency_line(variant: str, cells: dict[float, str], runs: Runs) -> Line:
-    points = []
-    for rate, name in sorted(cells.items()):
-        means = [
+    means = {
+        rate: [
             fmean(record.end_to_end_seconds for record in run.records)
             for key, run in runs.items()
             if key[:2] == (variant, name) and run.records
         ]
-        if means:
-            points.append((rate, fmean(means), min(means), max(means)))
-    return Line(variant, *zip(*points, strict=True)) if points else Line(variant, (), ())
+        for rate, name in sorted(cells.items())
+    }
+    return _line(variant, means)
+
+
+def _line(variant: str, means: Mapping[float, Sequence[float]]) -> Line:
+    """means: of the repetitions, by x."""
+    known = {x: some for x, some in means.items() if some}
+    bounds = (tuple(map(of, known.values())) for of in (fmean, min, max))
+    return Line(variant, tuple(known), *bounds)
 
 
 def over_time_plots(matrix: Matrix, runs: Runs) -> tuple[Plot, ...]:
@@ -139,12 +135,12 @@ def _line_over_time(variant: str, cell: Cell, bounds: Sequence[float], runs: Run
     for begin, end in pairwise(bounds):
         edges += np.linspace(begin, end, PARTS_OF_STEP + 1)[1:].tolist()
     records = [run.records for key, run in runs.items() if key[:2] == (variant, cell.name)]
-    points = []
-    for begin, end in pairwise(edges):
-        of_part = [
-            [r.end_to_end_seconds for r in some if begin <= r.start_seconds < end]
+    means = {
+        (begin + end) / 2: [
+            fmean(of_part)
             for some in records
+            if (of_part := [r.end_to_end_seconds for r in some if begin <= r.start_seconds < end])
         ]
-        if means := [fmean(some) for some in of_part if some]:
-            points.append(((begin + end) / 2, fmean(means), min(means), max(means)))
-    return Line(variant, *zip(*points, strict=True)) if points else Line(variant, (), ())
+        for begin, end in pairwise(edges)
+    }
+    return _line(variant, means)

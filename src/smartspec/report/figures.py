@@ -168,14 +168,11 @@ def best_fixed(matrix: Matrix, figures: Sequence[CellFigures]) -> dict[str, str]
     fixed = {
         variant.name for variant in matrix.variants if (variant.policy or "").startswith("fixed")
     }
-    best: dict[str, CellFigures] = {}
-    for each in figures:
-        known = best.get(each.cell.name)
-        if each.variant in fixed and (
-            known is None or each.end_to_end.mean < known.end_to_end.mean
-        ):
-            best[each.cell.name] = each
-    return {name: each.variant for name, each in best.items()}
+    best: dict[str, str] = {}
+    for each in sorted(figures, key=lambda each: each.end_to_end.mean):
+        if each.variant in fixed:
+            best.setdefault(each.cell.name, each.variant)
+    return best
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ from smartspec.bench.run import measure
 from smartspec.report.folder import Measured, digested
 from smartspec.report.loads import Prompts, plan_run
 from smartspec.report.matrix import Matrix, Run, Variant
-from smartspec.report.servers import StartedServer, serve_command, start_all, stop_all
+from smartspec.report.servers import StartedServer, serve_command
 
 SETTLE_SECONDS = 4  # after the starts: a server that waits moves its memory to huge pages
 PAUSE_SECONDS = 0.5  # between runs, in which the last server comes to rest
@@ -98,7 +98,9 @@ def live_runs(
         if variant.base_url is None
     }
     try:
-        start_all(servers, on_start)
+        for name, server in servers.items():  # one by one: each measures its own costs, alone
+            on_start(f"starting the server {name}")
+            server.start()
         targets = {}
         for variant in matrix.variants:
             url = servers[variant.name].base_url if variant.name in servers else variant.base_url
@@ -107,7 +109,8 @@ def live_runs(
             time.sleep(SETTLE_SECONDS)
         yield LiveRuns(matrix, prompts, servers, targets)
     finally:
-        stop_all(servers)
+        for server in servers.values():
+            server.stop()
 
 
 def isolated(requests: Sequence[LoadRequest], salt: str) -> list[LoadRequest]:

@@ -2,7 +2,7 @@
 left."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
@@ -27,25 +27,26 @@ class Durations:
     """Seconds that runs took, and what others will take."""
 
     def __init__(self):
-        self._of_cell: dict[str, list[float]] = {}
-        self._of_load: dict[str, list[float]] = {}
+        self._by_name: dict[str, list[float]] = defaultdict(list)
 
     def add(self, run: Run, seconds: float) -> None:
-        self._of_cell.setdefault(run.cell.name, []).append(seconds)
-        self._of_load.setdefault(run.cell.load.name, []).append(seconds)
+        for name in self._names(run):
+            self._by_name[name].append(seconds)
 
     def expected(self, runs: list[Run]) -> float | None:
         """Seconds of all these runs: as runs of their cell took, else of their load, else as all;
         None before any."""
-        known = [seconds for some in self._of_cell.values() for seconds in some]
-        if not known:
+        if not self._by_name:
             return None
-        overall = fmean(known)
-        mean = lambda times, key: fmean(times[key]) if key in times else None  # noqa: E731
-        return sum(
-            mean(self._of_cell, run.cell.name) or mean(self._of_load, run.cell.load.name) or overall
+        known = (
+            next(self._by_name[name] for name in self._names(run) if name in self._by_name)
             for run in runs
         )
+        return sum(map(fmean, known))
+
+    def _names(self, run: Run) -> tuple[str, str, str]:
+        """What its seconds are counted for, the likest first."""
+        return run.cell.name, run.cell.load.name, "all"
 
 
 def run_matrix(

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -79,38 +79,18 @@ class StartedServer:
             f"{self.log_path})"
         )
 
-    def forget_log(self) -> None:
-        """Delete its output, unless it has failed."""
-        if not self._has_failed:
-            self.log_path.unlink(missing_ok=True)
-
     def stop(self) -> None:
-        """Tell its process group to end, and kill it if it does not."""
+        """Tell its process group to end, and kill it if it does not. Its output is kept where it
+        has failed."""
         if self._process is None:
             return
         for request in (signal.SIGTERM, signal.SIGKILL):
-            try:
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(self._process.pid, request)
                 self._process.wait(timeout=STOP_SECONDS)
-                return
-            except ProcessLookupError:
-                return
-            except subprocess.TimeoutExpired:
-                continue
-
-
-def start_all(servers: Mapping[str, StartedServer], on_start=lambda text: None) -> None:
-    """One after the other, telling on_start which: each measures its own costs, alone."""
-    for name, server in servers.items():
-        on_start(f"starting the server {name}")
-        server.start()
-
-
-def stop_all(servers: Mapping[str, StartedServer]) -> None:
-    """Stop them. What they wrote is kept where one has failed."""
-    for server in servers.values():
-        server.stop()
-        server.forget_log()
+                break
+        if not self._has_failed:
+            self.log_path.unlink(missing_ok=True)
 
 
 def _free_port() -> int:

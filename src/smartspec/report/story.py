@@ -3,9 +3,10 @@ figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from smartspec.bench.report import optional
-from smartspec.report.curves import latency_plots, over_time_plots, speed_up_plot, throughput_plot
+from smartspec.report.curves import latency_plots, over_time_plots, speed_up_plot, throughput_plots
 from smartspec.report.figures import (
     MIN_REPETITIONS,
     NOISE,
@@ -37,13 +38,19 @@ class Results:
     command: str
     ours: str  # the variant that the others are compared with
 
-    @property
+    @cached_property
     def figures(self) -> list[CellFigures]:
         return cell_figures(self.matrix, self.runs)
 
-    @property
+    @cached_property
     def speed_ups(self) -> list[SpeedUp]:
         return speed_ups(self.matrix, self.runs, self.ours)
+
+    @cached_property
+    def over_best_fixed(self) -> list[SpeedUp]:
+        """The speed-ups over the fixed length that turned out best in each cell."""
+        best = best_fixed(self.matrix, self.figures)
+        return [each for each in self.speed_ups if best.get(each.cell.name) == each.other]
 
 
 def our_variant(matrix: Matrix) -> str:
@@ -55,54 +62,49 @@ def our_variant(matrix: Matrix) -> str:
 
 def sections_of(results: Results) -> list[Section]:
     """The page, in the order of what a reader wants to know."""
-    figures, ratios = results.figures, results.speed_ups
-    parts = [_glance(results, figures, ratios)]
-    closed = [each for each in figures if each.cell.load.concurrency is not None]
-    if closed:
-        text = ("Closed loop: so many requests are always under way. Higher is better.",)
-        parts.append(
-            Section("Tokens per second by requests at once", text, (throughput_plot(closed),))
-        )
-    if plots := latency_plots(results.matrix, results.runs):
-        text = ("Open loop: requests arrive whether or not others have ended. Lower is better.",)
-        parts.append(Section("Latency by arrival rate", text, plots))
-    if plots := over_time_plots(results.matrix, results.runs):
-        text = ("The rate and the workload change in steps. Lower is better.",)
-        parts.append(Section("Latency over time", text, plots))
-    parts.append(Section("Every cell", (), tables=_tables_of_cells(figures)))
-    if results.failed:
-        parts.append(_failures(results.failed))
-    return [*parts, _method(results)]
+    curves = (
+        (
+            "Tokens per second by requests at once",
+            "Closed loop: so many requests are always under way. Higher is better.",
+            throughput_plots(results.figures),
+        ),
+        (
+            "Latency by arrival rate",
+            "Open loop: requests arrive whether or not others have ended. Lower is better.",
+            latency_plots(results.matrix, results.runs),
+        ),
+        (
+            "Latency over time",
+            "The rate and the workload change in steps. Lower is better.",
+            over_time_plots(results.matrix, results.runs),
+        ),
+    )
+    return [
+        _glance(results),
+        *(Section(title, (text,), plots) for title, text, plots in curves if plots),
+        Section("Every cell", (), tables=_tables_of_cells(results.figures)),
+        *([_failures(results.failed)] if results.failed else []),
+        _method(results),
+    ]
 
 
-def against_best_fixed(
-    results: Results, figures: Sequence[CellFigures], ratios: Sequence[SpeedUp]
-) -> list[SpeedUp]:
-    """The speed-ups over the fixed length that turned out best in each cell."""
-    best = best_fixed(results.matrix, figures)
-    return [each for each in ratios if best.get(each.cell.name) == each.other]
-
-
-def _glance(results: Results, figures: Sequence[CellFigures], ratios: Sequence[SpeedUp]) -> Section:
-    of_other = {
-        variant.name: [r for r in ratios if r.other == variant.name]
+def _glance(results: Results) -> Section:
+    ratios = results.speed_ups
+    compared = {
+        variant.name: some
         for variant in results.matrix.variants
+        if (some := [each for each in ratios if each.other == variant.name])
     }
-    fixed = against_best_fixed(results, figures, ratios)
-    num_fixed = len({r.other for r in ratios if r.other in {f.other for f in fixed}})
-    compared = {name: some for name, some in of_other.items() if some}
-    if num_fixed > 1:
-        compared[BEST_FIXED] = fixed
+    if len({each.other for each in results.over_best_fixed}) > 1:
+        compared[BEST_FIXED] = results.over_best_fixed
     text = [_verdicts(results.ours, name, some) for name, some in compared.items()]
     if not text:
         text = [
             f"There is no cell yet in which both {results.ours} and another variant were measured."
         ]
-    text = [*_legend(results), *text, *_caveats(results, ratios)]
+    text = [*_legend(results), *text, *_caveats(results)]
     plots = tuple(speed_up_plot(results.ours, name, some) for name, some in compared.items())
-    rows = tuple(
-        _row(name, each) for each, name in sorted(_named(compared), key=lambda pair: pair[0].ratio)
-    )
+    rows = tuple(map(_row, ratios))
     header = (
         "workload",
         "load",
@@ -134,10 +136,6 @@ def _legend(results: Results) -> list[str]:
     return [f"{'; '.join(meanings)}."] if meanings else []
 
 
-def _named(compared: Mapping[str, Sequence[SpeedUp]]) -> list[tuple[SpeedUp, str]]:
-    return [(each, name) for name, some in compared.items() if name != BEST_FIXED for each in some]
-
-
 def _verdicts(ours: str, other: str, ratios: Sequence[SpeedUp]) -> str:
     verdicts = [each.verdict for each in ratios]
     shown = ["slower", NOISE, "faster", *([TOO_FEW] if TOO_FEW in verdicts else [])]
@@ -159,13 +157,13 @@ def _interval(each: SpeedUp) -> str:
     return f"{each.low:.2f} to {each.high:.2f}"
 
 
-def _row(name: str, each: SpeedUp) -> tuple[str, ...]:
-    cells = (each.cell.workload, each.cell.load.name, name)
+def _row(each: SpeedUp) -> tuple[str, ...]:
+    cells = (each.cell.workload, each.cell.load.name, each.other)
     return *cells, f"{each.ratio:.2f}", _interval(each), each.verdict, str(each.repetitions)
 
 
-def _caveats(results: Results, ratios: Sequence[SpeedUp]) -> list[str]:
-    text = []
+def _caveats(results: Results) -> list[str]:
+    text, ratios = [], results.speed_ups
     if ratios and min(each.repetitions for each in ratios) < MIN_REPETITIONS:
         text.append(
             f"Some cells have fewer than {MIN_REPETITIONS} repetitions. Their intervals know "
@@ -299,8 +297,6 @@ def _settings(matrix: Matrix) -> list[tuple[str, str]]:
 
 def summary_of(results: Results) -> dict:
     """All figures, for programs: seconds, tokens per second, ratios."""
-    figures, ratios = results.figures, results.speed_ups
-    fixed = {id(each) for each in against_best_fixed(results, figures, ratios)}
     return {
         "ours": results.ours,
         "command": results.command,
@@ -311,16 +307,16 @@ def summary_of(results: Results) -> dict:
                 "workload": each.cell.workload,
                 "load": each.cell.load.name,
                 "other": each.other,
-                "is_best_fixed": id(each) in fixed,
+                "is_best_fixed": each in results.over_best_fixed,
                 "ratio": each.ratio,
                 "interval": [each.low, each.high],
                 "verdict": each.verdict,
                 "repetitions": each.repetitions,
                 "equal_answers": each.equal_answers,
             }
-            for each in ratios
+            for each in results.speed_ups
         ],
-        "cells": [_figures_json(each) for each in figures],
+        "cells": [_figures_json(each) for each in results.figures],
         "num_failed": len(results.failed),
     }
 

@@ -1,36 +1,26 @@
 """The draft model as drafter, on tiny models: the target as its own draft is always right, whatever
 happens."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiny_engine import RandomPlans, core_of, generate, outputs
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.records import Plan
-from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
-from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.model.drafter import DraftModel
-from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 
 
-class ModelController:
-    """Random lengths for the draft model, with pauses in which it is not used at all."""
+class ModelController(RandomPlans):
+    """Drafts of any length, whatever the draft model has room for."""
 
-    predicted_seconds = 0.0
-
-    def __init__(self, seed: int, pause: float = 0.4):
-        self.random = np.random.default_rng(seed)
-        self.pause = pause
-        self.num_tested = self.num_accepted = self.num_pauses = self.num_guessed = (
-            self.num_matches
-        ) = 0
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.num_pauses = self.num_guessed = self.num_matches = 0
 
     def plan(self, view) -> Plan:
         view = view.queried(True)
@@ -43,16 +33,13 @@ class ModelController:
         return drafted.lengths
 
     def learn(self, plan, outcome) -> None:
-        self.num_tested += int(outcome.tested.sum())
-        self.num_accepted += int(outcome.accepted.sum())
+        super().learn(plan, outcome)
         self.num_guessed += int(outcome.free_tests[0].tested.sum())
         self.num_matches += int(outcome.free_tests[0].matched.sum())
         if outcome.confidence is not None:
             is_drafted = np.arange(outcome.confidence.shape[1]) < outcome.drafted[:, None]
             assert (np.isfinite(outcome.confidence) == is_drafted).all()
             assert ((outcome.confidence > 0) & (outcome.confidence <= 1))[is_drafted].all()
-
-    def end(self, request_id: int) -> None: ...
 
 
 def make_core(
@@ -64,10 +51,7 @@ def make_core(
     model.resize_token_embeddings(rows)
     draft = ModelRunner(replace(as_loaded(model), vocab_size=rows), num_slots=4, max_len=max_len)
     executor = LiveExecutor(target, (DraftModel(draft, 4, vocab_size=VOCABULARY),))
-    scheduler = Scheduler(
-        BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5
-    )
-    return EngineCore(scheduler, executor, ModelController(seed))
+    return core_of(executor, ModelController(seed), num_blocks)
 
 
 class ShortSighted:
@@ -79,32 +63,6 @@ class ShortSighted:
 
     def allowed(self, token_ids=()):
         return np.full(VOCABULARY, not any(token_id % 3 == 0 for token_id in token_ids))
-
-
-def generate(
-    core: EngineCore,
-    temperature: float = 0.0,
-    num_requests: int = 7,
-    max_tokens: int = 25,
-    grammar=None,
-) -> list[Request]:
-    random = np.random.default_rng(5)
-    shared = random.integers(0, VOCABULARY, 8).tolist()
-    requests = []
-    for i in range(num_requests):
-        prompt = shared + random.integers(0, VOCABULARY, random.integers(1, 30)).tolist()
-        params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
-        requests.append(Request(i, prompt, params, seed=i, grammar=grammar))
-        core.add_request(requests[-1])
-    while core.has_work:
-        core.step(time.monotonic())
-    return requests
-
-
-@pytest.fixture(params=["the kernels of this machine", "torch"])
-def attention(request, monkeypatch):
-    if request.param == "torch":
-        monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
 
 
 @pytest.mark.usefixtures("attention")
@@ -125,10 +83,10 @@ def test_target_as_its_own_draft_is_always_accepted(temperature, num_blocks):
 def test_another_draft_changes_no_greedy_token():
     plain = make_core(draft_seed=1)
     plain.controller.pause = 1.0
-    expected = [r.output_token_ids.tolist() for r in generate(plain)]
+    expected = outputs(generate(plain))
     for seed in range(3):
         core = make_core(draft_seed=1, seed=seed)
-        assert [r.output_token_ids.tolist() for r in generate(core)] == expected
+        assert outputs(generate(core)) == expected
         assert core.controller.num_tested > 0
         assert core.controller.num_accepted < core.controller.num_tested
 
@@ -159,10 +117,7 @@ def test_a_draft_model_may_have_other_rows_or_a_shorter_context(shape, temperatu
     assert controller.num_accepted > 0
     assert controller.num_accepted == controller.num_tested or shape == {"rows": VOCABULARY - 20}
     if not temperature:
-        plain = generate(make_core(draft_seed=0))
-        assert [r.output_token_ids.tolist() for r in requests] == [
-            r.output_token_ids.tolist() for r in plain
-        ]
+        assert outputs(requests) == outputs(generate(make_core(draft_seed=0)))
     max_len = shape.get("max_len", 128)
     assert all(room == max(max_len + 1 - num, 0) for num, room in rooms)
     assert (0 in [room for _, room in rooms]) == (max_len == 40)
@@ -182,9 +137,7 @@ def test_a_stop_rule_ends_drafts_after_the_pass_it_was_called_for():
     core.controller.plan = plan_all
     core.controller.learn = lambda plan, outcome: drafted.extend(outcome.drafted.tolist())
     requests = generate(core)
-    assert [r.output_token_ids.tolist() for r in requests] == [
-        r.output_token_ids.tolist() for r in generate(make_core(draft_seed=1))
-    ]
+    assert outputs(requests) == outputs(generate(make_core(draft_seed=1)))
     assert max(called) == 1 and max(drafted) == 2
 
 
@@ -198,5 +151,4 @@ def test_a_draft_ends_after_a_token_that_the_grammar_cannot_see_past(temperature
     assert controller.num_accepted > 0 and all(request.error is None for request in requests)
     assert all(request.num_output_tokens == 25 for request in requests)
     if not temperature:
-        plain = [request.output_token_ids.tolist() for request in generate(make_core(draft_seed=1))]
-        assert [request.output_token_ids.tolist() for request in requests] == plain
+        assert outputs(requests) == outputs(generate(make_core(draft_seed=1)))

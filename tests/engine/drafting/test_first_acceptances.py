@@ -3,7 +3,8 @@
 import logging
 
 import numpy as np
-from test_head_drafter import generate, make_core
+from test_head_drafter import make_core
+from tiny_engine import generate
 
 from smartspec.core.batch import Verification
 from smartspec.engine.drafting.head.first_acceptances import NUM_DRAFTS, FirstAcceptances

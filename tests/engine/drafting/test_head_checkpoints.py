@@ -13,6 +13,7 @@ from eagle3_files import (
     LAYER,
     LAYERS,
     original,
+    read,
     target_of,
     tensors,
     without,
@@ -22,6 +23,27 @@ from safetensors.torch import save_file
 from tiny_models import VOCABULARY
 
 from smartspec.engine.drafting.head.kinds import is_head, kind_of, load_head
+
+# ---- layouts
+
+
+def test_the_original_layout_is_read(tmp_path):
+    expected = read(tmp_path, CONFIG, tensors()).state_dict()
+    found = read(tmp_path, original(eagle_config={KEY: [1, 2]}), tensors(prefix="midlayer."))
+    for name, tensor in found.state_dict().items():
+        assert torch.equal(tensor, expected[name])
+
+
+def test_damaged_files_are_refused(tmp_path):
+    folder = write(tmp_path / "head", CONFIG, tensors())
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(OSError, match="damaged or cut short"):
+        load_head(folder, target_of(LAYERS))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"holds no model\.safetensors"):
+        load_head(folder, target_of(LAYERS))
+
 
 # ---- layers that are read
 
@@ -36,9 +58,7 @@ def test_layers_that_are_not_named_are_guessed_and_said(tmp_path, caplog):
     ):
         caplog.clear()
         prefix = "layers.0." if "speculators_model_type" in config else "midlayer."
-        head, _ = load_head(
-            write(tmp_path / "head", config, tensors(taps=3, prefix=prefix)), target_of(LAYERS)
-        )
+        head = read(tmp_path, config, tensors(taps=3, prefix=prefix))
         assert head.config.taps == (2, LAYERS // 2, LAYERS - 3)
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
@@ -57,9 +77,7 @@ def test_layers_that_are_not_named_are_guessed_and_said(tmp_path, caplog):
     ],
 )
 def test_named_layers_are_taken_in_the_targets_order(tmp_path, caplog, named):
-    head, _ = load_head(
-        write(tmp_path / "head", without(CONFIG, KEY) | named, tensors()), target_of(LAYERS)
-    )
+    head = read(tmp_path, without(CONFIG, KEY) | named, tensors())
     assert head.config.taps == (1, 5) and not caplog.records
 
 
@@ -91,7 +109,7 @@ def test_named_layers_are_taken_in_the_targets_order(tmp_path, caplog, named):
 )
 def test_layers_that_cannot_be_told_are_refused(tmp_path, config, taps, layers, message):
     with pytest.raises(ValueError, match=message):
-        load_head(write(tmp_path / "head", config, tensors(taps=taps)), target_of(layers))
+        read(tmp_path, config, tensors(taps=taps), layers)
 
 
 # ---- what is used of a checkpoint
@@ -107,32 +125,21 @@ def test_an_original_head_of_the_whole_vocabulary_is_told_by_its_architecture(tm
 
 def test_a_map_that_is_missing_is_made_of_the_other(tmp_path):
     expected = tensors()["d2t"] + torch.arange(DRAFTS)
-    head, _ = load_head(
-        write(tmp_path / "head", CONFIG, without(tensors(), "d2t")), target_of(LAYERS)
-    )
+    head = read(tmp_path, CONFIG, without(tensors(), "d2t"))
     assert torch.equal(head.target_ids, expected)
     with pytest.raises(
         OSError, match="lacks weights, 'd2t' among them, which names the 40 of 61 tokens"
     ):
-        load_head(
-            write(tmp_path / "head", CONFIG, without(tensors(), "d2t", "t2d")), target_of(LAYERS)
-        )
+        read(tmp_path, CONFIG, without(tensors(), "d2t", "t2d"))
 
 
 def test_maps_that_contradict_each_other_are_said(tmp_path, caplog):
     found = tensors()
-    load_head(
-        write(
-            tmp_path / "head", CONFIG, found | {"t2d": torch.zeros(VOCABULARY, dtype=torch.bool)}
-        ),
-        target_of(4),
-    )
+    read(tmp_path, CONFIG, found | {"t2d": torch.zeros(VOCABULARY, dtype=torch.bool)})
     assert not caplog.records, "of maps that were never set nothing is to be said"
-    load_head(write(tmp_path / "head", CONFIG, found | {"t2d": ~found["t2d"]}), target_of(LAYERS))
+    read(tmp_path, CONFIG, found | {"t2d": ~found["t2d"]})
     assert "d2t and t2d name different tokens" in caplog.text
-    load_head(
-        write(tmp_path / "head", CONFIG, found | {"d2t": -torch.arange(DRAFTS)}), target_of(LAYERS)
-    )
+    read(tmp_path, CONFIG, found | {"d2t": -torch.arange(DRAFTS)})
     assert "d2t names a token twice" in caplog.text
 
 
@@ -168,5 +175,5 @@ def test_weights_in_several_files_are_read(tmp_path):
 def test_weights_of_other_dtypes_are_read(tmp_path, dtype):
     found = {name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors().items()}
     found["d2t"] = found["d2t"].to(torch.int32)
-    head, _ = load_head(write(tmp_path / "head", CONFIG, found), target_of(LAYERS))
+    head = read(tmp_path, CONFIG, found)
     assert torch.equal(head.fc.weight, found["fc.weight"].float()) and head.d2t.dtype == torch.int64

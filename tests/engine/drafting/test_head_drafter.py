@@ -2,31 +2,28 @@
 decoding."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from compiled import need_kernels
+from compiled import attend_in_torch, need_kernels
 from static_tree import best_tree
+from tiny_engine import RandomPlans, core_of, generate, outputs
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 from transformers import LlamaConfig, PreTrainedModel
 
-from smartspec.control.records import Plan
 from smartspec.core.batch import Batch, Draft, Verification
-from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.drafting.head import native_head
 from smartspec.engine.drafting.head import runner as head_runner
 from smartspec.engine.drafting.head.drafter import HeadDrafter
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
+from smartspec.engine.drafting.head.native_head import NativeHead
 from smartspec.engine.drafting.head.runner import HeadRunner
-from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.world.trees import grow_trees
@@ -56,46 +53,6 @@ def random_head(seed: int = 0, sure: bool = False, **variants: bool) -> Eagle3He
     return head.requires_grad_(False).eval()
 
 
-class RandomShapes:
-    """Chains, or trees up to so wide, of random lengths and depths that change every step, and
-    pauses in which the head is not called."""
-
-    predicted_seconds = 0.0
-
-    def __init__(self, seed: int, pause: float, max_width: int = 1):
-        self.random, self.pause, self.max_width = np.random.default_rng(seed), pause, max_width
-        self.num_tested = self.num_accepted = self.num_trees = 0
-
-    def plan(self, view) -> Plan:
-        view = view.queried(True)
-        is_planned = self.random.random() >= self.pause
-        lengths = (
-            self.random.integers(0, np.minimum(view.row_caps, view.draft_lengths[0]) + 1)
-            * is_planned
-        )
-        plan = Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
-        if self.max_width == 1:
-            return plan
-        depths = self.random.integers(0, 5, view.num_rows)
-        return replace(plan, depths=depths, width=int(self.random.integers(1, self.max_width + 1)))
-
-    def cut(self, plan, drafted):
-        if self.max_width == 1:
-            assert (drafted.lengths == plan.lengths).all()
-            return drafted.lengths
-        assert (drafted.lengths <= plan.lengths).all()
-        return np.where(
-            self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths
-        )
-
-    def learn(self, plan, outcome) -> None:
-        self.num_trees += outcome.parents is not None
-        self.num_tested += int(outcome.tested.sum())
-        self.num_accepted += int(outcome.accepted.sum())
-
-    def end(self, request_id: int) -> None: ...
-
-
 def make_core(
     pause: float = 0.4,
     num_blocks: int = 60,
@@ -106,27 +63,8 @@ def make_core(
 ) -> EngineCore:
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
     head = HeadRunner(random_head(**variants), target, name="head", num_slots=4, is_rounded=False)
-    blocks = BlockManager(num_blocks, 4, 4)
-    scheduler = Scheduler(
-        blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens
-    )
     executor = LiveExecutor(target, (HeadDrafter(head, target, 4, "head"),))
-    return EngineCore(scheduler, executor, RandomShapes(seed, pause, max_width))
-
-
-def generate(core: EngineCore, temperature: float = 0.0) -> list[Request]:
-    random = np.random.default_rng(5)
-    shared = random.integers(0, VOCABULARY, 8).tolist()
-    requests = []
-    for i in range(7):
-        prompt = shared + random.integers(0, VOCABULARY, random.integers(1, 30)).tolist()
-        requests.append(
-            Request(i, prompt, SamplingParams(max_tokens=25, temperature=temperature), seed=i)
-        )
-        core.add_request(requests[-1])
-    while core.has_work:
-        core.step(time.monotonic())
-    return requests
+    return core_of(executor, RandomPlans(seed, pause, max_width), num_blocks, max_draft_tokens)
 
 
 @pytest.fixture(params=["the kernels of this machine", "torch", "small passes"])
@@ -135,20 +73,18 @@ def attention(request, monkeypatch):
         monkeypatch.setattr(head_runner, "MAX_CHUNK", 5)
         monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
-        monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
-        monkeypatch.setattr(native_head, "max_tokens_per_tile", lambda *model: 0)
-        monkeypatch.setattr(head_runner, "max_tokens_per_tile", lambda *model: 0)
+        attend_in_torch(monkeypatch)
 
 
 @pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("num_blocks", [60, 24])
 def test_outputs_are_those_of_plain_decoding(temperature, num_blocks):
-    expected = [r.output_token_ids.tolist() for r in generate(make_core(pause=1.0), temperature)]
+    expected = outputs(generate(make_core(pause=1.0), temperature))
     for seed in range(2):
         core = make_core(num_blocks=num_blocks, seed=seed)
         requests = generate(core, temperature)
-        assert [r.output_token_ids.tolist() for r in requests] == expected
+        assert outputs(requests) == expected
         assert core.controller.num_tested > 50 > core.controller.num_accepted
         assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
@@ -180,14 +116,14 @@ def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
 def test_outputs_with_trees_are_those_of_plain_decoding(temperature, num_blocks):
     """Other shapes in every step, cut at random after drafting, through preemption, prefix hits and
     catch-up."""
-    expected = [r.output_token_ids.tolist() for r in generate(make_core(pause=1.0), temperature)]
+    expected = outputs(generate(make_core(pause=1.0), temperature))
     for seed in range(2):
         core = make_core(
             num_blocks=num_blocks, seed=seed, max_width=6, max_draft_tokens=12, sure=True
         )
         let_some_be_right(core, expected)
         requests = generate(core, temperature)
-        assert [r.output_token_ids.tolist() for r in requests] == expected
+        assert outputs(requests) == expected
         assert core.controller.num_trees > 10 and core.controller.num_accepted > 20
         assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
@@ -241,7 +177,7 @@ def test_our_kernel_proposes_what_torch_does(monkeypatch):
         HeadRunner(random_head(), target, is_rounded=is_rounded, **options)
         for is_rounded in (False, True)
     ]
-    monkeypatch.setattr(native_head, "max_tokens_per_tile", lambda *model: 0)
+    monkeypatch.setattr(NativeHead, "applies_to", lambda *args: False)
     runners.append(HeadRunner(random_head(), target, **options))
     random = np.random.default_rng(3)
     features = torch.from_numpy(

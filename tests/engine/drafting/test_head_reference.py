@@ -9,11 +9,10 @@ from eagle3_files import (
     DRAFTS,
     HEAD_DIM,
     LAYER,
-    LAYERS,
-    OF_HEAD,
     SIZE,
+    config_with,
     random,
-    target_of,
+    read,
     tensors,
     without,
     write,
@@ -24,19 +23,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.head import native_head
-from smartspec.engine.drafting.head import runner as head_runner_module
 from smartspec.engine.drafting.head.kinds import head_drafter, load_head
-from smartspec.engine.models import model_runner
+from smartspec.engine.models.linear import make_linear
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.quantized import QuantizedLinear, QuantizedWeight
-
-
-@pytest.fixture(params=["the kernels of this machine", "torch"])
-def kernels(request, monkeypatch):
-    if request.param == "torch":
-        for module in (model_runner, native_head, head_runner_module):
-            monkeypatch.setattr(module, "max_tokens_per_tile", lambda *model: 0)
 
 
 def reference(
@@ -145,13 +135,11 @@ SHAPES = {
 }
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_head_computes_what_transformers_layer_does(tmp_path, shape):
     changes, more = SHAPES[shape]
-    of_head = {key: value for key, value in changes.items() if key in OF_HEAD}
-    of_layer = {key: value for key, value in changes.items() if key not in OF_HEAD}
-    config = CONFIG | of_head | {"transformer_layer_config": LAYER | of_layer}
+    config = config_with(changes)
     found = tensors() | more
     target = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=64, taps=(1, 2))
     head, embedding = load_head(write(tmp_path / "head", config, found), target.loaded)
@@ -174,7 +162,7 @@ def test_a_head_computes_what_transformers_layer_does(tmp_path, shape):
     )
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("drafts", [DRAFTS, VOCABULARY])
 @pytest.mark.parametrize("form", ["floats", "served", "int8"])
 def test_a_head_without_lm_head_reads_the_targets_rows(tmp_path, drafts, form):
@@ -185,7 +173,7 @@ def test_a_head_without_lm_head_reads_the_targets_rows(tmp_path, drafts, form):
     config = CONFIG | {"draft_vocab_size": drafts}
     rows = model.lm_head.weight[found["d2t"] + torch.arange(drafts)].clone()
     if form == "served":
-        model.lm_head = head_runner_module.make_linear(model.lm_head.weight)
+        model.lm_head = make_linear(model.lm_head.weight)
     if form == "int8":
         rows = rounded(model, rows)
     target = ModelRunner(as_loaded(model), num_slots=2, max_len=64, taps=(1, 2))
@@ -194,7 +182,8 @@ def test_a_head_without_lm_head_reads_the_targets_rows(tmp_path, drafts, form):
     )
     assert head.lm_head is None
     head_drafter(head, target, name="head", num_slots=2, is_rounded=False)
-    torch.testing.assert_close(head.lm_head.weight, rows, rtol=0, atol=0)
+    read = head.lm_head(torch.eye(rows.shape[1])[None])[0].T
+    torch.testing.assert_close(read, rows, rtol=0, atol=0)
 
 
 def rounded(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
@@ -205,12 +194,9 @@ def rounded(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_head_without_lm_head_of_another_size_is_refused(tmp_path):
-    config = CONFIG | {
-        "target_hidden_size": SIZE,
-        "transformer_layer_config": LAYER | {"hidden_size": 16},
-    }
+    config = config_with({"target_hidden_size": SIZE, "hidden_size": 16})
     found = without(NARROW, "lm_head.weight") | {"embed_tokens.weight": random(VOCABULARY, 16)}
     with pytest.raises(
         ValueError, match=r"no output embedding \(lm_head\) and its hidden states are of size 16"
     ):
-        load_head(write(tmp_path / "head", config, found), target_of(LAYERS))
+        read(tmp_path, config, found)

@@ -4,21 +4,15 @@ reason."""
 import pytest
 import torch
 from eagle3_files import (
-    CONFIG,
     DRAFTS,
-    LAYER,
-    LAYERS,
-    OF_HEAD,
     SIZE,
     WIDE,
+    config_with,
     random,
-    target_of,
+    read,
     tensors,
-    write,
 )
 from tiny_models import VOCABULARY
-
-from smartspec.engine.drafting.head.kinds import load_head
 
 
 @pytest.mark.parametrize(
@@ -68,7 +62,9 @@ from smartspec.engine.drafting.head.kinds import load_head
         ),
         ({"draft_vocab_size": 10**12}, {}, "drafts from 1000000000000 tokens, the target has 61"),
         ({"draft_vocab_size": -1}, {}, "drafts from -1 tokens, the target has 61"),
-        ({"target_hidden_size": 0}, {}, "reads features of size 0"),
+        ({"target_hidden_size": 0}, {}, "reads features of size 0, the target's are of 32"),
+        ({"vocab_size": 77}, {}, "vocabulary of 77 tokens, the target has 61"),
+        ({"speculators_model_type": "dflash"}, {}, "'dflash': use one of type eagle3"),
         ({"norm_before_fc": "false"}, {}, "norm_before_fc is 'false', it must be true or false"),
         ({"fc_norm": True}, {}, r"lacks 2 weights, 'fc_norm.0.weight'"),
         ({"logit_scale": 0.5}, {}, "logit_scale is 0.5, only 1 is supported"),
@@ -137,18 +133,12 @@ from smartspec.engine.drafting.head.kinds import load_head
     ],
 )
 def test_a_head_that_lies_is_refused_by_the_true_reason(tmp_path, config, found, message):
-    of_head = {key: value for key, value in config.items() if key in OF_HEAD}
-    of_layer = {key: value for key, value in config.items() if key not in OF_HEAD}
-    changed = CONFIG | of_head | {"transformer_layer_config": LAYER | of_layer}
     with pytest.raises((ValueError, OSError), match=message):
-        load_head(write(tmp_path / "head", changed, tensors() | found), target_of(LAYERS))
+        read(tmp_path, config_with(config), tensors() | found)
 
 
 @pytest.mark.parametrize(
     "window", [{"sliding_window": 64, "use_sliding_window": False}, {"sliding_window": None}]
 )
 def test_a_window_that_nothing_uses_is_none(tmp_path, window):
-    load_head(
-        write(tmp_path / "head", CONFIG | {"transformer_layer_config": LAYER | window}, tensors()),
-        target_of(4),
-    )
+    read(tmp_path, config_with(window), tensors())

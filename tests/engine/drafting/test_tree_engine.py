@@ -1,21 +1,18 @@
 """Random trees in the engine: the tokens of plain decoding, through preemption, prefix hits and
 other drafters."""
 
-import time
-
 import numpy as np
 import pytest
 from random_trees import random_tree
+from tiny_engine import RandomPlans, core_of, run
 from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
 
 from smartspec.control.planning import no_drafts
 from smartspec.control.records import DrafterSpec, Plan
 from smartspec.core.batch import Draft
-from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.engine.drafting.model.drafter import DraftModel
 from smartspec.engine.models.model_runner import ModelRunner
@@ -43,14 +40,8 @@ class RandomTrees(ModelFreeDrafter):
         )
 
 
-class AnyLength:
+class AnyDrafter(RandomPlans):
     """Random lengths, of random drafters."""
-
-    predicted_seconds = 0.0
-
-    def __init__(self):
-        self.random = np.random.default_rng(4)
-        self.num_accepted = 0
 
     def plan(self, view) -> Plan:
         view = view.queried(True)
@@ -63,13 +54,8 @@ class AnyLength:
     def cut(self, plan, drafted):
         return self.random.integers(0, drafted.lengths + 1)
 
-    def learn(self, plan, outcome) -> None:
-        self.num_accepted += int(outcome.accepted.sum())
 
-    def end(self, request_id: int) -> None: ...
-
-
-def run(
+def served(
     model, temperature: float, plain=None, with_model: bool = True
 ) -> tuple[dict[tuple[int, ...], list[int]], EngineCore, int]:
     """Output by prompt, the core, and how often requests were preempted."""
@@ -80,22 +66,12 @@ def run(
             drafters += (DraftModel(ModelRunner(as_loaded(model), num_slots=3, max_len=128), 3),)
     executor = LiveExecutor(ModelRunner(as_loaded(model), num_slots=3, max_len=128), drafters)
     # Few blocks: some requests are preempted and recomputed.
-    scheduler = Scheduler(
-        BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=K
-    )
-    core = EngineCore(scheduler, executor, AnyLength())
-    random, requests = np.random.default_rng(1), []
+    core = core_of(executor, AnyDrafter(seed=4), num_blocks=30, max_draft_tokens=K)
+    random = np.random.default_rng(1)
     shared = random.integers(0, VOCABULARY, 14).tolist()  # prompts begin alike: prefixes are found
-    for i in range(NUM_REQUESTS):
-        prompt = shared + random.integers(0, VOCABULARY, 6).tolist()
-        requests.append(
-            Request(
-                i, prompt, SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature), seed=i
-            )
-        )
-        core.add_request(requests[-1])
-    while core.has_work:
-        core.step(time.monotonic())
+    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature)
+    prompts = [shared + random.integers(0, VOCABULARY, 6).tolist() for _ in range(NUM_REQUESTS)]
+    requests = run(core, [Request(i, prompt, params, seed=i) for i, prompt in enumerate(prompts)])
     outputs = {
         tuple(r.tokens[: r.num_prompt_tokens].tolist()): r.output_token_ids.tolist()
         for r in requests
@@ -106,8 +82,8 @@ def run(
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 def test_greedy_output_is_that_of_plain_decoding(make_model):
     model = make_model()
-    plain, _, _ = run(model, 0.0)
-    outputs, core, num_preempted = run(model, 0.0, plain)
+    plain, _, _ = served(model, 0.0)
+    outputs, core, num_preempted = served(model, 0.0, plain)
     assert outputs == plain
     assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4 and num_preempted
 
@@ -115,7 +91,7 @@ def test_greedy_output_is_that_of_plain_decoding(make_model):
 def test_sampled_output_is_that_of_plain_decoding_too():
     """The draft model's samples keep the distribution only, so here all drafts are trees."""
     model = tiny_llama()
-    plain, _, _ = run(model, 0.9)
-    outputs, core, _ = run(model, 0.9, plain, with_model=False)
+    plain, _, _ = served(model, 0.9)
+    outputs, core, _ = served(model, 0.9, plain, with_model=False)
     assert outputs == plain
     assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4

@@ -2,9 +2,6 @@
 a row has the same bits in every batch. The reference is gguf's weights and numpy's sums. And which
 models are served so."""
 
-import functools
-import platform
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -12,8 +9,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from blocks import random_blocks
-from compiled import need_kernels
+from blocks import SCALES, random_blocks
+from compiled import need_kernels, need_processor, use_processor, without_kernels
 from safetensors.torch import load_file, save_file
 from saved_models import save_model
 
@@ -34,28 +31,14 @@ from smartspec.engine.runtime.kernel_report import kernel_report
 TYPES = sorted(INT8_TYPES)
 EACH_TYPE = pytest.mark.parametrize("block_type", TYPES, ids=lambda kind: kind.name)
 MACHINES = ["native", "haswell", "x86-64", pytest.param("skylake-avx512", marks=pytest.mark.slow)]
-_KNOWN = set(open("/proc/cpuinfo").read().split()) if platform.system() == "Linux" else set()  # noqa: SIM115
-_NEEDS = {"haswell": {"avx2", "fma"}, "skylake-avx512": {"avx512bw"}}
-
-
-def use_machine(patch: pytest.MonkeyPatch, machine: str) -> None:
-    """Kernels compiled for this processor, or for another that it can stand for."""
-    need_kernels(LIBRARY)
-    if machine == "native":
-        return
-    if platform.machine() not in ("x86_64", "AMD64") or not _NEEDS.get(machine, set()) <= _KNOWN:
-        pytest.skip(f"this processor cannot run what is compiled for {machine}")
-    patch.setenv("CC", f"{shlex.join(native.compiler_command())} -march={machine}")
-    patch.setattr(quantized_linear, "load_kernels", native.load_kernels.__wrapped__)
-    patch.setattr(
-        quantized_linear, "_kernels", functools.cache(quantized_linear._kernels.__wrapped__)
-    )
 
 
 @pytest.fixture(params=MACHINES)
 def machine(request: pytest.FixtureRequest):
+    need_kernels(LIBRARY)
     with pytest.MonkeyPatch.context() as patch:
-        use_machine(patch, request.param)
+        if request.param != "native":
+            use_processor(patch, request.param)
         yield request.param
 
 
@@ -89,8 +72,7 @@ def whole_blocks(outputs: int, inputs: int, block_type, seed: int) -> torch.Tens
     """Random blocks whose scales and minima are whole numbers."""
     block_bytes = gguf.GGML_QUANT_SIZES[block_type][1]
     blocks = random_blocks(outputs, inputs, block_type, seed).view(outputs, -1, block_bytes)
-    places = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
-    for place in places.get(block_type.name, (0,)):
+    for place in SCALES.get(block_type.name, (0,)):
         one = np.array([-2.0 if place == 2 else 1.0], dtype=np.float16).view(np.uint8)
         blocks[..., place : place + 2] = torch.from_numpy(one)
     return blocks.reshape(outputs, -1)
@@ -171,7 +153,7 @@ def test_every_processor_gives_the_same_bits(block_type, other: str, terms: int)
     x[2], x[5, 64:96], x[7, 7] = x[2] * 1e-42, 0.0, np.nan
     expected = product(blocks, block_type, x, terms=terms)
     with pytest.MonkeyPatch.context() as patch:
-        use_machine(patch, other)
+        use_processor(patch, other)
         np.testing.assert_array_equal(product(blocks, block_type, x, terms=terms), expected)
 
 
@@ -224,7 +206,7 @@ def test_a_model_on_blocks_is_served_in_8_bits_where_the_processor_has_instructi
     need_kernels(LIBRARY)
     folder = save_model(tmp_path)
     loaded, plain = loaded_in(folder), loaded_in(folder, activations="fp32")
-    assert loaded.activations == ("int8" if quantized_linear.is_int8_fast() else "fp32")
+    assert loaded.activations == ("int8" if quantized_linear.int8_instructions() else "fp32")
     assert plain.activations == "fp32" and "inputs in fp32" in kernel_report(plain)["linear"]
     rounded = loaded_in(folder, activations="int8")
     assert (
@@ -251,9 +233,7 @@ def test_what_cannot_be_served_in_8_bits_is_refused(tmp_path: Path):
 
 
 def test_int8_needs_our_kernels(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        native, "load_kernels", lambda name: native.Kernels(None, "this machine has none")
-    )
+    without_kernels(monkeypatch)
     with pytest.raises(ValueError, match="but this machine has none: use auto or fp32"):
         load_model("anything", device="cpu", activations="int8")
 
@@ -262,7 +242,7 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
     """One activation of the head's input is so large that the others of its block become zeros, and
     has no weight."""
     need_kernels(LIBRARY)
-    if not quantized_linear.is_int8_fast():
+    if not quantized_linear.int8_instructions():
         pytest.skip("this processor has no instructions for 8-bit inputs")
     folder = save_model(tmp_path)
     tensors = load_file(folder / "model.safetensors")
@@ -291,11 +271,7 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize("machine_name", ["native", "haswell", "x86-64"])
 def test_odd_sizes_are_clean_under_sanitizers(tmp_path: Path, machine_name: str):
     """Every type, 0 to 33 rows, outputs that fill no panel, in memory of exactly their size."""
-    if (
-        platform.machine() not in ("x86_64", "AMD64")
-        or not _NEEDS.get(machine_name, set()) <= _KNOWN
-    ):
-        pytest.skip(f"this processor cannot run what is compiled for {machine_name}")
+    need_processor(machine_name)
     source, program = Path(__file__).with_name("int8_sizes.c"), tmp_path / "sizes"
     flags = [flag for flag in native.FLAGS if not flag.startswith(("-O", "-march"))]
     sanitizers = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

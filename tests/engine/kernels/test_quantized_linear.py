@@ -1,18 +1,14 @@
 """Our kernels for weights in GGUF's blocks: the weights are those of the gguf package, the products
 those of fp64."""
 
-import functools
-import platform
-import shlex
-
 import gguf
 import numpy as np
 import pytest
 import torch
 from blocks import random_blocks
-from compiled import need_kernels
+from compiled import need_kernels, use_processor
 
-from smartspec.engine.kernels.cpu import native, quantized_linear
+from smartspec.engine.kernels.cpu import quantized_linear
 from smartspec.engine.kernels.cpu.panel_linear import panel_linear, to_panels, weight_of_panels
 from smartspec.engine.kernels.cpu.quantized_linear import (
     BLOCK_TYPES,
@@ -41,14 +37,8 @@ def kernels(request: pytest.FixtureRequest):
     if request.param == "native":
         yield
         return
-    if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("the kernels for this processor are the generic ones")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CC", f"{shlex.join(native.compiler_command())} -march=x86-64")
-        patch.setattr(quantized_linear, "load_kernels", native.load_kernels.__wrapped__)
-        patch.setattr(
-            quantized_linear, "_kernels", functools.cache(quantized_linear._kernels.__wrapped__)
-        )
+        use_processor(patch, "x86-64")
         yield
 
 

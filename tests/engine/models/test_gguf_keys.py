@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import torch
 from compiled import need_kernels
-from gguf_architectures import CONTEXT, SPECS, VOCABULARY, GGUFSpec, Value, write_gguf
+from gguf_architectures import (
+    CONTEXT,
+    SPECS,
+    VOCABULARY,
+    GGUFSpec,
+    Value,
+    opened,
+    read_stock_model,
+    write_gguf,
+)
 from gguf_llama import CONFIG, write_llama
 from saved_models import save_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -23,7 +32,6 @@ from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
 from smartspec.engine.models import checkpoint, gguf_text
 from smartspec.engine.models.gguf_config import ARCHITECTURES, config_values, make_config
 from smartspec.engine.models.gguf_file import open_gguf
-from smartspec.engine.models.gguf_model import read_gguf_model
 from smartspec.engine.models.gguf_text import configuration_folder
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.model_runner import ModelRunner
@@ -95,7 +103,7 @@ def spec_of(parameters: dict) -> GGUFSpec:
 def test_positions_are_those_of_transformers_own_module(
     parameters: dict, length: int, tmp_path: Path
 ):
-    file = open_gguf(write_gguf(tmp_path / "model.gguf", spec_of(parameters)))
+    file = opened(tmp_path, spec_of(parameters))
     ours = LlamaRotaryEmbedding(make_config(config_values(file)[0]))
     hidden, positions = torch.zeros(1, 1, 1), torch.arange(length)[None]
     for found, expected in zip(
@@ -174,8 +182,7 @@ def test_what_cannot_be_applied_is_refused_by_its_name(key: str, tmp_path: Path)
 
 @pytest.mark.parametrize("value", ["many", 1.5, True, -1])
 def test_a_key_of_another_kind(value: Value, tmp_path: Path):
-    path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]())
-    file = open_gguf(path)
+    file = opened(tmp_path, SPECS["llama"]())
     file.scalars["llama.attention.head_count"] = value
     with pytest.raises(
         UnsupportedModelError, match=r"llama\.attention\.head_count = .* cannot be applied"
@@ -184,13 +191,11 @@ def test_a_key_of_another_kind(value: Value, tmp_path: Path):
 
 
 def test_a_key_that_is_missing_is_named(tmp_path: Path):
-    path = write_gguf(
-        tmp_path / "model.gguf", SPECS["llama"]().having(attention__layer_norm_rms_epsilon=None)
-    )
+    spec = SPECS["llama"]().having(attention__layer_norm_rms_epsilon=None)
     with pytest.raises(
         UnsupportedModelError, match=r"no key llama\.attention\.layer_norm_rms_epsilon"
     ):
-        config_values(open_gguf(path))
+        config_values(opened(tmp_path, spec))
 
 
 def test_keys_that_change_nothing(tmp_path: Path):
@@ -208,21 +213,16 @@ def test_keys_that_change_nothing(tmp_path: Path):
         "attention.head_count_kv": [2, 2],
     }
     spec = SPECS["llama"]()
-    plain, _ = config_values(open_gguf(write_gguf(tmp_path / "plain.gguf", spec)))
-    found, _ = config_values(
-        open_gguf(write_gguf(tmp_path / "model.gguf", spec.with_keys(harmless)))
-    )
-    assert found == plain
+    plain, _ = config_values(opened(tmp_path, spec))
+    assert config_values(opened(tmp_path, spec.with_keys(harmless)))[0] == plain
 
 
 def test_an_adapter_is_no_model(tmp_path: Path):
-    path = write_gguf(
-        tmp_path / "model.gguf", SPECS["llama"]().with_keys({"general.type": "adapter"})
-    )
+    spec = SPECS["llama"]().with_keys({"general.type": "adapter"})
     with pytest.raises(
         UnsupportedModelError, match=r"its key general\.type is 'adapter', known is 'model'"
     ):
-        config_values(open_gguf(path))
+        config_values(opened(tmp_path, spec))
 
 
 @pytest.mark.parametrize(
@@ -235,29 +235,24 @@ def test_an_adapter_is_no_model(tmp_path: Path):
     ],
 )
 def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, tmp_path: Path):
-    path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]().plus({name: (12,)}))
-    file = open_gguf(path)
+    file = opened(tmp_path, SPECS["llama"]().plus({name: (12,)}))
     with pytest.raises(UnsupportedModelError, match=f"'{name}'"):
-        values, known = config_values(file)
-        read_gguf_model(file, make_config(values), "eager", known=known, keep_blocks=False)
+        read_stock_model(file)
 
 
 @pytest.mark.parametrize("architecture", ["minimax-m2", "qwen2moe"])
 def test_a_head_that_is_missing_where_llama_cpp_wants_one(architecture: str, tmp_path: Path):
     spec = SPECS[architecture]()
     del spec.shapes["output.weight"]
-    file = open_gguf(write_gguf(tmp_path / "model.gguf", spec))
-    values, known = config_values(file)
+    file = opened(tmp_path, spec)
     with pytest.raises(UnsupportedModelError, match=r"lacks 1 weights, 'lm_head\.weight'"):
-        read_gguf_model(file, make_config(values), "eager", known=known, keep_blocks=False)
+        read_stock_model(file)
 
 
 @pytest.mark.parametrize("architecture", sorted(SPECS))
 def test_every_architecture_reads_with_every_key_applied(architecture: str, tmp_path: Path):
     """make_config checks that transformers took each value as it was."""
-    file = open_gguf(write_gguf(tmp_path / "model.gguf", SPECS[architecture]()))
-    values, known = config_values(file)
-    model = read_gguf_model(file, make_config(values), "eager", known=known, keep_blocks=False)
+    model = read_stock_model(opened(tmp_path, SPECS[architecture]()))
     with torch.inference_mode():
         logits = model(torch.arange(40)[None] % len(VOCABULARY)).logits
     assert logits.isfinite().all() and logits.std() > 0.1
@@ -280,7 +275,7 @@ def test_architectures_that_transformers_reads_and_we_do_not_are_refused_by_name
 
 
 def test_token_ids_are_the_files_and_not_those_of_a_class(tmp_path: Path):
-    file = open_gguf(write_gguf(tmp_path / "model.gguf", SPECS["llama"]()))
+    file = opened(tmp_path, SPECS["llama"]())
     config = make_config(config_values(file)[0])
     assert (config.bos_token_id, config.eos_token_id) == (0, 0) != (LlamaConfig().bos_token_id, 0)
 
@@ -296,7 +291,7 @@ def test_a_configuration_made_by_other_code_or_of_other_factors_is_not_taken(
     folders = []
     for number in (1.0, 2.0):
         spec = SPECS["llama"]().with_tensors(rope_freqs=np.full(HEAD // 2, number))
-        file = open_gguf(write_gguf(tmp_path / "model.gguf", spec))
+        file = opened(tmp_path, spec)
         folders.append(configuration_folder(file, config_values(file)[0]))
         assert configuration_folder(file, config_values(file)[0]) == folders[-1]
     assert len(open_gguf(tmp_path / "model.gguf").header) == len(file.header)

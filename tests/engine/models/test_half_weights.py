@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from compiled import need_kernels
+from compiled import need_kernels, without_kernels
 from gguf import GGMLQuantizationType
 from saved_models import save_model
 from transformers import AutoModelForCausalLM
 
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.kernels.cpu import decoder_layer, native, quantized_linear
+from smartspec.engine.kernels.cpu import decoder_layer, quantized_linear
 from smartspec.engine.models.decoder_layer import FusedDecoderLayer
 from smartspec.engine.models.half_weights import TYPES
 from smartspec.engine.models.load import load_model
@@ -34,13 +34,13 @@ def save_in(folder: Path, dtype: torch.dtype, model_type: str = "llama", **chang
     return folder
 
 
-def logits_of_transformers(folder: Path) -> torch.Tensor:
-    """In fp32, on the weights as they are stored: [len(TEXT), vocabulary]."""
+def logits_of_transformers(folder: Path, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """On the weights as they are stored: fp32 [len(TEXT), vocabulary]."""
     stock = AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", dtype=torch.float32
+        folder, attn_implementation="eager", dtype=dtype
     ).eval()
     with torch.inference_mode():
-        return stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0]
+        return stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0].float()
 
 
 def logits_of_ours(folder: Path, **options: str) -> torch.Tensor:
@@ -53,6 +53,14 @@ def logits_of_ours(folder: Path, **options: str) -> torch.Tensor:
             runner.forward([Segment(0, 0, first, 41)]),
             runner.forward([Segment(0, 41, last, len(last))]),
         ]
+    )
+
+
+def assert_same_logits(folder: Path, tolerance: float) -> None:
+    """tolerance: of the largest logit."""
+    expected = logits_of_transformers(folder)
+    torch.testing.assert_close(
+        logits_of_ours(folder), expected, rtol=0, atol=tolerance * float(expected.abs().max())
     )
 
 
@@ -70,27 +78,18 @@ def test_weights_stay_as_they_are_and_everything_else_is_fp32(
     assert all(isinstance(layer, FusedDecoderLayer) for layer in loaded.model.model.layers)
     head, embedding = loaded.model.lm_head.parts[0], loaded.model.model.embed_tokens.quantized
     assert (head.blocks.data_ptr() == embedding.blocks.data_ptr()) == tied
-    expected = logits_of_transformers(folder)
-    torch.testing.assert_close(
-        logits_of_ours(folder), expected, rtol=0, atol=1e-5 * float(expected.abs().max())
-    )
+    assert_same_logits(folder, 1e-5)
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "gpt2", "mixtral"])
 def test_what_is_no_plain_module_computes_in_fp32(tmp_path: Path, model_type: str):
     folder = save_in(tmp_path, torch.bfloat16, model_type, num_local_experts=4)
-    expected = logits_of_transformers(folder)
-    torch.testing.assert_close(
-        logits_of_ours(folder), expected, rtol=0, atol=1e-4 * float(expected.abs().max())
-    )
+    assert_same_logits(folder, 1e-4)
 
 
 def test_odd_widths_stay_in_rows(tmp_path: Path):
     folder = save_in(tmp_path, torch.bfloat16, intermediate_size=51)
-    expected = logits_of_transformers(folder)
-    torch.testing.assert_close(
-        logits_of_ours(folder), expected, rtol=0, atol=1e-5 * float(expected.abs().max())
-    )
+    assert_same_logits(folder, 1e-5)
 
 
 def test_a_dtype_by_name_rounds_weights_or_widens_them(tmp_path: Path):
@@ -110,11 +109,7 @@ def test_bfloat16_by_name_rounds_inputs_where_the_processor_multiplies_it(tmp_pa
     )
     assert all(isinstance(layer, FusedDecoderLayer) for layer in loaded.model.model.layers)
     expected, ours = logits_of_transformers(folder), logits_of_ours(folder, dtype="bfloat16")
-    stock = AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", dtype=torch.bfloat16
-    ).eval()
-    with torch.inference_mode():
-        coarse = stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0].float()
+    coarse = logits_of_transformers(folder, torch.bfloat16)
     assert (ours - expected).norm() < (coarse - expected).norm(), (
         "nearer to fp32 than transformers in bfloat16"
     )
@@ -124,9 +119,7 @@ def test_without_kernels_everything_is_of_the_dtype(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = save_in(tmp_path, torch.bfloat16)
-    monkeypatch.setattr(
-        native, "load_kernels", lambda name: native.Kernels(None, "this machine has none")
-    )
+    without_kernels(monkeypatch)
     loaded = load_model(str(folder), dtype="bfloat16", device="cpu")
     assert loaded.dtype is torch.bfloat16
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}

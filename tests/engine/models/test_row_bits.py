@@ -7,7 +7,6 @@ processors are built from the same source where the compiler can.
 """
 
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from compiled import need_kernels
+from compiled import need_kernels, need_processor
 from default_model import load_once
 from fused_models import FORMS, VOCABULARY, fused_model
 from tiny_models import as_loaded
@@ -163,8 +162,7 @@ def test_a_row_has_the_same_bits_in_every_pass_of_tiny_models(machine):
     if machine is None:
         check_tiny_models()
         return
-    if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("only x86 has other processors' kernels to run here")
+    need_processor(machine)
     code = "import test_row_bits; test_row_bits.check_tiny_models()"
     paths = os.pathsep.join([*sys.path, os.path.dirname(__file__)])
     environment = os.environ | {

@@ -2,12 +2,12 @@
 are kept."""
 
 import shutil
-import time
 
 import numpy as np
 import pytest
 from default_model import default_tokenizer, load_once
 from real_prompts import PROMPTS
+from tiny_engine import finish
 
 from smartspec.core.origin import Origin
 from smartspec.core.request import Request
@@ -46,12 +46,9 @@ def steps_of(engine: Engine, request_id: int, salt: str) -> tuple[list[int], int
     token_ids = engine.tokenizer(PROMPTS[1])["input_ids"]
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
     request = Request(request_id, token_ids, params, seed=0, origin=Origin(cache_salt=salt))
-    engine.core.add_request(request)
-    num_steps = num_verified = 0
-    while engine.core.has_work:
-        num_verified += engine.core.step(time.monotonic()).num_verified_tokens
-        num_steps += 1
-    return request.output_token_ids.tolist(), num_steps, num_verified
+    steps = finish(engine.core, [request])
+    num_verified = sum(step.num_verified_tokens for step in steps)
+    return request.output_token_ids.tolist(), len(steps), num_verified
 
 
 def test_a_repeated_request_is_drafted_if_its_salt_is_the_same():

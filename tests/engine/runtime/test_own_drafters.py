@@ -3,10 +3,10 @@ says they do."""
 
 import json
 import sys
-import time
 
 import numpy as np
 import pytest
+from tiny_engine import finish, outputs
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.core.request import Request
@@ -127,18 +127,16 @@ def serve(engine: Engine, num_requests: int = 5) -> tuple[list[Request], int, in
     requests, num_steps, num_accepted = [], 0, 0
     for number in range(num_requests):
         prompt = np.random.default_rng(number).integers(0, VOCABULARY, 12)
-        requests.append(
-            Request(number, prompt, SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0), seed=0)
-        )
-        engine.core.add_request(requests[-1])
-        while engine.core.has_work:
-            step = engine.core.step(time.monotonic())
+        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
+        requests.append(Request(number, prompt, params, seed=0))
+        for step in finish(engine.core, requests[-1:]):
             num_steps += len(step.verified_lengths)
             num_accepted += step.num_accepted_tokens
     return requests, num_steps, num_accepted
 
 
 def texts_of(requests: list[Request]) -> str:
+    """One line of JSON each."""
     lines = [
         {
             "prompt_token_ids": r.token_ids[: r.num_prompt_tokens].tolist(),
@@ -165,9 +163,7 @@ def test_the_simulator_takes_as_many_steps_as_the_engine(name, folder):
     # at an answer's end
     assert num_accepted > 5 and abs(totals.num_accepted_tokens - num_accepted) <= len(requests)
     plain, *_ = serve(make_engine(name, "off"))
-    assert [r.output_token_ids.tolist() for r in plain] == [
-        r.output_token_ids.tolist() for r in requests
-    ]
+    assert outputs(plain) == outputs(requests)
 
 
 def test_a_drafter_with_passes_is_made_beside_the_target_timed_and_called(folder):
@@ -182,9 +178,7 @@ def test_a_drafter_with_passes_is_made_beside_the_target_timed_and_called(folder
     assert engine.core.controller.latency.drafts[0] is not None
     requests, *_ = serve(engine)
     plain, *_ = serve(make_engine("drafts_of_mine:Again:3", "off"))
-    assert [r.output_token_ids.tolist() for r in plain] == [
-        r.output_token_ids.tolist() for r in requests
-    ]
+    assert outputs(plain) == outputs(requests)
     assert max(step["verified"][0] for step in engine.core.controller.state()["decisions"]) == 3
     (again,) = make_engine("drafts_of_mine:Again:3", f"fixed:{K}").core.executor.drafters
     assert not again.profiled, "its times have been kept"

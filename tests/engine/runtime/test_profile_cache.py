@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from smartspec.control.latency.cost_curve import ProfileSample
-from smartspec.control.latency.model import LatencyModel
+from smartspec.engine.cache_folder import write_file
 from smartspec.engine.runtime import passes, profile
-from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profile
+from smartspec.engine.runtime.passes import Interrupted, Profile, Profiled, measure_profile
 from smartspec.engine.runtime.profile import profile_key, profiled_latency
 
 SAMPLES = tuple(ProfileSample(n, 128 * n, n, 0.01 + 0.001 * n) for n in (1, 2, 4, 8, 16))
@@ -30,6 +30,10 @@ def make_runner(
     )
 
 
+def models_of(target=None, drafters=(), max_batch: int = 4) -> Profiled:
+    return Profiled(target or make_runner(), drafters, max_batch, kv_tokens=4096)
+
+
 class Machine:
     """Where profiles are measured: num_measured counts them, reports holds what was said."""
 
@@ -41,20 +45,17 @@ class Machine:
         monkeypatch.setenv("SMARTSPEC_CACHE", str(cache))
         monkeypatch.setattr(profile, "measure_profile", self._measure)
 
-    def _measure(self, target, drafts, interrupted=lambda: False, **limits) -> Profile:
+    def _measure(self, models, interrupted=lambda: False) -> Profile:
         if interrupted():
             raise Interrupted
         self.num_measured += 1
-        return Profile(SAMPLES, (SAMPLES,) * len(drafts), self.waiting)
+        return Profile(SAMPLES, (SAMPLES,) * len(models.drafters), self.waiting)
 
     def start(self, target=None, draft=None, max_batch: int = 4):
         """What an engine does at start; reports of earlier starts are dropped."""
         self.reports.clear()
-        report = self.reports.append
         drafts = () if draft is None else (draft,)
-        return profiled_latency(
-            target or make_runner(), drafts, max_batch=max_batch, kv_tokens=4096, report=report
-        )
+        return profiled_latency(models_of(target, drafts, max_batch), self.reports.append)
 
     @property
     def file(self) -> Path:
@@ -149,17 +150,17 @@ def test_a_cache_folder_of_another_machine_is_not_used_and_the_difference_is_sai
 
 def test_everything_the_times_depend_on_is_in_the_key(machine, monkeypatch):
     keys = [
-        profile_key(make_runner(), (), 4),
-        profile_key(make_runner("other-model"), (), 4),
-        profile_key(make_runner(dtype=torch.bfloat16), (), 4),
-        profile_key(make_runner(num_layers=12), (), 4),
-        profile_key(make_runner(), (make_runner("draft-model"),), 4),
-        profile_key(make_runner(), (), 8),
+        profile_key(models_of()),
+        profile_key(models_of(make_runner("other-model"))),
+        profile_key(models_of(make_runner(dtype=torch.bfloat16))),
+        profile_key(models_of(make_runner(num_layers=12))),
+        profile_key(models_of(drafters=(make_runner("draft-model"),))),
+        profile_key(models_of(max_batch=8)),
     ]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    keys.append(profile_key(make_runner(), (), 4))
+    keys.append(profile_key(models_of()))
     monkeypatch.setattr(torch, "__version__", "0.0.1")
-    keys.append(profile_key(make_runner(), (), 4))
+    keys.append(profile_key(models_of()))
     texts = {json.dumps(key) for key in keys}
     assert len(texts) == len(keys)
     assert json.loads(json.dumps(keys[0])) == keys[0]
@@ -205,9 +206,7 @@ def test_a_process_that_was_suspended_while_it_measured_has_waited(
     monkeypatch.setattr(passes, "measure_passes", lambda *_, **limits: SAMPLES)
     monkeypatch.setattr(passes, "_seconds_waited", lambda: 0.0)
     monkeypatch.setattr(passes, "collapse_pages", lambda: ())
-    assert measure_profile(make_runner(), (), max_batch=4, kv_tokens=4096).waiting == pytest.approx(
-        waiting
-    )
+    assert measure_profile(models_of()).waiting == pytest.approx(waiting)
 
 
 def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypatch):
@@ -220,11 +219,10 @@ def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypat
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", replace_after_both_wrote)
-    latency = LatencyModel.fit(list(SAMPLES), [])
 
     def store():
         try:
-            profile._store(machine.folder / "name.json", {}, latency, 0.0)
+            write_file(machine.folder / "name.json", "text")
         except Exception as error:
             failures.append(error)
 
@@ -257,24 +255,21 @@ def test_first_steps_that_are_faster_than_the_profile_have_it_measured_again_whe
 
 
 def test_a_running_engine_measures_again_when_the_machine_is_idle(machine, monkeypatch):
-    models, load = (make_runner(), ()), [90.0]
+    models, load = models_of(), [90.0]
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: load[0])
 
     def again(is_busy=False):
-        limits = {"max_batch": 4, "kv_tokens": 4096}
-        return profile.measured_again(
-            *models, **limits, interrupted=lambda: is_busy, report=machine.reports.append
-        )
+        return profile.measured_again(models, lambda: is_busy, machine.reports.append)
 
-    assert not profile.could_be_better(*models, 4), "there is none"
+    assert not profile.could_be_better(models), "there is none"
     machine.waiting = 0.3
     machine.start()
-    assert not profile.could_be_better(*models, 4), "the machine is busy still"
+    assert not profile.could_be_better(models), "the machine is busy still"
     load[0], machine.waiting = 5.0, 0.01
-    assert profile.could_be_better(*models, 4)
-    assert again(is_busy=True) is None and profile.could_be_better(*models, 4)
+    assert profile.could_be_better(models)
+    assert again(is_busy=True) is None and profile.could_be_better(models)
     assert again().target == machine.start().target and machine.num_measured == 2
-    assert not profile.could_be_better(*models, 4)
+    assert not profile.could_be_better(models)
 
 
 def test_a_profile_that_is_gone_is_not_marked(tmp_path):

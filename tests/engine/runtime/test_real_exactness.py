@@ -10,7 +10,6 @@ import copy
 import itertools
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,9 @@ import numpy as np
 import pytest
 import torch
 from default_model import default_tokenizer, load_once, stock_model
-from real_prompts import PROMPTS
+from real_prompts import PROMPTS, chats
+from tiny_engine import begin, finish
+from tiny_engine import outputs as outputs_of
 from transformers import AutoModelForCausalLM
 
 from smartspec.control.fixed import Fixed
@@ -76,22 +77,19 @@ def generate(
     )
     engine = build.build_engine(config)
     params = SamplingParams(**{"max_tokens": MAX_TOKENS, "temperature": 0.0} | options)
-    requests = []
-    for index, prompt in enumerate(PROMPTS[1::2]):
-        chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_dict=False
+    requests = [
+        Request(
+            index,
+            token_ids,
+            params,
+            seed=index,
+            stop_token_ids=frozenset(stop_token_ids),
+            grammar=None if grammar is None else grammar.copy(),
         )
-        ends = {
-            "stop_token_ids": frozenset(stop_token_ids),
-            "grammar": None if grammar is None else grammar.copy(),
-        }
-        requests.append(Request(index, token_ids, params, seed=index, **ends))
-        engine.core.add_request(requests[-1])
-    steps: list[StepOutput] = []
-    while engine.core.has_work:
-        steps.append(engine.core.step(time.monotonic()))
-    return [request.output_token_ids.tolist() for request in requests], steps
+        for index, token_ids in enumerate(chats(PROMPTS[1::2]))
+    ]
+    steps = finish(engine.core, requests)
+    return outputs_of(requests), steps
 
 
 @cache
@@ -185,21 +183,13 @@ def test_output_with_a_head_lives_through_preemption_shared_prefixes_and_pauses(
         strict=True,
     )
     engine = build.build_engine(config)
-    requests = []
-    for index, prompt in enumerate([*PROMPTS[1::2]] * 2):
-        chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_dict=False
-        )
-        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
-        requests.append(Request(index, token_ids, params, seed=index))
-        engine.core.add_request(requests[-1])
-    steps = []
-    while engine.core.has_work:
-        if len(steps) == 8:
-            engine.core.scheduler.start_over()  # all that run are preempted, and no prefix is left
-        steps.append(engine.core.step(time.monotonic()))
-    assert [request.output_token_ids.tolist() for request in requests] == plain * 2
+    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
+    prompts = chats(PROMPTS[1::2]) * 2
+    requests = [Request(index, tokens, params, seed=index) for index, tokens in enumerate(prompts)]
+    steps = begin(engine.core, requests, 8)
+    engine.core.scheduler.start_over()  # all that run are preempted, and no prefix is left
+    steps += finish(engine.core)
+    assert outputs_of(requests) == plain * 2
     assert any(request.num_preemptions for request in requests) and any(
         r.num_cached_tokens for r in requests
     )
@@ -337,23 +327,23 @@ def test_prompts_are_scored_in_chunks_beside_others_and_nothing_else_changes(pla
         policy="fixed:4", max_batch=3, max_model_len=512, kv_tokens=640, strict=True, device="cpu"
     )
     engine = build.build_engine(config)
-    requests = []
-    for index, prompt in enumerate([*PROMPTS[1::2], PROMPTS[1]]):
-        chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_dict=False
+    requests = [
+        Request(
+            index,
+            token_ids,
+            SamplingParams(
+                max_tokens=MAX_TOKENS,
+                temperature=0.0,
+                prompt_logprobs=3 if index % 2 == 0 else None,
+            ),
+            seed=index,
         )
-        num_top = 3 if index % 2 == 0 else None
-        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, prompt_logprobs=num_top)
-        requests.append(Request(index, token_ids, params, seed=index))
-        engine.core.add_request(requests[-1])
-    num_steps = 0
-    while engine.core.has_work:
-        engine.core.step(time.monotonic())
-        num_steps += 1
-        if num_steps == 2:
-            engine.core.scheduler.start_over()
-    assert [request.output_token_ids.tolist() for request in requests] == [*plain, plain[0]]
+        for index, token_ids in enumerate(chats([*PROMPTS[1::2], PROMPTS[1]]))
+    ]
+    begin(engine.core, requests, 2)
+    engine.core.scheduler.start_over()
+    finish(engine.core)
+    assert outputs_of(requests) == [*plain, plain[0]]
     runner = ModelRunner(engine.loaded, num_slots=1, max_len=512)
     for request in requests:
         tokens = request.tokens[: request.num_prompt_tokens]

@@ -5,20 +5,19 @@ decoding and what is most unlike it with transformers. No profile is measured: w
 follows from the test alone.
 """
 
-import time
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from default_model import default_tokenizer, load_once, stock_model
-from real_prompts import PROMPTS
+from compiled import without_kernels
+from default_model import load_once, stock_model
+from real_prompts import PROMPTS, chats
+from tiny_engine import RandomPlans, run
+from tiny_engine import outputs as outputs_of
 
-from smartspec.control.records import Plan
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.kernels.cpu import native
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.model_runner import ModelRunner
@@ -35,31 +34,15 @@ IN_FP32 = {"device": "cpu", "activations": "fp32"}  # as transformers computes
 TIE_LOGITS = 1e-3
 
 
-class RandomLengths:
-    """Another length for every request in every step, pauses included; whatever drafter there
-    is."""
-
-    predicted_seconds = 0.0
+class RandomLengths(RandomPlans):
+    """use_model: the drafter is a model, whose drafts are verified whole."""
 
     def __init__(self, use_model: bool):
+        super().__init__(pause=0.3)
         self.use_model = use_model
-        self.random = np.random.default_rng(0)
-        self.num_tested = self.num_accepted = 0
-
-    def plan(self, view) -> Plan:
-        view = view.queried(True)
-        limits = view.draft_lengths[0]
-        lengths = self.random.integers(0, limits + 1) * (self.random.random() < 0.7)
-        return Plan(lengths=lengths, drafter=np.zeros(view.num_rows, dtype=int))
 
     def cut(self, plan, drafted):
         return drafted.lengths if self.use_model else self.random.integers(0, drafted.lengths + 1)
-
-    def learn(self, plan, outcome) -> None:
-        self.num_tested += int(outcome.tested.sum())
-        self.num_accepted += int(outcome.accepted.sum())
-
-    def end(self, request_id: int) -> None: ...
 
 
 def generate(engine: Engine, prompts: list[list[int]], max_tokens: int) -> list[Request]:
@@ -67,23 +50,9 @@ def generate(engine: Engine, prompts: list[list[int]], max_tokens: int) -> list[
         Request(i, prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0), seed=i)
         for i, prompt in enumerate(prompts)
     ]
-    for request in requests:
-        engine.core.add_request(request)
-    while engine.core.has_work:
-        engine.core.step(time.monotonic())
+    run(engine.core, requests)
     assert engine.core.scheduler.blocks.num_used_blocks == 0
     return requests
-
-
-def tokenized(prompts: list[str]) -> list[list[int]]:
-    chats, tokenizer = (
-        [[{"role": "user", "content": prompt}] for prompt in prompts],
-        default_tokenizer(),
-    )
-    return [
-        tokenizer.apply_chat_template(c, add_generation_prompt=True, return_dict=False)
-        for c in chats
-    ]
 
 
 def reference_outputs(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
@@ -131,7 +100,7 @@ def cases():
     """Prompts and what transformers.generate answers: the two best candidates are never closer than
     0.008, 200 times what fp32 passes of different sizes differ by, so that no machine's kernels
     turn one of these tokens."""
-    prompts = tokenized(PROMPTS)
+    prompts = chats(PROMPTS)
     return prompts, reference_outputs(prompts, 24)
 
 
@@ -149,14 +118,12 @@ def test_policies_give_the_tokens_of_transformers(cases, policy, drafters):
             policy=policy, drafters=drafters, max_batch=4, kv_tokens=2048, strict=True, **IN_FP32
         )
     )
-    outputs = [r.output_token_ids.tolist() for r in generate(engine, prompts, 24)]
+    outputs = outputs_of(generate(engine, prompts, 24))
     assert outputs == expected
 
 
 def test_a_machine_without_our_kernels_gives_the_same_tokens(cases, monkeypatch):
-    monkeypatch.setattr(
-        native, "load_kernels", lambda name: native.Kernels(None, "this machine has none")
-    )
+    without_kernels(monkeypatch)
     monkeypatch.setattr(build, "load_model", load_model)  # which fuses what it finds kernels for
     prompts, expected = cases
     options = {
@@ -167,7 +134,7 @@ def test_a_machine_without_our_kernels_gives_the_same_tokens(cases, monkeypatch)
     }
     engine = build_engine(EngineConfig(**options))
     assert set(engine.kernels.values()) == {"torch's, because this machine has none"}
-    outputs = [request.output_token_ids.tolist() for request in generate(engine, prompts, 24)]
+    outputs = outputs_of(generate(engine, prompts, 24))
     assert outputs == expected
 
 
@@ -180,7 +147,7 @@ def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
     )
     engine.core.controller = RandomLengths(use_model)
     requests = generate(engine, prompts, 24)
-    assert [r.output_token_ids.tolist() for r in requests] == expected
+    assert outputs_of(requests) == expected
     assert sum(r.num_preemptions for r in requests) > 0
     assert engine.core.controller.num_tested > 20
     if use_model:
@@ -239,9 +206,7 @@ def test_hundred_real_prompts(hundred, policy, drafters):
     if policy == "random":
         engine.core.controller = RandomLengths(drafters == SELF_DRAFT)
     requests = generate(engine, prompts, 32)
-    num_ties = assert_same_but_for_ties(
-        prompts, [r.output_token_ids.tolist() for r in requests], expected
-    )
+    num_ties = assert_same_but_for_ties(prompts, outputs_of(requests), expected)
     print(f"{policy} {drafters}: {len(prompts)} prompts, {num_ties} differ at a tie")
     assert num_ties <= 2
     if policy == "random" and drafters == SELF_DRAFT:
@@ -251,5 +216,5 @@ def test_hundred_real_prompts(hundred, policy, drafters):
 @pytest.fixture(scope="module")
 def hundred():
     drawn = draw_prompts(shipped_prompts(), 100, np.random.default_rng(0))
-    prompts = tokenized([prompt.text for prompt in drawn])
+    prompts = chats([prompt.text for prompt in drawn])
     return prompts, reference_outputs(prompts, 32)

@@ -1,10 +1,9 @@
 """A drafter that is new to the engine needs a class and a name in one dict: this one exists in the
 test alone."""
 
-import time
-
 import numpy as np
 import pytest
+from tiny_engine import outputs, run
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.latency.cost_curve import CostCurve
@@ -59,11 +58,7 @@ def generate(engine: build.Engine) -> list[list[int]]:
         Request(i, p, SamplingParams(max_tokens=16, temperature=0.0), seed=i)
         for i, p in enumerate(prompts)
     ]
-    for request in requests:
-        engine.core.add_request(request)
-    while engine.core.has_work:
-        engine.core.step(time.monotonic())
-    return [request.output_token_ids.tolist() for request in requests]
+    return outputs(run(engine.core, requests))
 
 
 def test_a_third_drafter_needs_a_class_and_a_line(engine):

@@ -7,15 +7,14 @@ import torch
 from markov_engine import TableExecutor, TableRunner, serve
 from markov_model import p_of_fit
 from test_recycling_engine import WholeDrafts
+from tiny_engine import core_of, outputs, run
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.records import DrafterView, FreeTests, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, chain
-from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.model.drafter import DraftModel
@@ -37,13 +36,7 @@ def make_core(with_kernel: bool, draft_length: int = 4, taps: tuple[int, ...] = 
     if not with_kernel:
         runner.max_tile_tokens = 0
     executor = LiveExecutor(runner, (PromptLookupDrafter(max_draft_tokens=draft_length),))
-    scheduler = Scheduler(
-        BlockManager(50, 4, 2),
-        max_batched_tokens=64,
-        max_model_len=100,
-        max_draft_tokens=draft_length,
-    )
-    return EngineCore(scheduler, executor, WholeDrafts())
+    return core_of(executor, WholeDrafts(), 50, draft_length, max_batched_tokens=64)
 
 
 def make_request(
@@ -58,13 +51,7 @@ def make_request(
 
 
 def decode(core: EngineCore, *requests: Request) -> list[list[int]]:
-    for request in requests:
-        core.add_request(request)
-    now = 0.0
-    while core.has_work:
-        core.step(now)
-        now += 1.0
-    return [request.output_token_ids.tolist() for request in requests]
+    return outputs(run(core, [*requests]))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -198,7 +185,7 @@ def test_tokens_that_were_drawn_are_not_dropped_for_a_bad_one_among_them(with_ne
     params = SamplingParams(max_tokens=3)
     requests = [Request(i, [0], params, seed=int(random.integers(2**62))) for i in range(num)]
     serve("fixed:3", requests, executor, batch=128, max_draft_tokens=3)
-    texts = [request.output_token_ids.tolist() for request in requests]
+    texts = outputs(requests)
     assert all(
         (NaNBehind.BAD in text[:2]) == (r.finish_reason == "error")
         for r, text in zip(requests, texts, strict=True)

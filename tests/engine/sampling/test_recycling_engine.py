@@ -1,20 +1,16 @@
 """Recycling in the engine, on a tiny model: drafts from what other requests wrote, and the same
 tokens as without."""
 
-import time
-
 import numpy as np
 import pytest
+from tiny_engine import RandomPlans, core_of, outputs, run
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.control.planning import no_drafts
 from smartspec.control.records import Plan, of_drafter
-from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
-from smartspec.drafters.drafter_names import is_model_free
 from smartspec.drafters.prompt_lookup import PromptLookupDrafter
 from smartspec.drafters.recycling import RecyclingDrafter
 from smartspec.engine.models.model_runner import ModelRunner
@@ -23,13 +19,8 @@ from smartspec.engine.runtime.executor import LiveExecutor
 NUM_REQUESTS, MAX_TOKENS = 6, 24
 
 
-class WholeDrafts:
+class WholeDrafts(RandomPlans):
     """Every row drafts with the drafter of the longest match, in full length."""
-
-    predicted_seconds = 0.0
-
-    def __init__(self):
-        self.num_tested = self.num_accepted = 0
 
     def plan(self, view) -> Plan:
         view = view.queried(True)
@@ -41,12 +32,6 @@ class WholeDrafts:
     def cut(self, plan, drafted):
         return drafted.lengths
 
-    def learn(self, plan, outcome) -> None:
-        self.num_tested += int(outcome.tested.sum())
-        self.num_accepted += int(outcome.accepted.sum())
-
-    def end(self, request_id: int) -> None: ...
-
 
 def make_core(lookup: bool, recycling: bool) -> EngineCore:
     executor = LiveExecutor(
@@ -55,23 +40,15 @@ def make_core(lookup: bool, recycling: bool) -> EngineCore:
         + (RecyclingDrafter(max_draft_tokens=5),) * recycling,
     )
     # Few blocks: some requests are preempted and recomputed.
-    scheduler = Scheduler(
-        BlockManager(30, 4, 3), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5
-    )
-    return EngineCore(scheduler, executor, WholeDrafts())
+    return core_of(executor, WholeDrafts(), num_blocks=30)
 
 
-def generate(core: EngineCore, temperature: float, prompt_seed: int = 1) -> list[list[int]]:
-    random = np.random.default_rng(prompt_seed)
-    requests = []
-    for i in range(NUM_REQUESTS):
-        prompt = random.integers(0, VOCABULARY, 20).tolist()
-        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature)
-        requests.append(Request(i, prompt, params, seed=i))
-        core.add_request(requests[-1])
-    while core.has_work:
-        core.step(time.monotonic())
-    return [request.output_token_ids.tolist() for request in requests]
+def generate(core: EngineCore, temperature: float) -> list[list[int]]:
+    random = np.random.default_rng(1)
+    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature)
+    prompts = [random.integers(0, VOCABULARY, 20).tolist() for _ in range(NUM_REQUESTS)]
+    requests = [Request(i, prompt, params, seed=i) for i, prompt in enumerate(prompts)]
+    return outputs(run(core, requests))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -84,7 +61,3 @@ def test_the_tokens_stay_the_same_and_a_repeated_request_is_drafted(temperature,
     assert generate(core, temperature) == expected
     assert core.controller.num_tested > 0
     assert core.controller.num_accepted > first.num_accepted + NUM_REQUESTS * MAX_TOKENS // 5
-
-
-def test_the_name_is_a_model_free_drafter():
-    assert is_model_free("recycling") and not is_model_free("some-model")

@@ -1,9 +1,8 @@
 """A log of n-gram trees, which exist before the plan, replays to what the engine did."""
 
-import time
-
 import numpy as np
 import pytest
+from tiny_engine import core_of, run
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from lab.drafters.ngram_tree import NgramTree
@@ -12,12 +11,9 @@ from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
 from smartspec.control.log.recorded_log import RecordedLog
-from smartspec.core.blocks import BlockManager
-from smartspec.core.engine_core import EngineCore
 from smartspec.core.policy_names import parse_policy
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.replay.policy_replay import replay
@@ -36,19 +32,11 @@ def record(path, policy: str) -> int:
     executor = LiveExecutor(
         ModelRunner(as_loaded(tiny_llama()), num_slots=3, max_len=128), (drafter,)
     )
-    scheduler = Scheduler(
-        BlockManager(100, 4, 3), max_batched_tokens=64, max_model_len=128, max_draft_tokens=K
-    )
-    core = EngineCore(scheduler, executor, controller)
-    random, requests = np.random.default_rng(1), []
-    for number in range(6):
-        prompt = random.integers(0, VOCABULARY, 12).tolist()
-        requests.append(
-            Request(number, prompt, SamplingParams(max_tokens=50, temperature=0.0), seed=0)
-        )
-        core.add_request(requests[-1])
-    while core.has_work:
-        core.step(time.monotonic())
+    core = core_of(executor, controller, 100, max_draft_tokens=K, max_batched_tokens=64)
+    random = np.random.default_rng(1)
+    params = SamplingParams(max_tokens=50, temperature=0.0)
+    prompts = [random.integers(0, VOCABULARY, 12).tolist() for _ in range(6)]
+    requests = run(core, [Request(i, prompt, params, seed=0) for i, prompt in enumerate(prompts)])
     path.write_text("".join(f"{line}\n" for line in lines))
     return sum(request.num_output_tokens for request in requests)
 

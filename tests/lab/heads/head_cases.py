@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from test_head_drafter import RandomShapes
+from tiny_engine import AnyLength, core_of
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -15,9 +15,7 @@ from lab.heads.eagle.head import EagleConfig, EagleHead
 from lab.heads.p_eagle.head import PEagleHead
 from lab.train.start import head_config
 from lab.train.unroll import TrainingBatch, unroll
-from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
-from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.head.eagle3 import HeadConfig
 from smartspec.engine.drafting.head.kinds import head_drafter
 from smartspec.engine.models.model_runner import ModelRunner
@@ -96,20 +94,16 @@ def eagle_logits(head: EagleHead, text: list[int], drafted: list[int]) -> torch.
 
 def p_eagle_logits(head: PEagleHead, text: list[int], drafted: list[int]) -> torch.Tensor:
     """By the code that trains it: [draft_vocab_size]."""
-    states = (
-        tiny_llama(0, attention="eager")
-        .model(torch.tensor([text[:-1]]), output_hidden_states=True)
-        .hidden_states
-    )
-    # The second of two layers' own output, which transformers only gives after the final norm.
-    captured = []
-    model = tiny_llama(0, attention="eager")
-    model.model.layers[1].register_forward_hook(
-        lambda module, args, output: captured.append(output)
-    )
+    # By hooks, as transformers gives the last layer's output only after the final norm.
+    model, captured = tiny_llama(0, attention="eager"), []
+    for layer in model.model.layers:
+        layer.register_forward_hook(
+            lambda module, args, output: captured.append(
+                output[0] if isinstance(output, tuple) else output
+            )
+        )
     model(torch.tensor([text[:-1]]))
-    last = captured[0][0] if isinstance(captured[0], tuple) else captured[0]
-    features = torch.cat([states[1], last.reshape(states[1].shape)], dim=-1)
+    features = torch.cat([output.reshape(1, -1, SIZE) for output in captured], dim=-1)
     nothing = torch.zeros(1)
     batch = TrainingBatch(
         torch.tensor([text]), features, nothing, nothing, nothing, nothing, nothing
@@ -132,23 +126,7 @@ def make_core(
 ) -> EngineCore:
     head = case.make()
     target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=head.config.taps)
-    scheduler = Scheduler(
-        BlockManager(num_blocks, 4, 4),
-        max_batched_tokens=16,
-        max_model_len=128,
-        max_draft_tokens=max_draft_tokens,
-    )
     executor = LiveExecutor(
         target, (head_drafter(head, target, name="head", num_slots=4, is_rounded=False),)
     )
-    return EngineCore(scheduler, executor, AnyLength(seed, pause, max_width))
-
-
-class AnyLength(RandomShapes):
-    """As RandomShapes, of drafters that may not make drafts as long as planned."""
-
-    def cut(self, plan, drafted):
-        assert (drafted.lengths <= plan.lengths).all()
-        return np.where(
-            self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths
-        )
+    return core_of(executor, AnyLength(seed, pause, max_width), num_blocks, max_draft_tokens)

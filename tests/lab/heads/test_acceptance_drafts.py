@@ -4,7 +4,8 @@ that go by them."""
 import numpy as np
 import pytest
 import torch
-from test_head_drafter import attention, generate, make_core, noted_drafts
+from test_head_drafter import attention, make_core, noted_drafts
+from tiny_engine import generate
 
 from lab.heads.acceptance_head import AcceptanceHead, JudgedRunner
 from lab.policies.specdecpp import stop_when_rejection_likely

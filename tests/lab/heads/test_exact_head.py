@@ -15,7 +15,6 @@ EAGLE-3 and P-EAGLE heads norm what they read and cannot be exact by such means;
 have the drafter of EAGLE's.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,16 +22,15 @@ import numpy as np
 import pytest
 import torch
 from head_cases import LAST, SIZE
-from test_head_drafter import RandomShapes, layer_of
+from test_head_drafter import layer_of
+from tiny_engine import AnyLength, core_of, run
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 from torch import nn
 
 from lab.heads.eagle.head import EagleConfig, EagleHead
-from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.head import runner as head_runner_module
 from smartspec.engine.drafting.head.kinds import head_drafter
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -85,15 +83,6 @@ def hide_first_token(attention: nn.Module) -> None:
     queries[:, size // 2 - 1, ONE], keys[:, size // 2 - 1, IS_FIRST] = UNSEEN, -UNSEEN
 
 
-class AnyShape(RandomShapes):
-    """As RandomShapes, of drafters that may not make drafts as long as planned."""
-
-    def cut(self, plan, drafted):
-        return np.where(
-            self.random.random(len(drafted.lengths)) < 0.3, drafted.lengths // 2, drafted.lengths
-        )
-
-
 class Checking(LiveExecutor):
     """Expects of every draft that it was right to its end: after the last accepted node there is
     none."""
@@ -138,32 +127,23 @@ def make_core(
     foresees: bool = False,
 ) -> EngineCore:
     target = ModelRunner(loaded, num_slots=4, max_len=128, taps=LAST)
-    blocks = BlockManager(num_blocks, 4, 4)
-    max_draft_tokens = 5 if max_width == 1 else 12
-    scheduler = Scheduler(
-        blocks, max_batched_tokens=16, max_model_len=128, max_draft_tokens=max_draft_tokens
-    )
     drafter = head_drafter(
         head, target, name="head", num_slots=4, is_rounded=False, foresees=foresees
     )
     executor = make_executor(target, (drafter,))
-    return EngineCore(scheduler, executor, AnyShape(seed, pause, max_width))
+    controller = AnyLength(seed, pause, max_width)
+    return core_of(executor, controller, num_blocks, max_draft_tokens=5 if max_width == 1 else 12)
 
 
 def generate(core: EngineCore, temperature: float = 0.0) -> list[Request]:
     """To the end, prompts whose beginning is shared."""
     random = np.random.default_rng(5)
     shared = [FIRST_TOKEN, *random.integers(1, VOCABULARY, 8).tolist()]
-    requests = []
-    for i in range(9):
-        prompt = shared + random.integers(1, VOCABULARY, random.integers(1, 30)).tolist()
-        requests.append(
-            Request(i, prompt, SamplingParams(max_tokens=40, temperature=temperature), seed=i)
-        )
-        core.add_request(requests[-1])
-    while core.has_work:
-        core.step(time.monotonic())
-    return requests
+    params = SamplingParams(max_tokens=40, temperature=temperature)
+    prompts = [
+        shared + random.integers(1, VOCABULARY, random.integers(1, 30)).tolist() for _ in range(9)
+    ]
+    return run(core, [Request(i, prompt, params, seed=i) for i, prompt in enumerate(prompts)])
 
 
 @pytest.fixture

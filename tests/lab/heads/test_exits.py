@@ -1,108 +1,22 @@
-"""The target's first layers as its drafter: verification goes on above them, and texts are those
-without drafts."""
+"""The target's first layers as its drafter: verification goes on above them."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from default_model import default_tokenizer
 from fused_models import fused_model
-from real_prompts import PROMPTS
-from test_draft_model import ShortSighted
-from test_self_drafter import Lengths, generate, outputs, prompts
 from tiny_models import as_loaded, tiny_llama
 
 from lab.heads.exit_runner import ExitRunner
 from lab.heads.exits import Exit
-from smartspec.core.blocks import BlockManager
-from smartspec.core.engine_core import EngineCore
-from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
-from smartspec.engine.attention.ragged import ATTENTION_NAME, Segment
+from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.source import DrafterSource
-from smartspec.engine.models import model_runner
 from smartspec.engine.models.decoder_layer import fuse_layers
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.build import build_engine
 from smartspec.engine.runtime.config import EngineConfig
 from smartspec.engine.runtime.drafter_kinds import prepare_drafter
-from smartspec.engine.runtime.executor import LiveExecutor
-
-
-def make_model(attention: str = ATTENTION_NAME):
-    """Whose upper layer adds little, as training with early exits makes it, so that drafts are
-    right at times."""
-    model = tiny_llama(0, attention)
-    for linear in (model.model.layers[-1].self_attn.o_proj, model.model.layers[-1].mlp.down_proj):
-        linear.weight *= 0.3
-    return model
-
-
-def make_core(num_blocks: int = 100, seed: int = 0, pause: float = 0.2) -> EngineCore:
-    target = ModelRunner(as_loaded(make_model()), num_slots=4, max_len=128)
-    executor = LiveExecutor(target, (Exit(target, target.loaded.num_layers - 1),))
-    scheduler = Scheduler(
-        BlockManager(num_blocks, 4, 4), max_batched_tokens=16, max_model_len=128, max_draft_tokens=5
-    )
-    return EngineCore(scheduler, executor, Lengths(seed, pause))
-
-
-@pytest.fixture(params=["the kernels of this machine", "torch"])
-def attention(request, monkeypatch):
-    if request.param == "torch":
-        monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
-
-
-@pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("num_blocks", [100, 30])
-def test_greedy_texts_are_those_without_drafts(num_blocks):
-    """Also of preempted requests, and of later ones that find their prompts in the prefix cache."""
-    expected = outputs(generate(make_core(pause=1.0), prompts(7), temperature=0.0))
-    for seed in range(2):
-        core = make_core(num_blocks, seed)
-        requests = generate(core, prompts(7), temperature=0.0)
-        assert outputs(requests) == expected
-        assert any(request.num_preemptions for request in requests) == (num_blocks == 30)
-        assert 20 < core.controller.num_accepted < core.controller.num_tested
-        core.controller.pause = 1.0
-
-        again = generate(core, prompts(7), temperature=0.0)
-        assert (
-            outputs(again) == expected and sum(request.num_cached_tokens for request in again) > 60
-        )
-
-
-def test_drafts_of_a_grammar_that_cannot_be_seen_past_end_there():
-    plain, core = (make_core(pause=pause) for pause in (1.0, 0.2))
-    found, expected = (
-        generate(c, prompts(5), temperature=0.0, grammar=ShortSighted()) for c in (core, plain)
-    )
-    assert outputs(found) == outputs(expected) and core.controller.num_accepted > 0
-
-
-def test_the_kv_of_the_text_is_that_without_drafts():
-    """After every step: of all layers, those that draft passes wrote and those that verification
-    did."""
-    drafting, plain = make_core(), make_core(pause=1.0)
-    (whole,) = generate(plain, prompts(4)[3:], temperature=0.0)
-    expected = plain.executor.runner.cache
-    request = Request(0, prompts(4)[3], SamplingParams(max_tokens=30, temperature=0.0), seed=0)
-    drafting.add_request(request)
-    while drafting.has_work:
-        drafting.step(time.monotonic())
-        cache, num_computed = drafting.executor.runner.cache, request.num_computed_tokens
-        for ours, theirs in zip(
-            (*cache.keys, *cache.values), (*expected.keys, *expected.values), strict=True
-        ):
-            torch.testing.assert_close(
-                ours[0, :, :num_computed], theirs[0, :, :num_computed], rtol=1e-4, atol=1e-4
-            )
-    assert request.output_token_ids.tolist() == whole.output_token_ids.tolist()
-    assert drafting.controller.num_accepted > 3
 
 
 @pytest.fixture
@@ -195,23 +109,3 @@ def test_the_target_s_layers_are_named():
         match=r"has 2 layers, so an exit must be after layer 1 to 1, as in Exit:1, .* got 2",
     ):
         made(f"{EXIT}:2")
-
-
-@pytest.mark.usefixtures("loaded_once")
-def test_the_real_model_keeps_its_texts():
-    prompt = default_tokenizer().encode("\n\n".join(PROMPTS))[:60]
-    found, steps = {}, []
-    for policy in ("off", "fixed:3"):
-        engine = build_engine(
-            EngineConfig(policy=policy, drafters=(f"{EXIT}:22",), max_batch=2, strict=True)
-        )
-        learn = engine.core.controller.learn
-        engine.core.controller.learn = lambda plan, o, learn=learn: (
-            steps.append(o),
-            learn(plan, o),
-        )
-        found[policy] = outputs(
-            generate(engine.core, [prompt, prompt[:40]], max_tokens=30, temperature=0.0)
-        )
-    assert found["off"] == found["fixed:3"]
-    assert sum(o.tested.sum() for o in steps) > 10

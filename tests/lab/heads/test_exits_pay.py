@@ -12,7 +12,8 @@ import pytest
 import torch
 from default_model import default_tokenizer, load_once
 from real_prompts import PROMPTS
-from test_self_drafter import outputs, prompts
+from target_drafts import prompts
+from tiny_engine import outputs
 from tiny_models import SHAPE, as_loaded
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -4,9 +4,11 @@ decoding."""
 import numpy as np
 import pytest
 import torch
+from compiled import attend_in_torch
 from head_cases import DEPTH, EAGLE, P_EAGLE, HeadCase, make_core
 from lab_head_cases import MEDUSA, MEDUSA_OUTPUTS, REDRAFTER
-from test_head_drafter import generate, let_some_be_right, noted_drafts
+from test_head_drafter import let_some_be_right, noted_drafts
+from tiny_engine import generate, outputs
 from tiny_models import VOCABULARY
 
 from lab.heads.product import product_tree
@@ -15,7 +17,6 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.drafting.head import native_head
 from smartspec.engine.drafting.head import runner as head_runner_module
-from smartspec.engine.models import model_runner
 
 
 @pytest.fixture(params=[EAGLE, P_EAGLE, MEDUSA, MEDUSA_OUTPUTS, REDRAFTER], ids=str)
@@ -30,8 +31,7 @@ def attention(request, monkeypatch):
         monkeypatch.setattr(head_runner_module, "MAX_CHUNK", DEPTH - 1)
         monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
-        for module in (model_runner, native_head, head_runner_module):
-            monkeypatch.setattr(module, "max_tokens_per_tile", lambda *model: 0)
+        attend_in_torch(monkeypatch)
 
 
 @pytest.mark.usefixtures("attention")
@@ -39,15 +39,12 @@ def attention(request, monkeypatch):
 @pytest.mark.parametrize("max_width", [1, 6])
 def test_outputs_are_those_of_plain_decoding(case, temperature, max_width):
     """Other shapes in every step, through preemption, prefix hits and catch-up."""
-    expected = [
-        r.output_token_ids.tolist()
-        for r in generate(make_core(case, pause=1.0, num_blocks=60), temperature)
-    ]
+    expected = outputs(generate(make_core(case, pause=1.0, num_blocks=60), temperature))
     core = make_core(case, max_width=max_width, max_draft_tokens=5 if max_width == 1 else 12)
     if max_width > 1:
         let_some_be_right(core, expected)
     requests = generate(core, temperature)
-    assert [r.output_token_ids.tolist() for r in requests] == expected
+    assert outputs(requests) == expected
     assert core.controller.num_tested > core.controller.num_accepted
     assert any(r.num_preemptions for r in requests) and any(r.num_cached_tokens for r in requests)
     if max_width > 1:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from compiled import attend_in_torch
 from test_on_device import META, counted, meta_is_a_device, of_all_kinds, runner_on_meta, tokens
 from tiny_models import as_loaded, tiny_llama
 
@@ -13,7 +14,6 @@ from lab.heads.exits import Exit
 from lab.heads.medusa.drafter import MedusaRunner
 from lab.heads.medusa.head import MedusaConfig, MedusaHead
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.models import model_runner
 from smartspec.engine.models.model_runner import ModelRunner
 
 __all__ = ["meta_is_a_device"]
@@ -44,7 +44,7 @@ def test_medusa_knows_which_heads_run_without_asking_the_device(num_outputs):
 
 def test_an_exit_below_the_layers_that_a_head_reads_is_passed_module_by_module(monkeypatch):
     """As on a device: there is no fused pass."""
-    monkeypatch.setattr(model_runner, "max_tokens_per_tile", lambda *model: 0)
+    attend_in_torch(monkeypatch)
     beside_a_head, alone = (
         ExitRunner.of(ModelRunner(as_loaded(tiny_llama()), num_slots=4, max_len=64, taps=t))
         for t in ((1, 2), ())

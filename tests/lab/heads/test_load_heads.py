@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from eagle3_files import CONFIG, KEY, original, random, target_of, tensors
-from eagle3_files import write as write_eagle3
+from eagle3_files import CONFIG, KEY, original, random, target_of, tensors, write
 from head_cases import EAGLE, P_EAGLE
 from make_heads import make_eagle
 from safetensors.torch import load_file, save_file
@@ -21,18 +20,6 @@ from smartspec.engine.drafting.head.kinds import ACCEPTANCE, is_head, kind_of, l
 
 SIZE = SHAPE["hidden_size"]
 TARGET = as_loaded(tiny_llama(0))
-
-
-def write(
-    folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: str = "model.safetensors"
-) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    if name.endswith(".safetensors"):
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name)
-    else:
-        torch.save(tensors, folder / name)
-    return folder
 
 
 def eagle_folder(folder: Path, name: str = "model.safetensors", **changes: object) -> Path:
@@ -203,9 +190,7 @@ def test_damaged_weights_are_refused(tmp_path, name):
 def test_a_variant_of_p_eagle_is_told_by_its_weights(tmp_path):
     found = tensors() | {"mask_hidden": random(2 * SIZE)}
     head, _ = load_head(
-        write_eagle3(
-            tmp_path / "head", original(ptd_token_id=7, eagle_config={KEY: [1, 2]}), found
-        ),
+        write(tmp_path / "head", original(ptd_token_id=7, eagle_config={KEY: [1, 2]}), found),
         target_of(4),
     )
     assert isinstance(head, PEagleHead) and head.mask_token_id == 7
@@ -220,7 +205,7 @@ def test_without_the_lab_it_is_said_where_a_kind_is(tmp_path, monkeypatch, kind)
     elif kind == "peagle":
         write_head(folder, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
     else:
-        write_eagle3(folder, CONFIG, tensors())
+        write(folder, CONFIG, tensors())
         save_file(AcceptanceHead(32).state_dict(), folder / ACCEPTANCE)
         assert isinstance(load_head(folder, target_of(4))[0], JudgedHead)
     monkeypatch.setattr(lab_tables.importlib, "import_module", missing)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from eagle3_files import write
 from lab_head_cases import MEDUSA, MEDUSA_OUTPUTS
 from make_heads import make_medusa
-from safetensors.torch import save_file
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 
 from lab.heads.medusa.checkpoint import write_medusa
@@ -15,18 +15,6 @@ from smartspec.engine.drafting.head.kinds import kind_of, load_head
 
 SIZE = SHAPE["hidden_size"]
 TARGET = as_loaded(tiny_llama(0))
-
-
-def write(
-    folder: Path, config: dict, tensors: dict[str, torch.Tensor], name: str = "model.safetensors"
-) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    if name.endswith(".safetensors"):
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name)
-    else:
-        torch.save(tensors, folder / name)
-    return folder
 
 
 def medusa_folder(

@@ -8,6 +8,7 @@ from factories import learn, make_outcome
 
 from smartspec.control import BatchView, CostCurve, Drafted, LatencyModel
 from smartspec.control.fixed import Fixed
+from smartspec.control.planning import no_drafts
 from smartspec.core.policy_names import POLICIES as OURS
 from smartspec.core.policy_names import published_policies
 from smartspec.sim.perfect_estimates import PerfectEstimates
@@ -62,9 +63,20 @@ def draft(plan, confidence, entropy):
     return lengths
 
 
-def run_step(policy, view, estimates, acceptance, rng):
+def planned(policy, view, **estimates):
+    """A policy's plan for a step with such estimates."""
+    return policy.plan(view, make_estimates(view.num_rows, **estimates))
+
+
+def observe(policy, view, verified, accepted, **more):
+    """Tells a policy so many tokens per row, whatever it planned."""
+    learn(policy, make_outcome(view, no_drafts(view.num_rows), verified, accepted, **more))
+
+
+def run_step(policy, view, acceptance, rng, **estimates):
     """One step in which every token of row i is accepted with probability acceptance[i]; returns
     plan and outcome."""
+    estimates = make_estimates(view.num_rows, **estimates)
     shape = (view.num_rows, estimates.max_draft_tokens)
     confidence, entropy = rng.uniform(0.3, 1.0, shape), rng.exponential(1.0, shape)
     plan = policy.plan(view, estimates)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from baseline_cases import ALL_POLICIES, K, make_estimates, make_view, new_policy, run_step
+from baseline_cases import ALL_POLICIES, K, make_estimates, make_view, new_policy, planned, run_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,8 +47,7 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
             draft_token_budget=budget,
             extras={"tpot_targets": targets},
         )
-        estimates = make_estimates(len(limits), has_model=has_model)
-        plan, outcome = run_step(policy, view, estimates, 0.6, rng)
+        plan, outcome = run_step(policy, view, 0.6, rng, has_model=has_model)
         assert plan.lengths.shape == plan.drafter.shape == (len(limits),)
         assert (plan.lengths >= 0).all()
         assert (plan.lengths <= np.minimum(caps, K)).all()
@@ -64,9 +63,7 @@ def test_no_policy_exceeds_what_a_row_or_the_step_can_have(name, steps, has_mode
 def test_steps_without_decoding_requests_are_nothing_to_decide(name):
     policy, rng = new_policy(name), np.random.default_rng(0)
     for num_rows in (0, 3, 0):
-        plan, _ = run_step(
-            policy, make_view(num_rows, prefill_tokens=7), make_estimates(num_rows), 0.7, rng
-        )
+        plan, _ = run_step(policy, make_view(num_rows, prefill_tokens=7), 0.7, rng)
         assert plan.lengths.shape == (num_rows,)
     policy.end(0)
     policy.end(12345)
@@ -76,7 +73,7 @@ def test_steps_without_decoding_requests_are_nothing_to_decide(name):
 def test_every_policy_uses_what_was_found_where_there_is_no_draft_model(name):
     policy = new_policy(name, has_model=False)
     view = make_view(4, found_lengths=[3, 0, 8, 1], has_model=False)
-    plan = policy.plan(view, make_estimates(4, acceptance=0.9, has_model=False))
+    plan = planned(policy, view, acceptance=0.9, has_model=False)
     assert (plan.lengths > 0).tolist() == [True, False, True, True]
     assert (plan.drafter <= 0).all()
 
@@ -86,13 +83,7 @@ def test_what_is_known_of_requests_is_dropped_with_them(name):
     policy, rng = new_policy(name), np.random.default_rng(0)
     for first_id in range(0, 3000, 100):
         for _ in range(3):
-            run_step(
-                policy,
-                make_view(np.arange(first_id, first_id + 100)),
-                make_estimates(100),
-                0.9,
-                rng,
-            )
+            run_step(policy, make_view(np.arange(first_id, first_id + 100)), 0.9, rng)
         assert len(policy._requests) == 100
         for request_id in range(first_id, first_id + 100):
             policy.end(request_id)
@@ -123,8 +114,8 @@ def test_names_that_are_none_list_the_others(name):
 
 def test_perfect_estimates_believe_the_ground_truth_and_not_the_estimates():
     policy = new_policy("perfect-estimates")
-    told_useless = policy.plan(make_view(4), make_estimates(4, acceptance=0.0))
-    told_perfect = policy.plan(make_view(4), make_estimates(4, acceptance=1.0))
+    told_useless = planned(policy, make_view(4), acceptance=0.0)
+    told_perfect = planned(policy, make_view(4), acceptance=1.0)
     assert told_useless.lengths.tolist() == told_perfect.lengths.tolist()
     assert (told_useless.lengths > 0).all()
 
@@ -253,7 +244,7 @@ def test_adaserve_counts_time_and_tokens_of_each_request():
     policy, rng = AdaServe(64), np.random.default_rng(0)
     view = make_view(2, extras={"tpot_targets": np.full(2, 0.021)})
     for _ in range(10):
-        run_step(policy, view, make_estimates(2), np.array([1.0, 0.0]), rng)
+        run_step(policy, view, np.array([1.0, 0.0]), rng)
     ahead, late = policy._tokens_needed(view, 0.02).tolist()
     assert ahead == 1.0
     assert late == pytest.approx((10 * 0.021 + 1.05 * 0.02) / 0.021 - 10)
@@ -262,10 +253,7 @@ def test_adaserve_counts_time_and_tokens_of_each_request():
 def test_adaserve_takes_its_budget_from_the_knee_and_stops_beyond():
     """Fixed 20 ms and 0.1 ms per token: 201 tokens double the time of one."""
     policy = AdaServe()
-    assert policy.plan(make_view(100), make_estimates(100)).lengths.tolist() == [3] * 100
+    assert planned(policy, make_view(100)).lengths.tolist() == [3] * 100
     assert policy.token_budget == 201
-    assert not policy.plan(make_view(250), make_estimates(250)).lengths.any()
-    assert (
-        policy.plan(make_view(100, prefill_tokens=2000), make_estimates(100)).lengths.tolist()
-        == [3] * 100
-    )
+    assert not planned(policy, make_view(250)).lengths.any()
+    assert planned(policy, make_view(100, prefill_tokens=2000)).lengths.tolist() == [3] * 100

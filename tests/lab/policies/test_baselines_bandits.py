@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from baseline_cases import K, make_estimates, make_view
+from baseline_cases import K, make_estimates, make_view, planned
 from factories import learn, make_outcome
 
 from lab.policies.banditspec import BanditSpec
@@ -86,7 +86,7 @@ def test_nightjar_has_arms_of_its_own_for_every_class_of_batch_sizes():
 
 def test_nightjar_learns_nothing_of_a_step_in_which_other_requests_ran():
     policy, view = Nightjar(), make_view(8)
-    policy.plan(view, make_estimates(8))
+    planned(policy, view)
     plan = Plan(np.zeros(1, dtype=int), np.zeros(1, dtype=int), settled=2)
     policy.learn(plan, make_outcome(make_view(1), plan, [0], [0]))
     assert not sum(arms.counts.sum() for arms in policy._arms.values())

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from baseline_cases import K, make_estimates, make_latency, make_view
+from baseline_cases import K, make_latency, make_view, planned
 from drafter_cases import LOOKUP, found, lagging
 from factories import learn, make_outcome
 from factories import make_view as view_of
@@ -57,10 +57,10 @@ def test_sssd_makes_trees_of_heads_and_chains_of_models():
 
 def test_sssd_takes_its_ratio_from_the_profile():
     policy = Sssd()
-    policy.plan(make_view(1), make_estimates(1, latency=make_latency(fixed=0.02, per_token=2e-4)))
+    planned(policy, make_view(1), latency=make_latency(fixed=0.02, per_token=2e-4))
     assert policy.ratio == 101  # 20 ms, and 0.2 ms a token
     policy = Sssd()
-    policy.plan(make_view(1), make_estimates(1, latency=make_latency(fixed=0.02, per_token=1e-6)))
+    planned(policy, make_view(1), latency=make_latency(fixed=0.02, per_token=1e-6))
     assert policy.ratio == 192
 
 
@@ -71,7 +71,7 @@ def test_turbospec_averages_a_hundred_steps_and_wants_no_margin():
         lengths = np.full(4, 4)
         learn(
             policy,
-            make_outcome(view, policy.plan(view, make_estimates(4)), lengths, np.full(4, accepted)),
+            make_outcome(view, planned(policy, view), lengths, np.full(4, accepted)),
         )
     assert policy.acceptance == 1.0, "what is more than a hundred steps ago is forgotten"
     assert policy.margin == 0.0
@@ -79,13 +79,13 @@ def test_turbospec_averages_a_hundred_steps_and_wants_no_margin():
 
 def test_turbospec_decides_every_two_hundred_steps():
     policy, view = TurboSpec(), make_view(4)
-    first = policy.plan(view, make_estimates(4)).lengths.tolist()
+    first = planned(policy, view).lengths.tolist()
     for _ in range(198):
-        plan = policy.plan(view, make_estimates(4))
+        plan = planned(policy, view)
         learn(policy, make_outcome(view, plan, plan.lengths, np.zeros(4, dtype=int)))
         assert plan.lengths.tolist() == first
-    policy.plan(view, make_estimates(4))
-    assert max(policy.plan(view, make_estimates(4)).lengths) < max(first)
+    planned(policy, view)
+    assert max(planned(policy, view).lengths) < max(first)
 
 
 @pytest.fixture
@@ -101,8 +101,7 @@ def profiling_run(tmp_path):
 def test_batch_table_looks_measured_lengths_up_and_assumes_nothing(profiling_run):
     policy = parse_policy(f"batch-table:{profiling_run(best_lengths={'1': 7, '4': 3, '16': 0})}", K)
     lengths = [
-        policy.plan(make_view(n), make_estimates(n, acceptance=0.1)).lengths[0]
-        for n in (1, 2, 4, 5, 16, 99)
+        planned(policy, make_view(n), acceptance=0.1).lengths[0] for n in (1, 2, 4, 5, 16, 99)
     ]
     assert lengths == [7, 3, 3, 0, 0, 0]
 

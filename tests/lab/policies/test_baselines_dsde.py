@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from baseline_cases import K, make_estimates, make_view
-from factories import learn, make_outcome
+from baseline_cases import K, make_view, observe, planned
 
 from lab.policies.dsde import (
     WINDOW,
@@ -11,7 +10,6 @@ from lab.policies.dsde import (
     rule_length,
     weighted_variances,
 )
-from smartspec.control.planning import no_drafts
 
 LONG = 20
 
@@ -57,42 +55,37 @@ def test_bounds_of_a_request():
     assert request_bounds(np.array([12]), windows[:1], 1, 20)[0].tolist() == [2]
 
 
-def observe(policy, view, verified, accepted, divergence):
+def diverge(policy, view, verified, accepted, divergence):
     divergence = np.broadcast_to(np.asarray(divergence, dtype=float), (view.num_rows, LONG))
     is_verified = np.arange(LONG) < np.asarray(verified)[:, None]
     divergence = np.where(is_verified, divergence, np.nan)
-    learn(
-        policy,
-        make_outcome(
-            view, no_drafts(view.num_rows), verified, accepted, extras={"divergence": divergence}
-        ),
-    )
+    observe(policy, view, verified, accepted, extras={"divergence": divergence})
 
 
-def planned(policy, view):
-    return policy.plan(view, make_estimates(view.num_rows, max_draft_tokens=LONG)).lengths
+def lengths_of(policy, view):
+    return planned(policy, view, max_draft_tokens=LONG).lengths
 
 
 def test_warm_up_starts_at_five_doubles_and_returns_to_the_minimum():
     policy, view = Dsde(), make_view(1, row_caps=LONG)
-    lengths = [int(planned(policy, view)[0])]
+    lengths = [int(lengths_of(policy, view)[0])]
     for _ in range(3):
-        verified = planned(policy, view)
-        observe(policy, view, verified, verified, 0.1)
-        lengths.append(int(planned(policy, view)[0]))
+        verified = lengths_of(policy, view)
+        diverge(policy, view, verified, verified, 0.1)
+        lengths.append(int(lengths_of(policy, view)[0]))
     assert lengths == [5, 10, 20, 20]
     stuck = Dsde()
-    verified = planned(stuck, view)
-    observe(stuck, view, verified, [0], 0.1)
-    assert planned(stuck, view).tolist() == [6]
+    verified = lengths_of(stuck, view)
+    diverge(stuck, view, verified, [0], 0.1)
+    assert lengths_of(stuck, view).tolist() == [6]
 
 
 def warm(policy, view, rng, means):
     """Enough steps that every row has a full window of divergences around its mean."""
     for _ in range(40):
-        verified = planned(policy, view)
+        verified = lengths_of(policy, view)
         divergence = np.array(means)[:, None] * rng.uniform(0.5, 1.5, (view.num_rows, LONG))
-        observe(
+        diverge(
             policy,
             view,
             verified,
@@ -116,9 +109,9 @@ def test_long_drafts_are_cut_at_the_mean_of_warm_rows_of_the_draft_model():
     table = policy._requests
     table["length"][table.rows(view.request_ids)] = [18, 7, 6, 6]
     more = make_view(5, row_caps=LONG)  # the newcomer is not warm: neither counted nor cut
-    assert planned(policy, more).tolist() == [10, 7, 6, 6, 5]
+    assert lengths_of(policy, more).tolist() == [10, 7, 6, 6, 5]
     view = make_view(4, row_caps=LONG, found_lengths=[20, 0, 0, 0])
-    assert planned(policy, view).tolist() == [18, 7, 6, 6]
+    assert lengths_of(policy, view).tolist() == [18, 7, 6, 6]
 
 
 def test_the_published_range_is_scaled_to_the_longest_draft():
@@ -132,8 +125,8 @@ def test_the_published_range_is_scaled_to_the_longest_draft():
 
 def test_newest_divergences_come_first_and_old_ones_leave():
     policy, view = Dsde(), make_view(2, row_caps=LONG)
-    observe(policy, view, [3, 1], [0, 0], np.arange(LONG) / 10)
-    observe(policy, view, [2, 0], [0, 0], 1 + np.arange(LONG) / 10)
+    diverge(policy, view, [3, 1], [0, 0], np.arange(LONG) / 10)
+    diverge(policy, view, [2, 0], [0, 0], 1 + np.arange(LONG) / 10)
     rows = policy._requests.rows(view.request_ids)
     assert policy._requests["num_values"][rows].tolist() == [5, 1]
     assert policy._requests["window"][rows[0], :5].tolist() == [1.1, 1.0, 0.2, 0.1, 0.0]
@@ -143,16 +136,14 @@ def test_newest_divergences_come_first_and_old_ones_leave():
 
 def test_without_the_signal_it_says_so():
     policy, view = Dsde(), make_view(1)
-    learn(policy, make_outcome(view, no_drafts(1), [0], [0]))
+    observe(policy, view, [0], [0])
     with pytest.raises(ValueError, match=r"'dsde' needs divergence in Outcome\.extras"):
-        learn(policy, make_outcome(view, no_drafts(1), [3], [1]))
+        observe(policy, view, [3], [1])
 
 
 def test_rows_whose_divergence_is_unknown_are_left_alone():
     policy, view = Dsde(), make_view(2, row_caps=LONG)
     divergence = np.full((2, LONG), np.nan)
     divergence[0, :5] = 0.1
-    learn(
-        policy, make_outcome(view, no_drafts(2), [5, 5], [5, 5], extras={"divergence": divergence})
-    )
-    assert planned(policy, view).tolist() == [10, 5]
+    observe(policy, view, [5, 5], [5, 5], extras={"divergence": divergence})
+    assert lengths_of(policy, view).tolist() == [10, 5]

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from baseline_cases import K, make_estimates, make_latency, make_view, run_step
-from factories import learn, make_outcome
+from baseline_cases import K, make_estimates, make_latency, make_view, observe, planned, run_step
 
 from lab.policies.batch_table import BatchTable
 from lab.policies.linear_latency import LinearLatency
@@ -14,7 +13,6 @@ from lab.policies.smartspec import (
     proportional_split,
 )
 from smartspec.control import CostCurve, LatencyModel
-from smartspec.control.planning import no_drafts
 from smartspec.sim.length_table import best_length
 
 
@@ -36,7 +34,8 @@ def test_table_entries_of_the_worked_example(
 def table_lengths(policy, latency):
     sizes = [1, 2, 3, 4, 8, 32, 100, 128, 256, 1000]
     return [
-        int(policy.plan(make_view(n), make_estimates(n, 0.5, latency)).lengths[0]) for n in sizes
+        int(planned(policy, make_view(n), acceptance=0.5, latency=latency).lengths[0])
+        for n in sizes
     ]
 
 
@@ -140,7 +139,7 @@ def test_paper_looks_beyond_the_first_drop():
     view = make_view(4)
     goodput = batch_goodput(policy._latency, 0.7, view, np.ones(4, dtype=bool), 4, np.arange(K + 1))
     assert goodput[1] < goodput[0] < goodput[4]
-    assert policy.plan(view, make_estimates(4)).lengths.tolist() == [K] * 4
+    assert planned(policy, view).lengths.tolist() == [K] * 4
 
 
 def test_paper_shortens_with_batch_and_lengthens_with_acceptance():
@@ -149,9 +148,7 @@ def test_paper_shortens_with_batch_and_lengthens_with_acceptance():
     def length(num_rows, acceptance):
         policy = SmartSpecPaper()
         policy._accepted = acceptance
-        return int(
-            policy.plan(make_view(num_rows), make_estimates(num_rows, latency=latency)).lengths[0]
-        )
+        return int(planned(policy, make_view(num_rows), latency=latency).lengths[0])
 
     by_batch = [length(n, 0.7) for n in (1, 8, 32, 128, 512)]
     assert by_batch == sorted(by_batch, reverse=True)
@@ -166,7 +163,7 @@ def test_paper_wants_ten_percent():
     for per_pass, expected in ((0.0132, True), (0.0147, False)):
         policy = SmartSpecPaper()
         policy._latency = LinearLatency(0.025, 0.0, 0.0, draft_per_pass=per_pass)
-        plan = policy.plan(make_view(1, row_caps=1), make_estimates(1, max_draft_tokens=1))
+        plan = planned(policy, make_view(1, row_caps=1), max_draft_tokens=1)
         assert bool(plan.lengths[0]) == expected
         assert (1.7 * 0.025 / (0.025 + per_pass) > 1.1) == expected
 
@@ -178,7 +175,7 @@ def test_paper_keeps_its_choice_for_twenty_steps():
     for step in range(41):
         num_rows = 1 if step == 0 else 256
         view = make_view(num_rows)
-        lengths.append(int(policy.plan(view, make_estimates(num_rows, latency=costly)).lengths[0]))
+        lengths.append(int(planned(policy, view, latency=costly).lengths[0]))
     assert lengths[0] > 0
     assert lengths[:20] == lengths[:1] * 20
     assert lengths[20:] == [0] * 21
@@ -186,12 +183,9 @@ def test_paper_keeps_its_choice_for_twenty_steps():
 
 def test_paper_fits_once_and_does_not_see_corrections():
     policy, latency = SmartSpecPaper(1), make_latency()
-    first = policy.plan(make_view(4), make_estimates(4, latency=latency)).lengths
+    first = planned(policy, make_view(4), latency=latency).lengths
     latency._target_log_factor = 3.0
-    assert (
-        policy.plan(make_view(4), make_estimates(4, latency=latency)).lengths.tolist()
-        == first.tolist()
-    )
+    assert planned(policy, make_view(4), latency=latency).lengths.tolist() == first.tolist()
 
 
 def test_paper_estimates_acceptance_without_bias():
@@ -202,7 +196,7 @@ def test_paper_estimates_acceptance_without_bias():
     for _ in range(300):
         accepted = np.minimum(rng.geometric(0.2, 64) - 1, 5)
         fractions.append(accepted.mean() / 5)
-        learn(policy, make_outcome(view, no_drafts(64), np.full(64, 5), accepted))
+        observe(policy, view, np.full(64, 5), accepted)
         estimates.append(policy.acceptance)
     assert np.mean(fractions) == pytest.approx(0.54, abs=0.01)
     assert np.mean(estimates[30:]) == pytest.approx(0.8, abs=0.01)
@@ -211,10 +205,7 @@ def test_paper_estimates_acceptance_without_bias():
 def test_paper_probes_every_two_hundredth_step_while_off():
     policy, rng = SmartSpecPaper(), np.random.default_rng(0)
     policy._accepted = 0.0
-    drafted = [
-        run_step(policy, make_view(4), make_estimates(4), 0.9, rng)[0].lengths.any()
-        for _ in range(230)
-    ]
+    drafted = [run_step(policy, make_view(4), 0.9, rng)[0].lengths.any() for _ in range(230)]
     assert drafted.index(True) == 199
     assert all(drafted[200:])  # the probe showed that drafts are accepted
 
@@ -230,9 +221,11 @@ def test_paper_counts_only_matched_rows_of_prompt_lookup():
         LinearLatency(0.02, 0, 2e-3), 0.95, make_view(64), np.zeros(64, bool), 2, np.arange(3)
     )
     assert goodput[1] == pytest.approx((2 * 1.95 + 62) / (0.02 + 2e-3 * 66))
-    plan = policy.plan(
+    plan = planned(
+        policy,
         make_view(64, found_lengths=found_lengths, has_model=False),
-        make_estimates(64, latency=latency, has_model=False),
+        latency=latency,
+        has_model=False,
     )
     assert not plan.lengths[2:].any()
 
@@ -247,9 +240,7 @@ def test_request_level_gives_more_to_requests_that_accept_more():
     assert policy.request_acceptance(np.arange(4)).tolist() == [0.5] * 4
     latency = make_latency(per_token=2e-3)
     for _ in range(200):
-        plan, _ = run_step(
-            policy, make_view(4), make_estimates(4, latency=latency), acceptance, rng
-        )
+        plan, _ = run_step(policy, make_view(4), acceptance, rng, latency=latency)
     estimated = policy.request_acceptance(np.arange(4))
     assert estimated == pytest.approx(acceptance, abs=0.1)
     assert plan.lengths[:2].min() > plan.lengths[2:].max() > 0
@@ -258,7 +249,7 @@ def test_request_level_gives_more_to_requests_that_accept_more():
 def test_request_level_forgets_what_is_older_than_a_hundred_steps():
     policy, view = SmartSpecRequest(), make_view(1)
     for accepted in [4] * 150 + [0] * 50:
-        learn(policy, make_outcome(view, no_drafts(1), [4], [accepted]))
+        observe(policy, view, [4], [accepted])
     expected = (50 * 4 + 0.5) / (50 * 4 + 50 * 1 + 1)
     assert policy.request_acceptance(np.array([0])).tolist() == [expected]
     assert policy.acceptance == expected
@@ -267,12 +258,9 @@ def test_request_level_forgets_what_is_older_than_a_hundred_steps():
 def test_request_level_tries_starved_requests_again_every_two_hundredth_step():
     policy, rng = SmartSpecRequest(1), np.random.default_rng(0)
     for _ in range(20):
-        learn(policy, make_outcome(make_view(4), no_drafts(4), [8, 8, 8, 8], [8, 8, 8, 0]))
+        observe(policy, make_view(4), [8, 8, 8, 8], [8, 8, 8, 0])
     latency = make_latency(per_token=2e-3)
-    plans = [
-        run_step(policy, make_view(4), make_estimates(4, latency=latency), 0.9, rng)[0]
-        for _ in range(201)
-    ]
+    plans = [run_step(policy, make_view(4), 0.9, rng, latency=latency)[0] for _ in range(201)]
     assert not any(plan.lengths[3] for plan in plans[:199])
     assert plans[199].lengths.tolist() == [K] * 4
     assert plans[200].lengths[3] > 0

@@ -3,7 +3,7 @@ smoothed-length, gammatune, specdec++, adaedl."""
 
 import numpy as np
 import pytest
-from baseline_cases import K, draft, make_estimates, make_view, run_step
+from baseline_cases import K, draft, make_estimates, make_view, observe, planned, run_step
 from factories import learn, make_outcome
 
 from lab.policies.adaedl import AdaEdl, acceptance_bound
@@ -12,7 +12,6 @@ from lab.policies.hf import HuggingFace
 from lab.policies.sglang_ema import SglangEma, Tracker
 from lab.policies.smoothed_length import SmoothedLength
 from lab.policies.specdecpp import SpecDecPlusPlus
-from smartspec.control.planning import no_drafts
 
 LONG = 32
 
@@ -21,12 +20,11 @@ def lengths_after(policy, accepted_counts, num_rows=1, max_draft_tokens=LONG):
     """Planned length of row 0 after each step in which that many tokens (at most all) were
     accepted."""
     view = make_view(num_rows, row_caps=max_draft_tokens)
-    estimates = make_estimates(num_rows, max_draft_tokens=max_draft_tokens)
-    lengths = [int(policy.plan(view, estimates).lengths[0])]
+    lengths = [int(planned(policy, view, max_draft_tokens=max_draft_tokens).lengths[0])]
     for accepted in accepted_counts:
-        plan = policy.plan(view, estimates)
+        plan = planned(policy, view, max_draft_tokens=max_draft_tokens)
         learn(policy, make_outcome(view, plan, plan.lengths, np.minimum(accepted, plan.lengths)))
-        lengths.append(int(policy.plan(view, estimates).lengths[0]))
+        lengths.append(int(planned(policy, view, max_draft_tokens=max_draft_tokens).lengths[0]))
     return lengths
 
 
@@ -44,7 +42,7 @@ def test_hf_comes_back_from_the_longest_draft_at_once():
 def test_hf_keeps_a_length_per_request_and_learns_nothing_without_drafts():
     policy, view = HuggingFace(), make_view(3, row_caps=LONG)
     estimates = make_estimates(3, max_draft_tokens=LONG)
-    learn(policy, make_outcome(view, no_drafts(3), [20, 20, 0], [20, 5, 0]))
+    observe(policy, view, [20, 20, 0], [20, 5, 0])
     assert policy.plan(view, estimates).lengths.tolist() == [22, 19, 20]
     policy.end(0)
     assert policy.plan(view, estimates).lengths.tolist() == [20, 19, 20]
@@ -58,9 +56,9 @@ def test_hf_and_gammatune_may_stop_at_low_confidence():
         (GammaTune(0.3), 3),
         (GammaTune(0.6), 2),
     ):
-        plan = policy.plan(make_view(1), make_estimates(1))
+        plan = planned(policy, make_view(1))
         assert draft(plan, confidence, np.zeros((1, K))).tolist() == [length]
-    assert HuggingFace().plan(make_view(1), make_estimates(1)).stop is None
+    assert planned(HuggingFace(), make_view(1)).stop is None
 
 
 def test_sglang_moves_to_the_rounded_average_plus_one():
@@ -89,9 +87,9 @@ def test_sglang_waits_ten_steps_then_looks_every_fifth():
 
 def test_sglang_averages_with_weight_a_fifth_over_drafting_rows_by_batch_size():
     policy, view = SglangEma(), make_view(4)
-    learn(policy, make_outcome(view, no_drafts(4), [3, 3, 0, 0], [3, 1, 0, 0]))
+    observe(policy, view, [3, 3, 0, 0], [3, 1, 0, 0])
     assert policy._tracker(make_view(3)).average == pytest.approx(0.8 * 2 + 0.2 * 2)
-    learn(policy, make_outcome(view, no_drafts(4), [3, 3, 3, 3], [0, 0, 0, 0]))
+    observe(policy, view, [3, 3, 3, 3], [0, 0, 0, 0])
     assert policy._tracker(make_view(4)).average == pytest.approx(0.8 * 2.0)
     assert policy._tracker(make_view(5)).average == 2.0
 
@@ -116,13 +114,13 @@ def test_rules_by_accepted_lengths_cut_stragglers_of_the_draft_model_only(kind):
     policy = kind()
     policy._requests["length"][policy._requests.rows(np.arange(4))] = [1, 1, 8, 8]
     view = make_view(4, found_lengths=[0, 0, 0, 8])
-    assert policy.plan(view, make_estimates(4)).lengths.tolist() == [1, 1, 4, 8]
+    assert planned(policy, view).lengths.tolist() == [1, 1, 4, 8]
 
 
 def drafted_lengths(policy, confidence, entropy=None, view=None):
     confidence = np.asarray(confidence, dtype=float)
     view = view or make_view(len(confidence))
-    plan = policy.plan(view, make_estimates(len(confidence)))
+    plan = planned(policy, view)
     return draft(
         plan, confidence, np.zeros_like(confidence) if entropy is None else np.asarray(entropy)
     ).tolist()
@@ -167,7 +165,7 @@ def test_adaedl_first_stops_above_the_entropy_of_the_worked_example(factor, limi
 
 def test_adaedl_threshold_rises_while_too_little_is_accepted_and_falls_after_full_drafts():
     policy, view = AdaEdl(), make_view(1)
-    plan = policy.plan(view, make_estimates(1))
+    plan = planned(policy, view)
 
     def threshold_after(accepted, drafted=K, steps=1):
         for _ in range(steps):
@@ -185,6 +183,6 @@ def test_adaedl_threshold_rises_while_too_little_is_accepted_and_falls_after_ful
 
 def test_adaedl_learns_from_the_draft_model_alone():
     policy, rng = AdaEdl(), np.random.default_rng(0)
-    run_step(policy, make_view(2, found_lengths=[4, 0]), make_estimates(2), 0.0, rng)
+    run_step(policy, make_view(2, found_lengths=[4, 0]), 0.0, rng)
     thresholds = policy._requests["threshold"][policy._requests.rows(np.arange(2))]
     assert thresholds == pytest.approx([0.5, 0.501])

@@ -5,11 +5,11 @@ The head that comes with the model makes trees and chains; the model as its own 
 chains, all of which are accepted. None measures a profile.
 """
 
-import time
 from functools import cache
 
 import pytest
-from real_prompts import PROMPTS
+from real_prompts import PROMPTS, chats
+from tiny_engine import finish, outputs
 
 from smartspec.core.policy_names import all_policies
 from smartspec.core.request import Request
@@ -42,18 +42,10 @@ def generate(policy: str, *drafters: str) -> tuple[list[list[int]], int]:
     )
     engine = build.build_engine(config)
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0, ignore_eos=True)
-    requests = []
-    for index, prompt in enumerate(PROMPTS[:3]):
-        chat = [{"role": "user", "content": prompt}]
-        token_ids = engine.tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_dict=False
-        )
-        requests.append(Request(index, token_ids, params, seed=index))
-        engine.core.add_request(requests[-1])
-    verified = 0
-    while engine.core.has_work:
-        verified += engine.core.step(time.monotonic()).num_verified_tokens
-    return [request.output_token_ids.tolist() for request in requests], verified
+    prompts = chats(PROMPTS[:3])
+    requests = [Request(index, tokens, params, seed=index) for index, tokens in enumerate(prompts)]
+    steps = finish(engine.core, requests)
+    return outputs(requests), sum(step.num_verified_tokens for step in steps)
 
 
 @pytest.mark.parametrize("policy", NAMES)

@@ -4,9 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny_training import generate
 from transformers import AutoTokenizer
-
-from lab.train import run
 
 sys.path.append(str(Path(__file__).parents[2] / "engine"))
 from saved_models import save_model
@@ -30,5 +29,5 @@ def target(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def texts(target, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
-    run.generate_texts(str(target), folder, 250, (), 0, lambda line: None)
+    generate(target, folder, 250)
     return folder

@@ -3,15 +3,14 @@ written if it helps."""
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tiny_training import SETTINGS
+from tiny_training import quiet, train
 
 from lab.heads.acceptance_head import FILE, AcceptanceHead, read_acceptance
-from lab.train import acceptance, run
+from lab.train import acceptance
 from lab.train.acceptance import AcceptanceSettings, DraftTokens, learn, log_loss
 from smartspec.engine.drafting.trees.proposals import Proposals
 
@@ -70,10 +69,7 @@ def test_the_other_tokens_share_the_rest(bias, first):
 @pytest.fixture(scope="module")
 def head(target, texts, tmp_path_factory):
     """A trained head with what was learned beside it, wherever it tells more or not."""
-    folder = tmp_path_factory.mktemp("head")
-    run.train_head(
-        str(target), texts, folder, replace(SETTINGS, num_tokens=2000), lambda line: None
-    )
+    folder = train(target, texts, tmp_path_factory.mktemp("head"), num_tokens=2000)
     with pytest.MonkeyPatch.context() as patch:
         losses = iter([1.0, 0.5])
         patch.setattr(acceptance, "log_loss", lambda *tokens: next(losses))
@@ -108,6 +104,4 @@ def test_heads_of_other_kinds_have_none(target, texts, head, tmp_path):
     data = json.loads((other / "config.json").read_text()) | {"speculators_model_type": "peagle"}
     (other / "config.json").write_text(json.dumps(data))
     with pytest.raises((ValueError, OSError)):
-        acceptance.train_acceptance(
-            str(target), texts, other, AcceptanceSettings(), lambda line: None
-        )
+        acceptance.train_acceptance(str(target), texts, other, AcceptanceSettings(), quiet)

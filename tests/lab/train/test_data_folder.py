@@ -1,32 +1,28 @@
 """Runs on folders that change, are full or are in use."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_training import SETTINGS
+from tiny_training import generate, train
 
-from lab.train import run
 from lab.train.shards import shard_paths
 from smartspec.engine.drafting.head.kinds import is_head
 from smartspec.texts.files import alone
 
 
-def test_training_goes_on_without_a_shard_that_was_deleted(target, tmp_path, monkeypatch):
+def test_training_goes_on_without_a_shard_that_was_deleted(target, tmp_path):
     data, out = tmp_path / "texts", tmp_path / "head"
     for num_tokens in (60, 120, 180):  # a shard each
-        run.generate_texts(str(target), data, num_tokens, (), 0, lambda line: None)
-    run.train_head(str(target), data, out, replace(SETTINGS, num_tokens=100), lambda line: None)
+        generate(target, data, num_tokens)
+    train(target, data, out, num_tokens=100)
     shard_paths(data)[-1].unlink()
-    run.train_head(str(target), data, out, replace(SETTINGS, num_tokens=300), lambda line: None)
+    train(target, data, out, num_tokens=300)
     assert is_head(str(out))
 
 
 def test_a_curve_that_finds_no_room_stays_as_it_was(target, texts, tmp_path, monkeypatch):
-    run.train_head(
-        str(target), texts, tmp_path, replace(SETTINGS, num_tokens=200), lambda line: None
-    )
+    train(target, texts, tmp_path, num_tokens=200)
     before = (tmp_path / "curve.jsonl").read_bytes()
     replace_file = Path.replace
 
@@ -37,7 +33,7 @@ def test_a_curve_that_finds_no_room_stays_as_it_was(target, texts, tmp_path, mon
 
     monkeypatch.setattr(Path, "replace", no_room)
     with pytest.raises(OSError, match=r"cannot write .*curve\.jsonl .*No space left.*make room"):
-        run.train_head(str(target), texts, tmp_path, SETTINGS, lambda line: None)
+        train(target, texts, tmp_path)
     assert (tmp_path / "curve.jsonl").read_bytes() == before and not list(
         tmp_path.glob("*.partial")
     )
@@ -45,15 +41,13 @@ def test_a_curve_that_finds_no_room_stays_as_it_was(target, texts, tmp_path, mon
 
 def test_two_runs_do_not_write_to_one_folder(target, texts, tmp_path):
     data, out = shutil.copytree(texts, tmp_path / "texts"), tmp_path / "head"
-    with (
-        alone(data),
-        pytest.raises(ValueError, match=r"another run writes to .*texts: wait until it has ended"),
-    ):
-        run.generate_texts(str(target), data, 400, (), 0, lambda line: None)
+    said = r"another run writes to .*texts: wait until it has ended"
+    with alone(data), pytest.raises(ValueError, match=said):
+        generate(target, data, 400)
     with alone(out), pytest.raises(ValueError, match=r"another run writes to .*head"):
-        run.train_head(str(target), data, out, SETTINGS, lambda line: None)
+        train(target, data, out)
     with alone(data):  # a training may run beside a generation
-        run.train_head(str(target), data, out, SETTINGS, lambda line: None)
+        train(target, data, out)
     with alone(data), alone(out):
         pass
     assert is_head(str(out))

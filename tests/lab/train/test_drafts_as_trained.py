@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from test_head_drafter import TAPS, attention, generate, make_core, noted_drafts, random_head
+from test_head_drafter import TAPS, attention, make_core, noted_drafts, random_head
+from tiny_engine import generate
 from tiny_models import as_loaded, tiny_llama
 
 from lab.train.unroll import TrainingBatch, unroll

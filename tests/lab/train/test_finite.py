@@ -1,12 +1,10 @@
 """Numbers that are large, NaN or infinite: kept as they are where they can be, never learned from,
 never written."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from tiny_training import SETTINGS, changed, curve
+from tiny_training import changed, curve, generate, train
 from transformers import AutoModelForCausalLM
 
 from lab.train import run
@@ -28,7 +26,7 @@ def test_features_are_what_transformers_computes_however_large(target, tmp_path,
         lambda model: model.model.layers[2].mlp.down_proj.weight.mul_(size),
     )
     data = tmp_path / "texts"
-    run.generate_texts(str(big), data, 100, (), 0, lambda line: None)
+    generate(big, data, 100)
     model, text = AutoModelForCausalLM.from_pretrained(big), read_shard(shard_paths(data)[0])
     recorded = read_signals(signals_path(data, 0), text)
     assert (
@@ -48,7 +46,7 @@ def test_features_are_what_transformers_computes_however_large(target, tmp_path,
         np.testing.assert_allclose(
             each.features, expected, rtol=2e-2, atol=2e-3 * np.abs(expected).max()
         )
-    run.train_head(str(big), data, tmp_path / "head", SETTINGS, lambda line: None)
+    train(big, data, tmp_path / "head")
     state = torch.load(tmp_path / "head" / "training.pt", weights_only=True)
     assert is_head(str(tmp_path / "head")) and all(
         value.isfinite().all() for value in state["head"].values()
@@ -66,7 +64,7 @@ def test_a_target_that_computes_nothing_finite_stops_the_run(target, tmp_path, m
 
     monkeypatch.setattr(run, "load_model", load)
     with pytest.raises(ValueError, match=r"activations that are NaN or infinite: .* are kept"):
-        run.generate_texts(str(target), tmp_path / "texts", 2000, (), 0, lambda line: None)
+        generate(target, tmp_path / "texts", 2000)
     assert all(np.isfinite(each.features).all() for path in shard_paths(tmp_path / "texts")
                for each in read_signals(signals_of(path), read_shard(path)))  # fmt: skip
 
@@ -89,7 +87,7 @@ def test_a_target_that_computes_nothing_finite_stops_the_run(target, tmp_path, m
 )
 def test_a_head_of_nan_is_never_written(what, said, target, texts, tmp_path, monkeypatch):
     out = tmp_path / "head"
-    run.train_head(str(target), texts, out, replace(SETTINGS, num_tokens=200), lambda line: None)
+    train(target, texts, out, num_tokens=200)
     for name in ("config.json", "model.safetensors"):
         (out / name).unlink()
     kept = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -110,7 +108,7 @@ def test_a_head_of_nan_is_never_written(what, said, target, texts, tmp_path, mon
     else:
         monkeypatch.setattr("lab.train.fit.loss_of", wrong_loss)
     with pytest.raises(ValueError, match=said):
-        run.train_head(str(target), texts, out, SETTINGS, lambda line: None)
+        train(target, texts, out)
     assert (
         not is_head(str(out)) and {path.name: path.read_bytes() for path in out.iterdir()} == kept
     )
@@ -118,9 +116,7 @@ def test_a_head_of_nan_is_never_written(what, said, target, texts, tmp_path, mon
 
 
 def test_a_checkpoint_of_nan_is_not_continued(target, texts, tmp_path):
-    run.train_head(
-        str(target), texts, tmp_path, replace(SETTINGS, num_tokens=200), lambda line: None
-    )
+    train(target, texts, tmp_path, num_tokens=200)
     state = torch.load(tmp_path / "training.pt", weights_only=True)
     state["head"]["fc.weight"][0, 0] = torch.inf
     torch.save(state, tmp_path / "training.pt")
@@ -128,7 +124,7 @@ def test_a_checkpoint_of_nan_is_not_continued(target, texts, tmp_path):
         ValueError,
         match=r"training\.pt cannot be continued .*fc\.weight .*NaN or infinity.*delete it",
     ):
-        run.train_head(str(target), texts, tmp_path, SETTINGS, lambda line: None)
+        train(target, texts, tmp_path)
     (tmp_path / "draft_vocabulary.npy").write_bytes(b"")
     with pytest.raises(ValueError, match=r"draft_vocabulary\.npy cannot be read"):
-        run.train_head(str(target), texts, tmp_path, SETTINGS, lambda line: None)
+        train(target, texts, tmp_path)

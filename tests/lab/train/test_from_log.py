@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from tiny_training import SETTINGS
+from tiny_training import quiet, train
 
-from lab.train import run
 from lab.train.from_log import MIN_ANSWER, rows_of, take_answers
 from lab.train.shards import read_rows
 from smartspec.drafters.answer_files import AnswerFiles
@@ -47,9 +46,9 @@ def test_answers_are_taken_once_each_while_the_server_runs(target, loaded, tmp_p
 def test_a_head_learns_from_them(target, loaded, tmp_path):
     texts = [random_text(PROMPT_TOKENS + 20, seed) for seed in range(40)]
     kept(tmp_path / "log", loaded, {"": texts}).close()
-    take_answers(str(target), tmp_path / "log", tmp_path / "data", lambda line: None)
-    run.train_head(str(target), tmp_path / "data", tmp_path / "head", SETTINGS, lambda line: None)
-    assert (tmp_path / "head" / "config.json").exists()
+    take_answers(str(target), tmp_path / "log", tmp_path / "data", quiet)
+    head = train(target, tmp_path / "data", tmp_path / "head")
+    assert (head / "config.json").exists()
 
 
 def test_torn_short_and_endless_answers_are_left_out():
@@ -64,7 +63,7 @@ def test_torn_short_and_endless_answers_are_left_out():
 
 def test_folders_of_others_are_named(target, loaded, tmp_path):
     with pytest.raises(ValueError, match="holds no answers: name the --datastore-memory"):
-        take_answers(str(target), tmp_path, tmp_path / "data", lambda line: None)
+        take_answers(str(target), tmp_path, tmp_path / "data", quiet)
     AnswerFiles(tmp_path / "other", "of another tokenizer", loaded.vocab_size).close()
     with pytest.raises(ValueError, match="of another tokenizer"):
-        take_answers(str(target), tmp_path / "other", tmp_path / "data", lambda line: None)
+        take_answers(str(target), tmp_path / "other", tmp_path / "data", quiet)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byte_tokenizer import DIGITS, byte_tokenizer
-from tiny_training import SETTINGS, changed
+from tiny_training import changed, generate, quiet, train
 from tokenizers import Regex, pre_tokenizers
 from transformers import AutoTokenizer
 
@@ -41,15 +41,15 @@ def test_texts_of_another_tokenizer_are_refused(target, texts, tmp_path):
         r"wrote the texts, or"
     )
     for command in (
-        lambda: run.generate_texts(other, data, 400, (), 0, lambda line: None),
-        lambda: run.train_head(other, data, tmp_path / "head", SETTINGS, lambda line: None),
-        lambda: run.export_data(other, data, tmp_path / "exported", lambda line: None),
+        lambda: generate(other, data, 400),
+        lambda: train(other, data, tmp_path / "head"),
+        lambda: run.export_data(other, data, tmp_path / "exported", quiet),
     ):
         with pytest.raises(ValueError, match=said):
             command()
     shutil.rmtree(data / "signals")
     with pytest.raises(ValueError, match=said):
-        run.train_head(other, data, tmp_path / "head", SETTINGS, lambda line: None)
+        train(other, data, tmp_path / "head")
 
 
 def test_the_same_vocabulary_split_otherwise_is_another_tokenizer():
@@ -88,10 +88,9 @@ def test_signals_of_another_target_are_refused_and_computed_anew(target, texts, 
         ValueError,
         match=r"signals/00000\.npz differs by \d+% from what .* computes.*delete .*signals",
     ):
-        run.train_head(str(other), data, tmp_path / "head", SETTINGS, lambda line: None)
+        train(other, data, tmp_path / "head")
     shutil.rmtree(data / "signals")
-    run.train_head(str(other), data, tmp_path / "head", SETTINGS, lambda line: None)
-    assert is_head(str(tmp_path / "head"))
+    assert is_head(str(train(other, data, tmp_path / "head")))
 
 
 def test_models_that_are_loaded_differently_have_one_tokenizer(target):

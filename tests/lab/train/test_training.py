@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tiny_training import curve
+from safetensors.torch import load_file
+from tiny_training import SETTINGS, curve, generate, quiet, train
 from typer.testing import CliRunner
 
 from lab.heads.write import write_files
 from lab.train import run
 from lab.train.__main__ import app
 from lab.train.batches import epoch, held_out_rows
-from lab.train.fit import TrainingSettings
 from lab.train.generate import GenerationLimits, without_loop
 from lab.train.prompts import chat_format
 from lab.train.shards import read_rows, shard_paths, write_shard
@@ -29,16 +28,12 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.texts.shards import TokenRow, read_shard
 
-SETTINGS = TrainingSettings(
-    num_tokens=20_000, draft_vocab_size=16, learning_rate=5e-2, checkpoint_seconds=1e9
-)
+LONG = replace(SETTINGS, num_tokens=20_000, learning_rate=5e-2)
 
 
 @pytest.fixture(scope="module")
 def trained(target, texts, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("head")
-    run.train_head(str(target), texts, folder, SETTINGS, lambda line: None)
-    return folder
+    return train(target, texts, tmp_path_factory.mktemp("head"), LONG)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +47,7 @@ def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(
     (tmp_path / "tokens").mkdir()
     for path in shard_paths(texts):
         (tmp_path / "tokens" / path.name).write_bytes(path.read_bytes())
-    run.record_missing(str(target), tmp_path, "eagle3", lambda line: None)
+    run.record_missing(str(target), tmp_path, "eagle3", quiet)
     for number, path in enumerate(shard_paths(texts)):
         rows = read_shard(path)
         pairs = zip(
@@ -67,7 +62,7 @@ def test_what_is_recorded_while_generating_is_what_a_pass_of_its_own_computes(
 def test_generation_goes_on_where_it_ended_with_other_texts(target, texts, tmp_path):
     folder = shutil.copytree(texts, tmp_path / "texts")
     before = [row.token_ids.tolist() for row in read_rows(folder)]
-    run.generate_texts(str(target), folder, 400, (), 0, lambda line: None)
+    generate(target, folder, 400)
     rows = [row.token_ids.tolist() for row in read_rows(folder)]
     assert rows[: len(before)] == before and len(rows) > len(before)
     assert rows[len(before) :][0] not in before
@@ -90,16 +85,16 @@ def test_prompts_of_ones_own_are_answered_once_each(target, loaded, tmp_path):
         prompts = [tuple(row.token_ids[: row.answer_start].tolist()) for row in read_rows(data)]
         return [prompts.count(tuple(chat.encode(word))) for word in words]
 
-    run.generate_texts(str(target), data, 150, (tmp_path / "prompts",), 0, said.append)
+    generate(target, data, 150, tmp_path / "prompts", say=said.append)
     assert "9 prompts, 1 left out as longer than" in said[1] and said[1].endswith(
         "0 answered before"
     )
     num_answered, num_said = sum(num_answers()), len(said)
     assert num_answered > 0 and max(num_answers()) == 1
-    run.generate_texts(str(target), data, 400, (tmp_path / "prompts",), 0, said.append)
+    generate(target, data, 400, tmp_path / "prompts", say=said.append)
     assert said[num_said + 1].endswith(f"{num_answered} answered before")
     assert max(num_answers()) == 1
-    run.generate_texts(str(target), data, 1, (), 0, said.append)
+    generate(target, data, 1, say=said.append)
     assert "answer tokens already" in said[-1]
 
 
@@ -151,23 +146,17 @@ def test_rows_that_are_held_out_are_not_learned_from(target, texts):
 @pytest.mark.parametrize("kind", ["p-eagle", "medusa", "redrafter"])
 def test_heads_of_other_kinds_are_trained(target, loaded, texts, tmp_path, kind):
     """Some read other layers: their signals are computed, and those of EAGLE-3 refused."""
-    settings, data = replace(SETTINGS, kind=kind), texts
+    settings, data = replace(LONG, kind=kind), texts
     if kind != "p-eagle":
         with pytest.raises(
             ValueError,
             match=rf"holds 96 values a token, a head of kind {kind} reads 32: copy .*/tokens",
         ):
-            run.train_head(str(target), texts, tmp_path / "head", settings, lambda line: None)
+            train(target, texts, tmp_path / "head", settings)
         data = tmp_path / "texts"
         shutil.copytree(texts / "tokens", data / "tokens")
-    for name, num_tokens in (("start", 1), ("head", SETTINGS.num_tokens)):
-        run.train_head(
-            str(target),
-            data,
-            tmp_path / name,
-            replace(settings, num_tokens=num_tokens),
-            lambda line: None,
-        )
+    for name, num_tokens in (("start", 1), ("head", LONG.num_tokens)):
+        train(target, data, tmp_path / name, settings, num_tokens=num_tokens)
     loss = {name: curve(tmp_path / name)[-1]["loss"] for name in ("start", "head")}
     # which is what knowing nothing of its vocabulary gives
     assert loss["head"] < min(0.9 * loss["start"], np.log(16))
@@ -179,32 +168,26 @@ def test_heads_of_other_kinds_are_trained(target, loaded, texts, tmp_path, kind)
     with pytest.raises(
         ValueError, match="no head of kind 'hydra': use one of eagle3, p-eagle, medusa, redrafter"
     ):
-        run.train_head(
-            str(target),
-            data,
-            tmp_path / "other",
-            replace(SETTINGS, kind="hydra"),
-            lambda line: None,
-        )
+        train(target, data, tmp_path / "other", kind="hydra")
 
 
 def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, monkeypatch):
-    settings, learn, calls = replace(SETTINGS, num_tokens=2000), run.Training._learn, []
+    settings, learn, calls = replace(LONG, num_tokens=2000), run.Training._learn, []
 
     def interrupted(self, batch):
         calls.append(1)
         if len(calls) == 4:
-            self.keep(tmp_path / "b", lambda line: None)
+            self.keep(tmp_path / "b", quiet)
             raise KeyboardInterrupt
         learn(self, batch)
 
-    run.train_head(str(target), texts, tmp_path / "a", settings, lambda line: None)
+    train(target, texts, tmp_path / "a", settings)
     monkeypatch.setattr(run.Training, "_learn", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run.train_head(str(target), texts, tmp_path / "b", settings, lambda line: None)
+        train(target, texts, tmp_path / "b", settings)
     assert not is_head(str(tmp_path / "b"))
     monkeypatch.setattr(run.Training, "_learn", learn)
-    run.train_head(str(target), texts, tmp_path / "b", settings, lambda line: None)
+    train(target, texts, tmp_path / "b", settings)
     once, resumed = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     assert all(torch.equal(once[name], resumed[name]) for name in once)
     assert [line["tokens"] for line in curve(tmp_path / "b")][-1] == curve(tmp_path / "a")[-1][
@@ -212,72 +195,13 @@ def test_interrupted_and_resumed_is_as_uninterrupted(target, texts, tmp_path, mo
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"target_hidden_size": 64}, "features of size 64, the target's are of 32"),
-        (
-            {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]},
-            "taps layers .1, 2, 9., the target has 6",
-        ),
-        (
-            {"transformer_layer_config": {"vocab_size": 77}},
-            "vocabulary of 77 tokens, the target has 32",
-        ),
-        ({"transformer_layer_config": {"num_hidden_layers": 2}}, "2 layers, one is supported"),
-        ({"speculators_model_type": "dflash"}, "'dflash': use one of type eagle3"),
-        ({"draft_vocab_size": 17}, "its config says"),
-    ],
-)
-def test_a_head_for_another_target_is_refused(loaded, trained, tmp_path, change, message):
-    config = json.loads((trained / "config.json").read_text())
-    for key, value in change.items():
-        config[key] = config[key] | value if isinstance(value, dict) else value
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "model.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
-    with pytest.raises(ValueError, match=message):
-        load_head(tmp_path, loaded)
-
-
-def test_damaged_heads_are_refused(loaded, trained, tmp_path):
-    (tmp_path / "config.json").write_text((trained / "config.json").read_text())
-    with pytest.raises(OSError, match=r"holds no model\.safetensors"):
-        read_head(tmp_path, loaded)
-    weights = (trained / "model.safetensors").read_bytes()
-    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(OSError, match="damaged or cut short"):
-        read_head(tmp_path, loaded)
-    tensors = load_file(trained / "model.safetensors")
-    save_file(
-        {name: t for name, t in tensors.items() if name != "fc.weight"},
-        tmp_path / "model.safetensors",
-    )
-    with pytest.raises(OSError, match=r"lacks 1 weights, 'fc.weight'"):
-        read_head(tmp_path, loaded)
-    save_file(tensors | {"d2t": tensors["d2t"] + 20}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="index map d2t names token"):
-        read_head(tmp_path, loaded)
-
-
-def test_the_original_layout_is_read(loaded, trained, tmp_path):
-    config = json.loads((trained / "config.json").read_text())
-    flat = config["transformer_layer_config"] | {"draft_vocab_size": 16, "fc_norm": True}
-    (tmp_path / "config.json").write_text(json.dumps(flat))
-    tensors = load_file(trained / "model.safetensors")
-    renamed = {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
-    save_file(renamed, tmp_path / "model.safetensors")
-    head, expected = read_head(tmp_path, loaded)[0], read_head(trained, loaded)[0]
-    for name, tensor in expected.state_dict().items():
-        assert torch.equal(tensor, head.state_dict()[name])
-
-
 def test_data_that_cannot_be_learned_from_is_refused(target, tmp_path):
     with pytest.raises(ValueError, match="holds no training rows"):
-        run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
+        train(target, tmp_path, tmp_path / "out")
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "00000.npz").write_bytes(b"half a file")
     with pytest.raises(ValueError, match=r"00000\.npz is not a shard of training rows"):
-        run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
+        train(target, tmp_path, tmp_path / "out")
 
     for rows, message in (
         ([row([1, 2, 3], 3)], "its rows are empty or do not add up"),
@@ -293,7 +217,7 @@ def test_data_that_cannot_be_learned_from_is_refused(target, tmp_path):
         (tmp_path / "tokens" / "00000.npz").unlink()
         write_shard(tmp_path, rows)
         with pytest.raises(ValueError, match=message):
-            run.train_head(str(target), tmp_path, tmp_path / "out", SETTINGS, lambda line: None)
+            train(target, tmp_path, tmp_path / "out")
     assert not is_head(str(tmp_path / "out"))
 
 
@@ -302,8 +226,7 @@ def row(token_ids: list[int], answer_start: int) -> TokenRow:
 
 
 def test_a_full_disk_costs_nothing_that_was_kept(target, texts, tmp_path, monkeypatch):
-    settings, out = replace(SETTINGS, num_tokens=500), tmp_path / "head"
-    run.train_head(str(target), texts, out, settings, lambda line: None)
+    out = train(target, texts, tmp_path / "head", num_tokens=500)
     kept = {path.name: path.read_bytes() for path in out.iterdir()}
 
     def full(*arguments, **named):
@@ -314,9 +237,7 @@ def test_a_full_disk_costs_nothing_that_was_kept(target, texts, tmp_path, monkey
         OSError,
         match=r"cannot write .*training\.pt .*No space left.* make room, then the same command",
     ):
-        run.train_head(
-            str(target), texts, out, replace(settings, num_tokens=900), lambda line: None
-        )
+        train(target, texts, out, num_tokens=900)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
 
     def no_room(*arguments, **named):
@@ -334,7 +255,7 @@ def test_a_full_disk_costs_nothing_that_was_kept(target, texts, tmp_path, monkey
 
 def test_exported_rows_are_what_speculators_reads(target, texts, tmp_path):
     datasets = pytest.importorskip("datasets")
-    run.export_data(str(target), texts, tmp_path / "export", lambda line: None)
+    run.export_data(str(target), texts, tmp_path / "export", quiet)
     exported, rows = datasets.load_from_disk(str(tmp_path / "export")), list(read_rows(texts))
     signals = read_signals(signals_path(texts, 0), read_shard(shard_paths(texts)[0]))
     assert len(exported) == len(rows)
@@ -350,7 +271,7 @@ def test_exported_rows_are_what_speculators_reads(target, texts, tmp_path):
         taps = arrays["hidden_states"][:-1, :3].float().flatten(1)
         np.testing.assert_allclose(taps, recorded.features.astype(np.float32), rtol=2e-2, atol=0.1)
     with pytest.raises(ValueError, match="is not empty"):
-        run.export_data(str(target), texts, tmp_path / "export", lambda line: None)
+        run.export_data(str(target), texts, tmp_path / "export", quiet)
 
 
 def test_endless_repetition_is_cut():

@@ -1,7 +1,6 @@
 """Reading a checkpoint: where it lies, whether it is whole, and whether its kind is one we
 serve."""
 
-import json
 import logging
 import re
 from pathlib import Path
@@ -32,6 +31,7 @@ from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
 from smartspec.engine.models.gguf_text import configuration_folder
 from smartspec.engine.models.sampling_defaults import keep_gguf_defaults
 from smartspec.engine.models.unsupported import UnsupportedModelError
+from smartspec.engine.models.weight_files import indexed_files
 
 logger = logging.getLogger(__name__)
 
@@ -128,29 +128,14 @@ def _check_parts(folder: Path) -> None:
         if (folder / whole).is_file():
             return
         if index.is_file():
-            return _check_index(index)
+            indexed_files(index)
+            return
         stem, _, ending = whole.rpartition(".")
         if parts := sorted(folder.glob(f"{stem}-*-of-*.{ending}")):
             raise OSError(
                 f"{folder} holds {parts[0].name}, but no {index.name}: download the checkpoint "
                 "again"
             )
-
-
-def _check_index(index: Path) -> None:
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        missing = sorted(name for name in names if not (index.parent / name).is_file())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OSError(f"{index} is damaged ({error}): download it again") from error
-    if missing:
-        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        problem = (
-            f"of the {len(names)} files that {index.name} names, {missing[0]}{others} is missing"
-        )
-        raise OSError(
-            f"{index.parent} is not whole ({problem}): download the missing files into it"
-        )
 
 
 def read_checkpoint(

@@ -4,8 +4,10 @@ Like the modules in fusion, a layer is recognised by its parts and replaced only
 reproduces it.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -149,18 +151,16 @@ def _fused_layer(layer: nn.Module) -> FusedDecoderLayer | None:
         return None
     x, options = _probe_of(attention)
     called: list[nn.Module] = []
-    handles = [
-        child.register_forward_pre_hook(lambda child, args: called.append(child))
-        for child in layer.children()
-    ]
     try:
-        output = layer(x, **options)
+        with ExitStack() as hooks:
+            for child in layer.children():
+                hooks.enter_context(
+                    child.register_forward_pre_hook(lambda child, args: called.append(child))
+                )
+            output = layer(x, **options)
     except (RuntimeError, TypeError, ValueError):
         # a signature of another kind: not a layer we know
         return None
-    finally:
-        for handle in handles:
-            handle.remove()
     parts = _parts_of(
         attention, mlp, [child for child in called if not isinstance(child, nn.Dropout)]
     )
@@ -201,17 +201,30 @@ def _parts_of(attention: FusedAttention, mlp: FusedMLP, called: list[nn.Module])
     return Parts(attention, mlp, (*(before or [None]), *between, *(after or [None])))
 
 
+def first_tokens(
+    heads: FusedAttention | LayerShape, num_layers: int, token_ids: np.ndarray
+) -> AttentionPlan:
+    """The attention of the first tokens of a text, int32 [n], over a cache of their own, on CPU.
+    heads: of each layer."""
+    device, group_size = torch.device("cpu"), heads.num_heads // heads.num_kv_heads
+    cache = KVCache(
+        num_layers=num_layers,
+        num_slots=1,
+        num_kv_heads=heads.num_kv_heads,
+        max_len=len(token_ids),
+        head_dim=heads.head_dim,
+        dtype=torch.float32,
+        device=device,
+    )
+    max_tile = max_tokens_per_tile(device, torch.float32, group_size, heads.head_dim)
+    segments = [Segment(0, 0, token_ids, num_logits=1)]
+    return AttentionPlan(segments, cache, (None,) * num_layers, device, max_tile)
+
+
 def _probe_of(attention: FusedAttention) -> tuple[torch.Tensor, dict[str, object]]:
     """Random input of a layer, and its other arguments: these rows are the first tokens of a
     text."""
-    num_layers, device = attention.layer_idx + 1, torch.device("cpu")
-    sizes = {"num_layers": num_layers, "num_slots": 1, "num_kv_heads": attention.num_kv_heads}
-    heads = {"max_len": NUM_PROBE_ROWS, "head_dim": attention.head_dim}
-    cache = KVCache(**sizes, **heads, dtype=torch.float32, device=device)
-    group_size = attention.num_key_value_groups
-    max_tile = max_tokens_per_tile(device, torch.float32, group_size, attention.head_dim)
-    tokens = torch.zeros(NUM_PROBE_ROWS, dtype=torch.int32).numpy()
-    plan = AttentionPlan([Segment(0, 0, tokens, 1)], cache, (None,) * num_layers, device, max_tile)
+    plan = first_tokens(attention, attention.layer_idx + 1, np.zeros(NUM_PROBE_ROWS, np.int32))
     x = random_rows(torch.empty(1, attention.out.out_features))
     positions = tuple(random_rows(torch.empty(1, attention.rotary_width), seed) for seed in (0, 1))
     return x, {"attention_mask": None, "position_embeddings": positions, "attention_plan": plan}

@@ -26,10 +26,6 @@ KNOWN_ATTENTION_OPTIONS = {
     "is_causal",
     "logits_to_keep",
 }
-BEYOND_CHANGES_OTHERS = (
-    "the positions beyond which one request would change the rotary factors of all others in its "
-    "batch"
-)
 
 
 def examine(name: str, model: nn.Module, notes: Notes) -> tuple[dict, Reference]:

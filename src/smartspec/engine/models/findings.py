@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import logging
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 import transformers
 from huggingface_hub import try_to_load_from_cache
 
-from smartspec.engine.cache_folder import cache_folder, why_untrusted
+from smartspec.engine.cache_folder import cache_folder, why_untrusted, write_file
 from smartspec.engine.kernels.cpu import native, quantized_linear
 
 logger = logging.getLogger(__name__)
@@ -86,14 +85,7 @@ def keep_findings(path: Path | None, findings: Findings) -> None:
         return
     text = json.dumps(asdict(findings))
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".storing-") as folder:
-            made = Path(folder) / path.name
-            made.write_text(
-                f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}", encoding="utf-8"
-            )
-            made.chmod(0o644)
-            made.replace(path)
+        write_file(path, f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
     except OSError as error:
         logger.warning(
             "what was found out about the model could not be stored (%s); the next start checks "

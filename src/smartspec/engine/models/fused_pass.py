@@ -4,6 +4,7 @@ Without transformers' own forward around the layers, which at one token of a sma
 long as a quarter of its weights. As with layers, it is used only where it reproduces the model.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,9 @@ from torch import nn
 
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.probe import probe
-from smartspec.engine.attention.ragged import AttentionPlan, Segment
+from smartspec.engine.attention.ragged import AttentionPlan
 from smartspec.engine.kernels.cpu.decoder_layer import PlacedLayer
-from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
-from smartspec.engine.models.decoder_layer import FusedDecoderLayer
+from smartspec.engine.models.decoder_layer import FusedDecoderLayer, first_tokens
 from smartspec.engine.models.fusion import NUM_PROBE_ROWS, FusedRMSNorm, close
 from smartspec.engine.models.rotary_table import Rotary, rotary_table, side_by_side
 from smartspec.engine.models.taps import decoder_layers
@@ -137,7 +137,7 @@ def _scales(
     """The factors by which the model multiplies the embedding's and the head's output, if it
     does."""
     seen: dict[str, torch.Tensor] = {}
-    handles = [
+    with (
         embedding.register_forward_hook(
             lambda module, args, output: seen.update(embedded=output.clone())
         ),
@@ -150,12 +150,8 @@ def _scales(
         head.register_forward_hook(
             lambda module, args, output: seen.update(output=output[0].clone())
         ),
-    ]
-    try:
+    ):
         logits = probe(model)[0]
-    finally:
-        for handle in handles:
-            handle.remove()
     return _ratio(seen["read"], seen["embedded"]), _ratio(logits, seen["output"])
 
 
@@ -172,28 +168,20 @@ def _rotaries_of(
     given; None where a layer's are no module's output."""
     made: list[tuple[Rotary, object]] = []
     given: list[object] = []
-    handles = [
-        module.register_forward_hook(
-            lambda module, args, kwargs, output: made.append(
-                (_as_called(module, args, kwargs), output)
-            ),
-            with_kwargs=True,
-        )
-        for module in model.modules()
-        if not list(module.children())
-    ]
-    handles += [
-        layer.register_forward_pre_hook(
-            lambda layer, args, kwargs: given.append(kwargs.get("position_embeddings")),
-            with_kwargs=True,
-        )
-        for layer in layers
-    ]
-    try:
+
+    def note_made(module: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
+        made.append((_as_called(module, args, kwargs), output))
+
+    def note_given(layer: nn.Module, args: tuple, kwargs: dict) -> None:
+        given.append(kwargs.get("position_embeddings"))
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if not list(module.children()):
+                hooks.enter_context(module.register_forward_hook(note_made, with_kwargs=True))
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(note_given, with_kwargs=True))
         probe(model)
-    finally:
-        for handle in handles:
-            handle.remove()
     # Of all outputs only position embeddings are tuples that layers are given.
     outputs = [
         (rotary, output)
@@ -224,16 +212,8 @@ def _as_called(module: nn.Module, args: tuple, kwargs: dict[str, object]) -> Rot
 
 def _reproduces(found: FusedPass, model: nn.Module) -> bool:
     """Compare their logits of the first tokens of a text."""
-    shape, device = found.layers[0].shape, torch.device("cpu")
-    sizes = {"num_layers": len(found.layers), "num_slots": 1, "max_len": NUM_PROBE_ROWS}
-    heads = {"num_kv_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
-    cache = KVCache(**sizes, **heads, dtype=torch.float32, device=device)
-    max_tile = max_tokens_per_tile(
-        device, torch.float32, shape.num_heads // shape.num_kv_heads, shape.head_dim
-    )
     tokens = np.linspace(0, found.embedding.num_embeddings - 1, NUM_PROBE_ROWS).astype(np.int32)
-    windows = (None,) * len(found.layers)
-    plan = AttentionPlan([Segment(0, 0, tokens, 1)], cache, windows, device, max_tile)
+    plan = first_tokens(found.layers[0].shape, len(found.layers), tokens)
     token_ids = torch.from_numpy(tokens.astype(np.int64))
     expected = model(
         input_ids=token_ids[None],
@@ -241,4 +221,4 @@ def _reproduces(found: FusedPass, model: nn.Module) -> bool:
         use_cache=False,
         attention_plan=plan,
     ).logits[0]
-    return close(found.placed(cache, windows).run(token_ids, plan, None, ())[0], expected)
+    return close(found.placed(plan.cache, plan.windows).run(token_ids, plan, None, ())[0], expected)

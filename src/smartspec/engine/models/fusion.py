@@ -10,6 +10,7 @@ own modules.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -206,11 +207,11 @@ def _rotary_widths(model: nn.Module) -> dict[nn.Module, int]:
             widths[module] = positions[0].shape[-1]
 
     candidates = [module for module in model.modules() if _linears_of_attention(module)]
-    handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in candidates]
-    if candidates:
-        probe(model)
-    for handle in handles:
-        handle.remove()
+    with ExitStack() as hooks:
+        for module in candidates:
+            hooks.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
+        if candidates:
+            probe(model)
     return widths
 
 

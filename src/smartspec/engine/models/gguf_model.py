@@ -76,7 +76,7 @@ def read_gguf_model(
         place = places.get(stored.name)
         if keep_blocks and place and _is_plain(model, place, stored):
             rows = processor.process(file.read(stored.name), stored.name).weights
-            _check_shape(model, place, stored)
+            _check_shape(model.get_parameter(place).shape, stored.shape, stored.name)
             put_on_blocks(
                 model, place.rpartition(".")[0], QuantizedWeight(_tensor(rows), stored.type)
             )
@@ -146,18 +146,15 @@ def _is_plain(model: nn.Module, place: str, stored: StoredTensor) -> bool:
     return stored.type in BLOCK_TYPES and len(stored.shape) == 2 and can_be_on_blocks(module)
 
 
-def _check_shape(model: nn.Module, place: str, stored: StoredTensor) -> None:
-    wanted = tuple(model.get_parameter(place).shape)
-    if wanted != stored.shape:
-        raise ValueError(f"tensor {stored.name!r} has shape {stored.shape}, the model {wanted}")
+def _check_shape(wanted: torch.Size, shape: tuple[int, ...], name: str) -> None:
+    if wanted != shape:
+        raise ValueError(f"tensor {name!r} has shape {tuple(shape)}, the model {tuple(wanted)}")
 
 
 def _place(model: nn.Module, place: str, tensor: torch.Tensor, name: str) -> None:
     path, _, attribute = place.rpartition(".")
     module = model.get_submodule(path)
-    wanted = tuple(getattr(module, attribute).shape)
-    if wanted != tuple(tensor.shape):
-        raise ValueError(f"tensor {name!r} has shape {tuple(tensor.shape)}, the model {wanted}")
+    _check_shape(getattr(module, attribute).shape, tensor.shape, name)
     if attribute in module._buffers:
         setattr(module, attribute, tensor)
     else:

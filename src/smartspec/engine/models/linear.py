@@ -56,12 +56,6 @@ class PackedLinear(nn.Module):
             return _linear(padded, self.packed_weight, self.bias, "none", [], "")[..., :num_rows, :]
         return _linear(x, self.packed_weight, self.bias, "none", [], "")
 
-    def extra_repr(self) -> str:
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}"
-        )
-
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
     """A linear layer over weight [out_features, in_features]: in panels or packed where it can be,

@@ -72,10 +72,11 @@ def load_model(
     that is missing or damaged; both name the remedy.
     """
     torch_device = _parse_device(device)
-    has_kernels = native.why_not(quantized_linear.LIBRARY, torch_device, torch.float32) is None
+    no_kernels = native.why_not(quantized_linear.LIBRARY, torch_device, torch.float32)
+    has_kernels = no_kernels is None
     torch_dtype = _parse_dtype(dtype, torch_device, has_kernels)
-    has_blocks = _parse_quantization(quantization, torch_device, torch_dtype)
-    _parse_activations(activations, torch_device)
+    has_blocks = _parse_quantization(quantization, torch_dtype, no_kernels)
+    _check_activations(activations, no_kernels)
     rounds_bf16 = torch_dtype == torch.bfloat16 and activations != "fp32"
     source, files = locate(name)
 
@@ -148,31 +149,32 @@ def _parse_dtype(dtype: str, device: torch.device, has_kernels: bool) -> torch.d
     return DTYPES[dtype]
 
 
-def _parse_quantization(quantization: str, device: torch.device, dtype: torch.dtype | None) -> bool:
-    """True if weights may be in blocks."""
+def _parse_quantization(
+    quantization: str, dtype: torch.dtype | None, no_kernels: str | None
+) -> bool:
+    """True if weights may be in blocks. no_kernels: the reason why ours do not run, if so."""
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"unknown quantization {quantization!r}: use {', '.join(QUANTIZATIONS)}")
-    reason = native.why_not(quantized_linear.LIBRARY, device, torch.float32)
-    if quantization in TYPES and reason:
+    if quantization in TYPES and no_kernels:
         raise ValueError(
-            f"quantization {quantization!r} needs our kernels for processors, but {reason}: use "
-            "none"
+            f"quantization {quantization!r} needs our kernels for processors, but {no_kernels}: "
+            "use none"
         )
     if quantization in TYPES and dtype in half_weights.TYPES:
         raise ValueError(
             f"weights are either of dtype {dtype} or in blocks of {quantization!r}: name one of "
             "them"
         )
-    return quantization != "none" and reason is None
+    return quantization != "none" and no_kernels is None
 
 
-def _parse_activations(activations: str, device: torch.device) -> None:
+def _check_activations(activations: str, no_kernels: str | None) -> None:
     if activations not in ACTIVATIONS:
         raise ValueError(f"unknown activations {activations!r}: use {', '.join(ACTIVATIONS)}")
-    reason = native.why_not(quantized_linear.LIBRARY, device, torch.float32)
-    if activations == "int8" and reason:
+    if activations == "int8" and no_kernels:
         raise ValueError(
-            f"activations 'int8' need our kernels for processors, but {reason}: use auto or fp32"
+            f"activations 'int8' need our kernels for processors, but {no_kernels}: use auto or "
+            "fp32"
         )
 
 
@@ -180,7 +182,7 @@ def _in_int8_if_harmless(loaded: LoadedModel, *, is_required: bool, notes: Notes
     """The model with the inputs of its linears on blocks rounded to 8 bits, where that is faster
     and hardly changes its logits, or is required. Raises ValueError where it is required and there
     are no such linears."""
-    if not is_required and not quantized_linear.is_int8_fast():
+    if not is_required and not quantized_linear.int8_instructions():
         return loaded
     before = predictions_of_text(loaded)
     rounded = _in_int8(loaded)

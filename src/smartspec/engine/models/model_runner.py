@@ -6,16 +6,13 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from smartspec.core.blocks import MemoryOp
-from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import AttentionPlan, Segment
-from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
-from smartspec.engine.models.linear import padded_rows
 from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.ragged_runner import RaggedRunner, logit_rows
 from smartspec.engine.models.taps import check_taps, tapped
 
 
-class ModelRunner:
+class ModelRunner(RaggedRunner):
     """A loaded model and its KV cache of num_slots ranges of max_len positions.
 
     taps: ascending, what the first i layers have computed is kept of every pass, see features.
@@ -32,32 +29,12 @@ class ModelRunner:
             )
         if taps:
             check_taps(loaded.model, taps)
-        self.loaded = loaded
+        super().__init__(loaded, num_slots, max_len)
         self.taps = taps
         self.features: list[torch.Tensor] = []
-        self.device = torch.device(loaded.device)
-        self.max_len = max_len
-        self.max_tile_tokens = max_tokens_per_tile(
-            self.device, loaded.dtype, loaded.num_heads // loaded.num_kv_heads, loaded.head_dim
-        )
-        self.cache = KVCache(
-            num_layers=loaded.num_layers,
-            num_slots=num_slots,
-            num_kv_heads=loaded.num_kv_heads,
-            max_len=max_len,
-            head_dim=loaded.head_dim,
-            dtype=loaded.dtype,
-            device=self.device,
-        )
-
         self._fused = (
             loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else None
         )
-
-    def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
-        """Carry out the block manager's memory operations, in order. A step begins with them."""
-        for op in memory_ops:
-            self.cache.apply(op)
 
     def keep_path(self, slot: int, start: int, nodes: tuple[int, ...]) -> None:
         """The draft tree whose nodes lie in places start.. of a slot has become text: these of
@@ -80,29 +57,6 @@ class ModelRunner:
         if found:
             self.features = _by_segment(torch.cat(found, dim=-1)[0], ordered, order)
         return logits[: sum(s.num_logits for s in segments)]
-
-    def _placed(self, segments: list[Segment]) -> tuple[list[int], list[Segment]]:
-        """The segments by slot, whose memory is there, and the caller's number of each."""
-        for segment in segments:
-            self.cache.populate(segment.slot, segment.start, segment.end)
-        order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
-        return order, [segments[i] for i in order]
-
-    def _plan(self, ordered: list[Segment]) -> tuple[torch.Tensor, AttentionPlan]:
-        """Tokens of a pass, int64 [N], and its attention; padding stands after the last segment."""
-        padding = np.zeros(self._num_padding(sum(s.num_tokens for s in ordered)), dtype=np.int64)
-        plan = AttentionPlan(
-            ordered,
-            self.cache,
-            self.loaded.windows,
-            self.device,
-            self.max_tile_tokens,
-            len(padding),
-        )
-        token_ids = torch.from_numpy(
-            np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64)
-        )
-        return token_ids.to(self.device), plan
 
     def _wanted(
         self, ordered: list[Segment], order: list[int], num_rows: int
@@ -135,28 +89,6 @@ class ModelRunner:
                 attention_plan=plan,
             )
         return output.logits[0], found
-
-    def _num_padding(self, num_tokens: int) -> int:
-        """Rows to add so that the pass has a size the linears like: once here, or every layer would
-        copy its input."""
-        return (
-            padded_rows(num_tokens, self.loaded.min_rows) - num_tokens
-            if self.max_tile_tokens
-            else 0
-        )
-
-
-def logit_rows(ordered: list[Segment], order: list[int]) -> np.ndarray:
-    """Rows of the ragged batch whose logits are wanted, in the caller's order. int64 [sum of
-    num_logits]."""
-    ends = np.cumsum([s.num_tokens for s in ordered])
-    rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(ordered)
-    for segment, end, index in zip(ordered, ends, order, strict=True):
-        rows[index] = np.arange(end - segment.num_logits, end)
-    wanted = np.concatenate(rows).astype(np.int64)
-    # No matrix kernel likes zero rows: a pass that wants no logits computes those of one row and
-    # drops them.
-    return wanted if len(wanted) else np.zeros(1, dtype=np.int64)
 
 
 def pieces_of(rows: torch.Tensor, ordered: list[Segment]) -> list[torch.Tensor]:

@@ -99,10 +99,6 @@ class QuantizedLinear(nn.Module):
             output += self.bias
         return output.view(*x.shape[:-1], self.out_features)
 
-    def extra_repr(self) -> str:
-        types = "+".join(part.type.name for part in self.parts)
-        return f"in_features={self.in_features}, out_features={self.out_features}, type={types}"
-
 
 class QuantizedEmbedding(nn.Module):
     """token_ids [...] -> the dequantised rows of the weight, times scale, [..., inputs]."""

@@ -5,7 +5,7 @@ embedding reads, after the final norm.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -43,9 +43,7 @@ def tapped(model: nn.Module, taps: tuple[int, ...]) -> Iterator[list[torch.Tenso
     def keep(module: nn.Module, args: object, output: torch.Tensor | tuple | ModelOutput) -> None:
         found.append(output if isinstance(output, torch.Tensor) else output[0])
 
-    handles = [modules[tap - 1].register_forward_hook(keep) for tap in taps]
-    try:
+    with ExitStack() as hooks:
+        for tap in taps:
+            hooks.enter_context(modules[tap - 1].register_forward_hook(keep))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()

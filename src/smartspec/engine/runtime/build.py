@@ -39,6 +39,7 @@ from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, may_draw, pr
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.free_cores import FreeCores
 from smartspec.engine.runtime.kernel_report import kernel_report
+from smartspec.engine.runtime.passes import Profiled
 from smartspec.engine.runtime.profile import (
     cache_path,
     could_be_better,
@@ -90,10 +91,8 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     # Opened first: a path that cannot be written is said before anything takes time.
     decision_log = None if config.decision_log is None else DecisionLog(config.decision_log)
     models = load_models(config, report)
-    limits = {"max_batch": config.max_batch, "kv_tokens": models.kv_tokens}
-    latency = models.by_drafter(
-        profiled_latency(models.target, models.profiled, **limits, report=report)
-    )
+    profiled = models.profiled(config.max_batch)
+    latency = models.by_drafter(profiled_latency(profiled, report))
     specs = tuple(drafter.spec for drafter in models.drafters)
     controller = Controller(
         parse_policy(config.policy, config.max_draft_tokens),
@@ -118,7 +117,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     brain = controller if config.strict else SafeController(controller, logger.exception)
     core = EngineCore(scheduler, executor, brain)
     loaded = models.target.loaded
-    path = cache_path(profile_key(models.target, models.profiled, config.max_batch))
+    path = cache_path(profile_key(profiled))
 
     def check_profile() -> None:
         note_drift(path, latency.drift, logger.warning)
@@ -126,12 +125,10 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
     def measure_again(interrupted: Callable[[], bool]) -> None:
         if free_cores is not None:
             free_cores.use_all()  # what a profile is for
-        if not could_be_better(models.target, models.profiled, config.max_batch):
+        if not could_be_better(profiled):
             return
         scheduler.start_over()  # cached prefixes are overwritten
-        fresh = measured_again(
-            models.target, models.profiled, **limits, interrupted=interrupted, report=logger.warning
-        )
+        fresh = measured_again(profiled, interrupted, logger.warning)
         if fresh is not None:
             controller.use_latency(models.by_drafter(fresh))
 
@@ -169,12 +166,12 @@ class Models:
     datastore: Datastore | None  # read by drafters without a model
     memory: AnswerMemory  # the same
 
-    @property
-    def profiled(self) -> tuple[ProfiledDrafter, ...]:
-        """The drafters with passes, whose times are measured."""
-        return tuple(
-            [cast(ProfiledDrafter, drafter) for drafter in self.drafters if drafter.spec.has_passes]
-        )
+    def profiled(self, max_batch: int) -> Profiled:
+        """Those with passes, whose times are measured."""
+        drafters = [
+            cast(ProfiledDrafter, drafter) for drafter in self.drafters if drafter.spec.has_passes
+        ]
+        return Profiled(self.target, tuple(drafters), max_batch, self.kv_tokens)
 
     def by_drafter(self, profile: LatencyModel) -> LatencyModel:
         """The profile, whose curves are those of the drafters with passes, with a place for every

@@ -61,41 +61,50 @@ class Profile:
     waiting: float = 0.0
 
 
-def measure_profile(
-    target: ModelRunner,
-    drafters: tuple[ProfiledDrafter, ...],
-    *,
-    max_batch: int,
-    kv_tokens: int,
-    interrupted: Callable[[], bool] = lambda: False,
-) -> Profile:
-    """Time passes of the target and of drafters, in huge pages, as a server's soon are (see
-    huge_pages). Their caches must not be in use: they are overwritten and emptied. Raises
-    Interrupted within a second of interrupted() being true."""
+@dataclass(frozen=True)
+class Profiled:
+    """The models whose passes are timed, and what they are to serve."""
+
+    target: ModelRunner
+    drafters: tuple[ProfiledDrafter, ...]  # those with passes
+    max_batch: int
+    kv_tokens: int
+
+
+def measure_profile(models: Profiled, interrupted: Callable[[], bool] = lambda: False) -> Profile:
+    """Time passes of the models, in huge pages, as a server's soon are (see huge_pages). Their
+    caches must not be in use: they are overwritten and emptied. Raises Interrupted within a second
+    of interrupted() being true."""
     for _ in collapse_pages():
         pass
-    for_drafts = DRAFT_SHARE * MAX_PROFILE_SECONDS if drafters else 0.0
+    for_drafts = DRAFT_SHARE * MAX_PROFILE_SECONDS if models.drafters else 0.0
+    longest = models.target.max_len
     limits = {
-        "max_len": target.max_len,
-        "max_batch": max_batch,
-        "kv_tokens": kv_tokens,
+        "max_batch": models.max_batch,
+        "kv_tokens": models.kv_tokens,
         "interrupted": interrupted,
     }
     began, waited, ran = time.perf_counter(), _seconds_waited(), time.thread_time()
     of_target = measure_passes(
-        TargetPasses(target), max_seconds=MAX_PROFILE_SECONDS - for_drafts, **limits
+        TargetPasses(models.target),
+        max_len=longest,
+        max_seconds=MAX_PROFILE_SECONDS - for_drafts,
+        **limits,
     )
-    share = for_drafts / max(len(drafters), 1)
-    of_drafts = []
-    for drafter in drafters:
-        # of a draft model it may be shorter
-        max_len = min(target.max_len, getattr(drafter, "max_len", target.max_len))
-        within = limits | {"max_len": max_len, "max_context": drafter.spec.context_limit}
-        of_drafts.append(measure_passes(drafter, max_seconds=share, **within))
+    of_drafts = [
+        measure_passes(
+            drafter,
+            max_len=min(longest, getattr(drafter, "max_len", longest)),
+            max_seconds=for_drafts / len(models.drafters),
+            max_context=drafter.spec.context_limit,
+            **limits,
+        )
+        for drafter in models.drafters
+    ]
     took = time.perf_counter() - began
     waiting = (_seconds_waited() - waited) / (took * torch.get_num_threads())
     # where this thread computes all the time; a frozen one is not even waiting
-    if target.device.type == "cpu":
+    if models.target.device.type == "cpu":
         waiting = max(waiting, 1.0 - (time.thread_time() - ran) / took)
     return Profile(of_target, tuple(of_drafts), waiting)
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +19,8 @@ import torch
 import transformers
 
 from smartspec.control.latency.model import LatencyModel
-from smartspec.core.drafter import ProfiledDrafter
-from smartspec.engine.cache_folder import cache_folder
-from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.engine.runtime.passes import Interrupted, Profile, measure_profile
+from smartspec.engine.cache_folder import cache_folder, write_file
+from smartspec.engine.runtime.passes import Interrupted, Profile, Profiled, measure_profile
 
 # changes with what is measured and with our kernels, so that older files are measured again
 METHOD = 7
@@ -38,17 +35,10 @@ class MeasuredOnBusyMachine(ValueError):
     """A profile could be better now."""
 
 
-def profiled_latency(
-    target: ModelRunner,
-    drafters: tuple[ProfiledDrafter, ...],
-    *,
-    max_batch: int,
-    kv_tokens: int,
-    report: Callable[[str], None],
-) -> LatencyModel:
+def profiled_latency(models: Profiled, report: Callable[[str], None]) -> LatencyModel:
     """The latency model of these models on this machine: from the cache, or measured in at most 20
-    seconds. drafters: those with passes."""
-    key = profile_key(target, drafters, max_batch)
+    seconds."""
+    key = profile_key(models)
     path = cache_path(key)
     try:
         return _load(path, key)
@@ -58,15 +48,12 @@ def profiled_latency(
     except (ValueError, RecursionError, OSError) as error:
         report(f"profile {path.name} is unusable ({error})")
     report("measuring the cost of a step, at most 20 seconds, once per model and machine")
-    profile = measure_profile(target, drafters, max_batch=max_batch, kv_tokens=kv_tokens)
-    return _kept(profile, path, key, report)
+    return _kept(measure_profile(models), path, key, report)
 
 
-def could_be_better(
-    target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_batch: int
-) -> bool:
+def could_be_better(models: Profiled) -> bool:
     """True where their profile is of a busy machine, which is idle now."""
-    key = profile_key(target, drafters, max_batch)
+    key = profile_key(models)
     try:
         _load(cache_path(key), key)
     except MeasuredOnBusyMachine:
@@ -77,23 +64,16 @@ def could_be_better(
 
 
 def measured_again(
-    target: ModelRunner,
-    drafters: tuple[ProfiledDrafter, ...],
-    *,
-    max_batch: int,
-    kv_tokens: int,
-    interrupted: Callable[[], bool],
-    report: Callable[[str], None],
+    models: Profiled, interrupted: Callable[[], bool], report: Callable[[str], None]
 ) -> LatencyModel | None:
     """A new profile of these models, in place of the stored one; None if a request came meanwhile
     (interrupted). Their caches must not be in use: they are overwritten and emptied."""
     try:
-        limits = {"max_batch": max_batch, "kv_tokens": kv_tokens}
-        profile = measure_profile(target, drafters, **limits, interrupted=interrupted)
+        profile = measure_profile(models, interrupted)
     except Interrupted:
         return None
     report("the machine is idle: the cost of a step has been measured again")
-    key = profile_key(target, drafters, max_batch)
+    key = profile_key(models)
     return _kept(profile, cache_path(key), key, report)
 
 
@@ -106,7 +86,8 @@ def _kept(profile: Profile, path: Path, key: dict, report: Callable[[str], None]
             f"cores, or were suspended, {profile.waiting:.0%} of the time. It is {AGAIN}"
         )
     try:
-        _store(path, key, latency, profile.waiting)
+        stored = {"key": key, "cost_model": latency.to_dict(), "waiting": profile.waiting}
+        write_file(path, json.dumps(stored))
     except OSError as error:
         report(f"the profile could not be stored ({error}); the next start will measure again")
     return latency
@@ -127,17 +108,18 @@ def note_drift(path: Path, drift: float, report: Callable[[str], None]) -> None:
             f"measured. It is {AGAIN}"
         )
         try:
-            _write(path, json.loads(path.read_text()) | {"drift": drift})
+            write_file(path, json.dumps(json.loads(path.read_text()) | {"drift": drift}))
         except (OSError, ValueError) as error:
             report(f"the profile could not be marked ({error})")
 
 
-def profile_key(target: ModelRunner, drafters: tuple[ProfiledDrafter, ...], max_batch: int) -> dict:
+def profile_key(models: Profiled) -> dict:
     """Everything the times depend on, by name; JSON-able."""
+    target = models.target
     return {
         "model": target.loaded.profile_key,
-        "draft models": [drafter.profile_key for drafter in drafters],
-        "batch": max_batch,
+        "draft models": [drafter.profile_key for drafter in models.drafters],
+        "batch": models.max_batch,
         "threads": torch.get_num_threads(),
         "device": _device_name(target.device),
         "torch": str(torch.__version__),
@@ -165,18 +147,6 @@ def _load(path: Path, key: dict) -> LatencyModel:
     if was_busy and psutil.cpu_percent(IDLE_CHECK) < IDLE_PERCENT:
         raise MeasuredOnBusyMachine("it was measured on a busy machine, which is idle now")
     return LatencyModel.from_dict(data.get("cost_model"))
-
-
-def _store(path: Path, key: dict, latency: LatencyModel, waiting: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, {"key": key, "cost_model": latency.to_dict(), "waiting": waiting})
-
-
-def _write(path: Path, data: dict) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".storing-") as folder:
-        made = Path(folder) / path.name
-        made.write_text(json.dumps(data))
-        made.replace(path)
 
 
 def _why_another_does_not_fit(folder: Path, key: dict) -> str | None:

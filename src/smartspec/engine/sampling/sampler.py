@@ -252,18 +252,6 @@ def sample_draft(
     return token_ids, draft_probs
 
 
-def distributions(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
-    """The distribution that each row is sampled from, float32 [N, V]; of greedy requests the
-    model's own distribution. logits: as draw_tokens takes them."""
-    probs = torch.softmax(logits.float(), dim=-1)
-    sampled = np.flatnonzero([not request.params.greedy for request in requests])
-    if sampled.size:
-        probs[sampled] = filtered_probs(
-            logits[sampled], *_filters([requests[row] for row in sampled])
-        )
-    return probs
-
-
 def request_uniform(requests: Sequence[Request], positions: np.ndarray, purpose: int) -> np.ndarray:
     """randomness.uniform with the seeds of requests: float64 [N]."""
     return uniform(seeds_of(requests), positions, purpose)

@@ -13,6 +13,8 @@ from torch import nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from smartspec.engine.attention.ragged import AttentionPlan
+
 
 @dataclass(frozen=True)
 class HeadConfig:
@@ -82,6 +84,22 @@ class Eagle3Head(nn.Module):
                 [norm(chunk) for norm, chunk in zip(self.fc_norm, chunks, strict=True)], dim=-1
             )
         return self.fc(features)
+
+    def forward(
+        self,
+        embeds: torch.Tensor,
+        hidden: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        plan: AttentionPlan,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A pass of the packed head (HeadRunner.pack): the output embedding's input and the next
+        step's, [1, N, hidden_size] each."""
+        layer = self.layers[0]
+        joined, residual = layer.attention_input(embeds, hidden)
+        hidden = residual + layer.self_attn(joined, turn, attention_plan=plan)[0]
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        normed = self.norm(hidden)
+        return normed, normed if self.config.norm_output else hidden
 
 
 class _Layer(nn.Module):

@@ -18,7 +18,6 @@ from smartspec.engine.kernels.cpu import native
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Form, Layer, Norms
 from smartspec.engine.kernels.cpu.head_pass import Head, HeadPass
 from smartspec.engine.kernels.cpu.quantized_linear import Weight, describe_floats
-from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.kernels.cpu.shapes import LayerShape
 from smartspec.engine.models.linear import joined, prepared
 from smartspec.engine.models.load import give_back_memory
@@ -37,8 +36,8 @@ MIN_ROWS = 512  # that there is memory for: what no pass needs is never written 
 class NativeHead:
     """A head, which it takes over, with its cache of one layer.
 
-    embedding: what it looks tokens up in. features: [num_slots, max_len, feature_size]. is_rounded:
-    to blocks. rounds_inputs: of those to 8 bits.
+    embedding: what it looks tokens up in. features: [num_slots, max_len, feature_size]. max_tile:
+    see AttentionPlan. is_rounded: to blocks. rounds_inputs: of those to 8 bits.
     """
 
     def __init__(
@@ -47,6 +46,7 @@ class NativeHead:
         embedding: nn.Module,
         cache: KVCache,
         features: torch.Tensor,
+        max_tile: int,
         is_rounded: bool,
         rounds_inputs: bool,
     ):
@@ -59,10 +59,7 @@ class NativeHead:
             round_inputs(self._parts, frozenset([BLOCKS]))
         give_back_memory()  # else the pass lies where the floats have been, all of it resident
         shape = head.config.layer
-        self._max_tile, self._vocabulary = (
-            _max_tile(head.config, features),
-            head.config.draft_vocab_size,
-        )
+        self._max_tile, self._vocabulary = max_tile, head.config.draft_vocab_size
         tables = rotary_tables(shape, features.shape[1])
         self._pass = HeadPass(
             self._parts.for_kernel(),
@@ -81,12 +78,7 @@ class NativeHead:
             type(embedding) is nn.Embedding and embedding.weight.dtype == torch.float32
         )
         has_kernel = native.why_not(LIBRARY, features.device, features.dtype) is None
-        return (
-            isinstance(head, Eagle3Head)
-            and can_look_up
-            and has_kernel
-            and _max_tile(head.config, features) > 0
-        )
+        return isinstance(head, Eagle3Head) and can_look_up and has_kernel
 
     def propose(
         self, segments: list[Segment], earlier_rows: list[int] | None, width: int
@@ -181,11 +173,4 @@ def _shape(config: HeadConfig) -> LayerShape:
     heads = layer.num_attention_heads, layer.num_key_value_heads
     return LayerShape(
         layer.hidden_size, layer.intermediate_size, *heads, layer.head_dim, layer.head_dim
-    )
-
-
-def _max_tile(config: HeadConfig, features: torch.Tensor) -> int:
-    shape = _shape(config)
-    return max_tokens_per_tile(
-        features.device, features.dtype, shape.num_heads // shape.num_kv_heads, shape.head_dim
     )

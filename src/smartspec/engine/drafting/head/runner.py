@@ -5,36 +5,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import LlamaConfig
 
 from smartspec.core.blocks import MemoryOp
-from smartspec.engine.attention.kv_cache import KVCache
-from smartspec.engine.attention.ragged import (
-    ATTENTION_NAME,
-    AttentionPlan,
-    Segment,
-    register_attention,
-)
-from smartspec.engine.attention.slot_rows import SlotRows
-from smartspec.engine.drafting.head.eagle3 import Eagle3Head, rotary_tables
+from smartspec.engine.attention.ragged import ATTENTION_NAME, Segment, register_attention
+from smartspec.engine.attention.slot_memory import SlotRows
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head, Projections, rotary_tables
 from smartspec.engine.drafting.head.native_head import NativeHead
 from smartspec.engine.drafting.head.shared_rows import output_rows
 from smartspec.engine.drafting.trees.proposals import Proposals, proposals_of
 from smartspec.engine.kernels.cpu import elementwise
-from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
-from smartspec.engine.models.linear import make_linear, pad_small_batches, padded_rows, warm_up
-from smartspec.engine.models.model_runner import ModelRunner, logit_rows
+from smartspec.engine.models.linear import pack_linears, pad_small_batches, warm_up
+from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.quantized import QuantizedEmbedding
+from smartspec.engine.models.ragged_runner import RaggedRunner, logit_rows
 
 # tokens of a request that a pass is fed at once: with more it takes no less time for each
 MAX_CHUNK = 128
 
 
-class HeadRunner:
+class HeadRunner(RaggedRunner):
     """A head beside its target. features: [num_slots, max_len, feature_size], what the target's
     tapped layers computed at every position of every slot; memory that is not written costs nothing
     on a CPU.
@@ -59,10 +53,7 @@ class HeadRunner:
             head.lm_head = output_rows(
                 loaded.model.get_output_embeddings(), head.target_ids.to(target.device)
             )
-        self.device, self.max_len = target.device, target.max_len
-        self.target_ids = head.target_ids.cpu()
-        self._embed = lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
-        self.loaded = replace(
+        own = replace(
             loaded,
             name=name,
             num_layers=1,
@@ -71,6 +62,9 @@ class HeadRunner:
             head_dim=layer.head_dim,
             windows=(None,),
         )
+        super().__init__(own, num_slots, target.max_len)
+        self.target_ids = head.target_ids.cpu()
+        self._embed = lookup(loaded.model.get_input_embeddings(), embedding, loaded.dtype)
         self._rows = SlotRows(
             num_slots, self.max_len, head.config.feature_size, loaded.dtype, self.device
         )
@@ -78,31 +72,17 @@ class HeadRunner:
         # Of the last pass, at the rows its logits are of: [sum of num_logits, hidden_size]. What
         # the next pass reads, and what the output embedding does.
         self.hidden = self.normed = torch.empty(0)
-        self.max_tile_tokens = max_tokens_per_tile(
-            self.device,
-            loaded.dtype,
-            layer.num_attention_heads // layer.num_key_value_heads,
-            layer.head_dim,
-        )
-        self.cache = KVCache(
-            num_layers=1,
-            num_slots=num_slots,
-            num_kv_heads=layer.num_key_value_heads,
-            max_len=self.max_len,
-            head_dim=layer.head_dim,
-            dtype=loaded.dtype,
-            device=self.device,
-        )
         table = loaded.model.get_input_embeddings()
         if embedding is not None or isinstance(table, nn.Embedding):
             table = nn.Embedding.from_pretrained(table.weight if embedding is None else embedding)
         self._native = self._packed = None
-        if NativeHead.applies_to(head, table, self.features):
+        if self.max_tile_tokens and NativeHead.applies_to(head, table, self.features):
             self._native = NativeHead(
                 head,
                 table,
                 self.cache,
                 self.features,
+                self.max_tile_tokens,
                 is_rounded,
                 rounds_inputs=loaded.activations == "int8",
             )
@@ -113,19 +93,26 @@ class HeadRunner:
                 table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len)
             )
             self._packed = self.pack(head.to(self.device, loaded.dtype), loaded.model)
-            self._min_rows = pad_small_batches(self._packed)
+            own = replace(own, min_rows=pad_small_batches(self._packed))
             warm_up(self._packed)
-        self.loaded = replace(self.loaded, weight_bytes=num_bytes)
+        self.loaded = replace(own, weight_bytes=num_bytes)
 
     @staticmethod
     def pack(head: nn.Module, target: nn.Module) -> nn.Module:
-        """The head for drafting alone, a module as _PackedHead; it may take parts of the target."""
-        return _PackedHead(head)
+        """The head for drafting alone, a module as Eagle3Head; it may take parts of the target."""
+        layer = head.layers[0]
+        layer.self_attn = packed_attention(layer.self_attn, head.config.layer)
+        layer.mlp = FusedMLP(layer.mlp)
+        pack_linears(head)
+        for path, module in list(head.named_modules()):
+            if type(module) is nn.RMSNorm:
+                head.set_submodule(path, packed_norm(module))
+        return head
 
     def apply(self, memory_ops: tuple[MemoryOp, ...]) -> None:
-        """Carry out the block manager's memory operations, in order."""
+        """See RaggedRunner."""
+        super().apply(memory_ops)
         for op in memory_ops:
-            self.cache.apply(op)
             self._rows.apply(op)
 
     def propose(
@@ -173,29 +160,17 @@ class HeadRunner:
         hidden: [N, hidden_size], what stands for the features, in the segments' order; None: the
         features of those positions.
         """
-        order = sorted(range(len(segments)), key=lambda i: segments[i].slot)
-        ordered = [segments[i] for i in order]
+        order, ordered = self._placed(segments)
         if hidden is None:
             known = [self.features[s.slot, s.start : s.end] for s in ordered]
             hidden = self._packed.combine(torch.cat(known)[None])[0]
         elif order != sorted(order):
             pieces = hidden.split([s.num_tokens for s in segments])
             hidden = torch.cat([pieces[i] for i in order])
-        num_tokens = len(hidden)
-        num_padding = (
-            padded_rows(num_tokens, self._min_rows) - num_tokens if self.max_tile_tokens else 0
-        )
-        plan = AttentionPlan(
-            ordered, self.cache, (None,), self.device, self.max_tile_tokens, num_padding
-        )
-        token_ids = torch.from_numpy(
-            np.concatenate([s.token_ids for s in ordered]).astype(np.int64)
-        )
-        embeds = self._embed(token_ids.to(self.device))
-        if num_padding:
-            embeds, hidden = (F.pad(x, (0, 0, 0, num_padding)) for x in (embeds, hidden))
+        token_ids, plan = self._plan(ordered)
+        hidden = F.pad(hidden, (0, 0, 0, len(token_ids) - len(hidden)))
         turn = tuple(table[plan.positions][None] for table in self._rotary)
-        normed, hidden = self._packed(embeds[None], hidden[None], turn, plan)
+        normed, hidden = self._packed(self._embed(token_ids)[None], hidden[None], turn, plan)
         wanted = torch.from_numpy(logit_rows(ordered, order)).to(self.device)
         num_logits = sum(s.num_logits for s in segments)
         self.hidden, self.normed = hidden[0, wanted][:num_logits], normed[0, wanted][:num_logits]
@@ -213,60 +188,13 @@ def lookup(
     return partial(F.embedding, weight=table)
 
 
-class _PackedHead(nn.Module):
-    """A head for drafting alone: the modules of fusion and linear, as the target's own layers have
-    them."""
-
-    def __init__(self, head: Eagle3Head):
-        super().__init__()
-        register_attention()
-        config, layer = head.config, head.layers[0]
-        self.config = config
-        attention = layer.self_attn
-        attention.config, attention.layer_idx, attention.head_dim = (
-            config.layer,
-            0,
-            config.layer.head_dim,
-        )
-        config.layer._attn_implementation = ATTENTION_NAME
-        self.fc = make_linear(head.fc.weight, head.fc.bias)
-        self.tap_norms = nn.ModuleList(map(_norm, head.fc_norm)) if config.fc_norm else None
-        self.all_taps_norm = _norm(head.input_norm) if config.norm_before_fc else None
-        self.embed_norm, self.hidden_norm = _norm(layer.input_layernorm), _norm(layer.hidden_norm)
-        self.attention = FusedAttention(attention, {"scaling": config.layer.head_dim**-0.5})
-        self.mlp_norm, self.mlp = _norm(layer.post_attention_layernorm), FusedMLP(layer.mlp)
-        self.norm, self.lm_head = (
-            _norm(head.norm),
-            make_linear(head.lm_head.weight, head.lm_head.bias),
-        )
-
-    def combine(self, features: torch.Tensor) -> torch.Tensor:
-        """Eagle3Head.combine of features [1, N, feature_size]."""
-        if self.all_taps_norm is not None:
-            features = self.all_taps_norm(features)
-        if self.tap_norms is not None:
-            chunks = features.chunk(len(self.tap_norms), dim=-1)
-            features = torch.cat(
-                [norm(chunk) for norm, chunk in zip(self.tap_norms, chunks, strict=True)], dim=-1
-            )
-        return self.fc(features)
-
-    def forward(
-        self,
-        embeds: torch.Tensor,
-        hidden: torch.Tensor,
-        turn: tuple[torch.Tensor, torch.Tensor],
-        plan: AttentionPlan,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The output embedding's input and the next step's, [1, N, hidden_size] each."""
-        normed = self.hidden_norm(hidden)
-        residual = normed if self.config.norm_before_residual else hidden
-        joined = torch.cat([self.embed_norm(embeds), normed], dim=-1)
-        hidden = residual + self.attention(joined, turn, attention_plan=plan)[0]
-        hidden = hidden + self.mlp(self.mlp_norm(hidden))
-        normed = self.norm(hidden)
-        return normed, normed if self.config.norm_output else hidden
+def packed_attention(attention: Projections, layer: LlamaConfig) -> FusedAttention:
+    """The attention of a head's layer in a pass over our cache."""
+    register_attention()
+    attention.config, attention.layer_idx, attention.head_dim = layer, 0, layer.head_dim
+    layer._attn_implementation = ATTENTION_NAME
+    return FusedAttention(attention, {"scaling": layer.head_dim**-0.5})
 
 
-def _norm(norm: nn.RMSNorm) -> nn.Module:
+def packed_norm(norm: nn.RMSNorm) -> nn.Module:
     return FusedRMSNorm(norm.weight, norm.eps) if elementwise.applies_to(norm.weight) else norm

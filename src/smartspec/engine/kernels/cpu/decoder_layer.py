@@ -20,7 +20,7 @@ from smartspec.engine.kernels.cpu.ragged_attention import (
     Heads,
     attention_of,
 )
-from smartspec.engine.kernels.cpu.shapes import LayerShape, address, optional_address
+from smartspec.engine.kernels.cpu.shapes import LayerShape, address, fields, optional_address
 
 MAX_PARTS = 3
 
@@ -80,14 +80,11 @@ class Layer(ctypes.Structure):
     """The struct of the same name in decoder_layer.h."""
 
     _fields_ = [
-        *(
-            (f"{name}_norm", ctypes.c_void_p)
-            for name in ("attention", "after_attention", "mlp", "after_mlp")
-        ),
-        *((name, ctypes.c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, Linear) for name in ("qkv", "out", "gate_up", "down")),
-        *((name, ctypes.c_int64) for name in ("activation", "turned", "norms_all_heads")),
-        *((name, ctypes.c_float) for name in ("epsilon", "residual_scale")),
+        *fields(ctypes.c_void_p, "attention_norm", "after_attention_norm", "mlp_norm"),
+        *fields(ctypes.c_void_p, "after_mlp_norm", "query_norm", "key_norm"),
+        *fields(Linear, "qkv", "out", "gate_up", "down"),
+        *fields(ctypes.c_int64, "activation", "turned", "norms_all_heads"),
+        *fields(ctypes.c_float, "epsilon", "residual_scale"),
     ]
 
     @classmethod
@@ -148,8 +145,8 @@ class PlacedLayer(ctypes.Structure):
 
     _fields_ = [
         ("layer", ctypes.POINTER(Layer)),
-        *((name, ctypes.c_void_p) for name in ("keys", "values")),
-        *((name, ctypes.c_int64) for name in ("window", "table")),
+        *fields(ctypes.c_void_p, "keys", "values"),
+        *fields(ctypes.c_int64, "window", "table"),
         ("scale", ctypes.c_float),
     ]
 
@@ -178,13 +175,10 @@ class PassFields(ctypes.Structure):
     """The struct Pass in decoder_layer.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("input", "output", "cosine", "sine")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("normed", "heads", "attended", "gate_up", "gated", "rounded")
-        ),
+        *fields(ctypes.c_void_p, "input", "output", "cosine", "sine"),
+        *fields(ctypes.c_void_p, "normed", "heads", "attended", "gate_up", "gated", "rounded"),
         ("attention", Attention),
-        *((name, ctypes.c_int64) for name in ("num_rows", "num_tables", "rotary_width", "table")),
+        *fields(ctypes.c_int64, "num_rows", "num_tables", "rotary_width", "table"),
     ]
 
 
@@ -201,9 +195,11 @@ class Pass:
         tiles: torch.Tensor,
         ancestors: torch.Tensor | None,
         num_tables: int = 1,
+        widest: int = 0,
     ):
         """keys: of any layer of the cache. The last num_padding rows are no tokens: they lie in no
-        tile. num_tables: of rotary positions, from which each layer reads one."""
+        tile. num_tables: of rotary positions, from which each layer reads one. widest: input of a
+        linear outside the layer that this memory serves, too."""
         self.shape, self.num_tables = shape, num_tables
         normed = torch.empty(num_rows, shape.hidden_size)
         heads = torch.empty(num_rows, shape.num_all_heads, shape.head_dim)
@@ -213,15 +209,16 @@ class Pass:
         new = Heads(
             *heads.transpose(0, 1).split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads])
         )
-        widest = max(shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size)
-        self._memory = normed, heads, attended, gate_up, gated, rounded_memory(num_rows, widest)
+        inputs = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
+        rounded = rounded_memory(num_rows, max(*inputs, widest))
+        self._memory = normed, heads, attended, gate_up, gated, rounded
         attention = attention_of(
             new, CachedLayer(keys, keys), attended, tiles, 1.0, None, ancestors
         )
         self._read = tiles, ancestors
         pointers = (tensor.data_ptr() for tensor in self._memory)
         tables = num_tables, shape.rotary_width
-        self._pass = PassFields(None, None, None, None, *pointers, attention, num_rows, *tables)
+        self.fields = PassFields(None, None, None, None, *pointers, attention, num_rows, *tables)
 
     def run(
         self,
@@ -234,7 +231,7 @@ class Pass:
         -> the same shape; new keys and values are written to the cache. cosine, sine: [1, num_rows,
         num_tables * rotary_width].
         """
-        p = self._pass
+        p = self.fields
         p.input = address("hidden_states", hidden_states, (1, p.num_rows, self.shape.hidden_size))
         factors = 1, p.num_rows, self.num_tables * self.shape.rotary_width
         p.cosine, p.sine = address("cosine", cosine, factors), address("sine", sine, factors)

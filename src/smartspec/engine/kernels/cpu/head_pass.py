@@ -11,15 +11,16 @@ import numpy as np
 import torch
 
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, PassFields
-from smartspec.engine.kernels.cpu.quantized_linear import Weight, rounded_memory
-from smartspec.engine.kernels.cpu.ragged_attention import (
-    TILE_FIELDS,
-    CachedLayer,
-    Heads,
-    attention_of,
+from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY, Layer, Pass, PassFields
+from smartspec.engine.kernels.cpu.quantized_linear import Weight
+from smartspec.engine.kernels.cpu.ragged_attention import TILE_FIELDS
+from smartspec.engine.kernels.cpu.shapes import (
+    LayerShape,
+    address,
+    check_ids,
+    fields,
+    optional_address,
 )
-from smartspec.engine.kernels.cpu.shapes import LayerShape, address, check_ids, optional_address
 
 
 class Head(ctypes.Structure):
@@ -27,13 +28,10 @@ class Head(ctypes.Structure):
 
     _fields_ = [
         ("layer", Layer),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("embed_norm", "final_norm", "all_taps_norm", "tap_norms")
-        ),
-        *((name, Weight) for name in ("embedding", "combine", "lm_head")),
+        *fields(ctypes.c_void_p, "embed_norm", "final_norm", "all_taps_norm", "tap_norms"),
+        *fields(Weight, "embedding", "combine", "lm_head"),
         ("target_ids", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_taps", "norm_before_residual", "norm_output")),
+        *fields(ctypes.c_int64, "num_taps", "norm_before_residual", "norm_output"),
     ]
 
     @classmethod
@@ -87,16 +85,10 @@ class _HeadPass(ctypes.Structure):
 
     _fields_ = [
         ("of_layer", PassFields),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("features", "earlier_rows", "token_ids", "cosine_of", "sine_of")
-        ),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("wanted_rows", "embedded", "taps", "joined", "hidden", "normed")
-        ),
-        *((name, ctypes.c_void_p) for name in ("logits", "children", "chances", "entropy")),
-        *((name, ctypes.c_int64) for name in ("num_wanted", "width")),
+        *fields(ctypes.c_void_p, "features", "earlier_rows", "token_ids", "cosine_of", "sine_of"),
+        *fields(ctypes.c_void_p, "wanted_rows", "embedded", "taps", "joined", "hidden", "normed"),
+        *fields(ctypes.c_void_p, "logits", "children", "chances", "entropy"),
+        *fields(ctypes.c_int64, "num_wanted", "width"),
     ]
 
 
@@ -121,52 +113,39 @@ class HeadPass:
     ):
         self.num_rows, self._head = num_rows, head
         self._arguments = shape, (keys, values, features, cosine, sine)
-        size, num_heads, num_kv_heads = shape.hidden_size, shape.num_heads, shape.num_kv_heads
-        slots, max_len = keys.shape[0], keys.shape[2]
+        size, slots, max_len = shape.hidden_size, keys.shape[0], keys.shape[2]
         given = {
             "features": address("features", features, (slots, max_len, head.combine.inputs)),
             "cosine_of": address("cosine", cosine, (max_len, shape.head_dim)),
             "sine_of": address("sine", sine, (max_len, shape.head_dim)),
         }
-        turned = {name: torch.empty(num_rows, shape.head_dim) for name in ("cosine", "sine")}
-        of_layer = {name: torch.empty(num_rows, size) for name in ("input", "output", "normed")}
-        of_layer |= {
-            name: torch.empty(num_rows, n * shape.intermediate_size)
-            for name, n in (("gate_up", 2), ("gated", 1))
-        }
-        heads = torch.empty(num_rows, num_heads + 2 * num_kv_heads, shape.head_dim)
-        attended = torch.empty(num_rows, num_heads, shape.head_dim)
         widths = {
             "embedded": size,
             "taps": features.shape[2],
             "joined": 2 * size,
             "hidden": size,
             "normed": size,
+            "logits": head.lm_head.outputs,
         }
         memory = {name: torch.empty(num_rows, width) for name, width in widths.items()}
-        memory["logits"] = torch.empty(num_rows, head.lm_head.outputs)
-        widest = max(
-            widths["taps"], widths["joined"], num_heads * shape.head_dim, shape.intermediate_size
+        widths = {"input": size, "output": size, "cosine": shape.head_dim, "sine": shape.head_dim}
+        of_layer = {name: torch.empty(num_rows, width) for name, width in widths.items()}
+        no_tiles = torch.empty(0, TILE_FIELDS, dtype=torch.int64)
+        layer = Pass(
+            shape, num_rows, 0, keys, no_tiles, None, widest=max(features.shape[2], 2 * size)
         )
-        rounded = rounded_memory(num_rows, widest)
-        self._memory = turned, of_layer, heads, attended, memory, rounded
+        self._memory = memory, of_layer, layer
         self._hidden, self._features = memory["hidden"], given["features"]
         # of the last pass's wanted rows: what its output embedding has read
         self.normed = memory["normed"]
-        new = Heads(*heads.transpose(0, 1).split([num_heads, num_kv_heads, num_kv_heads]))
-        no_tiles = torch.empty(0, TILE_FIELDS, dtype=torch.int64)
-        scale = shape.head_dim**-0.5
         self._pass = p = _HeadPass(
-            **given, **{name: tensor.data_ptr() for name, tensor in memory.items()}
+            layer.fields, **given, **{name: tensor.data_ptr() for name, tensor in memory.items()}
         )
-        for name, tensor in (
-            turned | of_layer | {"heads": heads, "attended": attended, "rounded": rounded}
-        ).items():
+        for name, tensor in of_layer.items():
             setattr(p.of_layer, name, tensor.data_ptr())
-        p.of_layer.num_tables, p.of_layer.rotary_width = 1, shape.rotary_width
-        p.of_layer.attention = attention_of(
-            new, CachedLayer(keys, values), attended, no_tiles, scale
-        )
+        attention = p.of_layer.attention
+        attention.values = address("values", values, keys.shape)
+        attention.scale = shape.head_dim**-0.5
 
     def larger(self, num_rows: int) -> "HeadPass":
         """Memory for so many tokens, which goes on where this ended."""

@@ -14,8 +14,8 @@ import functools
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from smartspec.engine.kernels.cpu.native import load_kernels, why_not
-from smartspec.engine.kernels.cpu.shapes import address, optional_address
+from smartspec.engine.kernels.cpu.native import load_kernels
+from smartspec.engine.kernels.cpu.shapes import address, fields, optional_address
 
 LIBRARY = "passes"
 BLOCK_TYPES = frozenset(
@@ -38,25 +38,15 @@ class Weight(ctypes.Structure):
     """`Weight` of weight.h: what the kernels, and those that include linear.h, know of a weight. It
     holds addresses: the tensors must outlive it."""
 
-    _fields_ = (
-        ("blocks", _POINTER),
-        ("bias", _POINTER),
-        ("outputs", _INTEGER),
-        ("inputs", _INTEGER),
-        ("row_bytes", _INTEGER),
-        ("type", _INTEGER),
-        ("rounds", _INTEGER),
-    )
+    _fields_ = [
+        *fields(_POINTER, "blocks", "bias"),
+        *fields(_INTEGER, "outputs", "inputs", "row_bytes", "type", "rounds"),
+    ]
 
     @property
     def reads_blocks(self) -> bool:
         """True if x is rounded to 8 bits."""
         return bool(self.rounds) and self.type not in [BY_PANELS[kind] for kind in _PLAIN]
-
-
-def applies_to(device: torch.device, dtype: torch.dtype) -> bool:
-    """True if the kernels below work on inputs like these, on this machine."""
-    return why_not(LIBRARY, device, dtype) is None
 
 
 def num_inputs(blocks: torch.Tensor, block_type: GGMLQuantizationType) -> int:
@@ -132,10 +122,6 @@ def int8_instructions() -> str:
     """The instructions with which this processor multiplies 8-bit inputs, "" where none is faster
     than fp32."""
     return _kernels().int8_instructions().decode()
-
-
-def is_int8_fast() -> bool:
-    return bool(int8_instructions())
 
 
 def rounded_memory(num_rows: int, inputs: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from smartspec.engine.kernels.cpu import native
-from smartspec.engine.kernels.cpu.shapes import MAX_GROUP, MAX_HEAD_DIM, LayerShape, address
+from smartspec.engine.kernels.cpu.shapes import MAX_GROUP, MAX_HEAD_DIM, LayerShape, address, fields
 
 LIBRARY = "ragged_attention"
 MAX_ROWS = MAX_GROUP
@@ -24,17 +24,11 @@ class Attention(ctypes.Structure):
     """The struct of the same name in attention.h."""
 
     _fields_ = [
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("query", "key", "value", "keys", "values", "output")
-        ),
-        *((name, ctypes.c_void_p) for name in ("tiles", "ancestors")),
-        *((name, ctypes.c_int64) for name in ("query_row", "query_head", "key_row", "key_head")),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("value_row", "value_head", "num_tiles", "num_kv_heads")
-        ),
-        *((name, ctypes.c_int64) for name in ("group_size", "max_len", "head_dim", "window")),
+        *fields(ctypes.c_void_p, "query", "key", "value", "keys", "values", "output"),
+        *fields(ctypes.c_void_p, "tiles", "ancestors"),
+        *fields(ctypes.c_int64, "query_row", "query_head", "key_row", "key_head"),
+        *fields(ctypes.c_int64, "value_row", "value_head", "num_tiles", "num_kv_heads"),
+        *fields(ctypes.c_int64, "group_size", "max_len", "head_dim", "window"),
         ("scale", ctypes.c_float),
     ]
 

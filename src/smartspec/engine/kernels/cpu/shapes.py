@@ -13,6 +13,11 @@ MAX_GROUP = 256  # heads that share a key head: MAX_ROWS of attention.h
 MAX_HEAD_DIM = 256  # attention.h
 
 
+def fields(kind: type, *names: str) -> list[tuple[str, type]]:
+    """Fields of a ctypes structure that follow each other and are of one type."""
+    return [(name, kind) for name in names]
+
+
 class LayerShape(NamedTuple):
     """Sizes of a decoder layer."""
 

@@ -11,6 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from smartspec.engine.models.weight_files import all_files, indexed_files
+
 WEIGHTS = "model.safetensors"
 ORIGINAL_WEIGHTS = ("pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -58,35 +60,18 @@ def weight_files(folder: Path) -> list[Path]:
         if (folder / name).is_file():
             return [folder / name]
         if (folder / f"{name}.index.json").is_file():
-            return _all_parts(folder, _parts_of_index(folder / f"{name}.index.json"))
+            return indexed_files(folder / f"{name}.index.json")
         stem, suffix = name.split(".", 1)
         for path in sorted(folder.glob(f"{stem}-*-of-*.{suffix}")):
             if found := re.fullmatch(rf"{stem}-\d+-of-(\d{{1,5}})\.{suffix}", path.name):
                 total = found[1]
                 numbers = [f"{number:0{len(total)}}" for number in range(1, int(total) + 1)]
-                return _all_parts(
+                return all_files(
                     folder, [f"{stem}-{number}-of-{total}.{suffix}" for number in numbers]
                 )
     raise OSError(
         f"{folder} holds no {WEIGHTS}: give the folder of a trained head, with its weights"
     )
-
-
-def _parts_of_index(index: Path) -> list[str]:
-    parts = read_json(index).get("weight_map")
-    names = sorted(set(map(str, parts.values()))) if isinstance(parts, dict) else []
-    if not names or any(Path(name).name != name for name in names):
-        raise OSError(f"{index} names no files beside it: {REMEDY}")
-    return names
-
-
-def _all_parts(folder: Path, names: list[str]) -> list[Path]:
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        raise OSError(
-            f"{folder} lacks {missing[0]!r}, {len(missing)} of {len(names)} files with its "
-            "weights: download it again"
-        )
-    return [folder / name for name in names]
 
 
 def _names(path: Path) -> set[str]:
