@@ -38,7 +38,7 @@ def measure(method: str, num_requests: int, num_tokens: int) -> np.ndarray:
         )
         scheduler.dynamic_sd_lookup = [scheduler.num_spec_tokens] * (num_requests + 1)
         scheduler.cache_config.num_gpu_blocks = 100 * num_requests
-        engine = ToyEngine(scheduler, has_passes=name == "draft_model")
+        engine = ToyEngine(scheduler)
         plugin.wrap(scheduler.speculation, HOOKS)
         meanwhile.wrap(scheduler.speculation, MEANWHILE)
         make_controller = scheduler.speculation.learner.make_controller

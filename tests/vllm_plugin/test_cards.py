@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from test_vllm_serve import CPU, GPU, added, made
-from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
+from toy_engine import ToyEngine, make_config, run
 
 from smartspec import vllm_plugin
 from smartspec.observation.card import Card
@@ -25,7 +25,7 @@ METHOD = {"method": "draft_model"}
 def card(tmp_path) -> Path:
     """Of a server that has observed the toy engine."""
     config = make_config(tmp_path / "first", **METHOD, settings={"policy": "observe"})
-    engine = ToyEngine(vllm_plugin.Scheduler(config), has_passes=True)
+    engine = ToyEngine(vllm_plugin.Scheduler(config))
     for number in range(8):  # fewer and fewer at a time
         engine.add(number, prompt_tokens=20, max_tokens=100 * (number + 1))
     engine.run()
@@ -47,11 +47,8 @@ def test_a_new_server_starts_from_it(tmp_path, card):
     assert learner.controller is not None  # no steps that try lengths
     expected = learner.controller.controller.acceptance.table()["draft_model"]["acceptance"]
     assert expected == pytest.approx(list(Card.read(card).acceptance), abs=0.05)
-    engine = ToyEngine(scheduler, has_passes=True)
-    for number in range(4):
-        engine.add(number, prompt_tokens=20, max_tokens=100)
-    engine.run()
-    assert_texts_are_right(engine)
+    engine = ToyEngine(scheduler)
+    engine.serve(*range(4), max_tokens=100)
 
 
 def test_its_step_times_are_those_of_the_engine(tmp_path, card):

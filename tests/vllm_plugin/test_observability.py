@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
-from toy_engine import ToyEngine, assert_texts_are_right, make_config
+from toy_engine import ToyEngine, make_config
 
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.sim.replay.policy_replay import replay
@@ -94,15 +94,13 @@ def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_regis
     obstacle = tmp_path / "cache" / "vllm" / "toy-0.prom"
     obstacle.unlink()
     obstacle.mkdir()
-    engine.add(0, 20, 150)
-    engine.run()
+    engine.serve(0, max_tokens=150)
     assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2, 3}
     assert engine.scheduler.rest.steps == 0
     assert sum("metrics cannot be written" in message for message in caplog.messages) == 1
     obstacle.rmdir()
     StatLogger(front_end(config, SCHEDULER), [0])
-    engine.add(1, 20, 150)
-    engine.run()
+    engine.serve(1, max_tokens=150)
     verified = sum(map(sum, engine.verified_lengths))
     assert (
         clean_registry.get_sample_value("smartspec_verified_tokens_total", {"engine": "0"})
@@ -119,9 +117,7 @@ def test_a_cache_folder_that_cannot_be_made_stops_no_server(
     config = make_config(tmp_path, settings={"policy": policy})
     StatLogger(front_end(config, SCHEDULER), [0])
     engine = ToyEngine(Scheduler(config))
-    engine.add(0, 20, 150)
-    engine.run()
-    assert_texts_are_right(engine)
+    engine.serve(0, max_tokens=150)
     assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
     said = [
         message
@@ -130,8 +126,7 @@ def test_a_cache_folder_that_cannot_be_made_stops_no_server(
     ]
     assert len(said) == 1 and str(tmp_path / "cache") in said[0]
     (tmp_path / "cache").unlink()
-    engine.add(1, 20, 150)
-    engine.run()
+    engine.serve(1, max_tokens=150)
     assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": "0"}) > 0
 
 

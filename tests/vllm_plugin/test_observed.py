@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from test_ab import server_of
-from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
+from toy_engine import ToyEngine, failing, make_config, run
 from vllm.schedulers import AsyncScheduler, Scheduler
 
 from smartspec import vllm_plugin
@@ -26,24 +26,33 @@ from smartspec.vllm_plugin.step.decision import Step
 OBSERVE = {"policy": "observe"}
 
 
+def observe(tmp_path, *, settings=OBSERVE, num_requests=6, **changes) -> ToyEngine:
+    """A run in which SmartSpec only observes."""
+    return run(make_config(tmp_path, settings=settings, **changes), num_requests=num_requests)
+
+
 def observed(tmp_path, engine):
     """What the engine's observer has kept at its end."""
     engine.scheduler.shutdown()
     return newest_observation(tmp_path / "cache")
 
 
+def file_of(tmp_path, engine) -> Path:
+    """The file of that, the only one."""
+    engine.scheduler.shutdown()
+    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    return path
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_steps_are_those_of_vllm_alone(tmp_path, method, is_async):
-    engine = run(make_config(tmp_path, method=method, is_async=is_async, settings=OBSERVE))
+    engine = observe(tmp_path, method=method, is_async=is_async)
     config = make_config(tmp_path, method=method, is_async=is_async)
-    stock = ToyEngine(
-        (AsyncScheduler if is_async else Scheduler)(config), has_passes=method == "draft_model"
-    )
+    stock = ToyEngine((AsyncScheduler if is_async else Scheduler)(config))
     for number in range(6):
         stock.add(number, prompt_tokens=20 + 7 * number, max_tokens=120 + 5 * number)
     stock.run()
-    assert_texts_are_right(engine)
     assert engine.verified_lengths == stock.verified_lengths
     assert engine.draft_lengths == stock.draft_lengths
     assert engine.now == pytest.approx(stock.now)
@@ -52,10 +61,7 @@ def test_steps_are_those_of_vllm_alone(tmp_path, method, is_async):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_sums_are_those_of_the_steps(tmp_path, is_async):
-    engine = run(
-        make_config(tmp_path, method="draft_model", is_async=is_async, settings=OBSERVE),
-        num_requests=5,
-    )
+    engine = observe(tmp_path, method="draft_model", is_async=is_async, num_requests=5)
     found = observed(tmp_path, engine)
     total = sum(found.cells.values())
     verified = sum(map(sum, engine.verified_lengths))
@@ -90,7 +96,7 @@ def test_acceptance_is_counted_by_class(tmp_path):
 
 def test_it_is_written_while_vllm_serves(tmp_path, monkeypatch):
     monkeypatch.setattr(observer, "WRITE_SECONDS", 1.0)
-    engine = run(make_config(tmp_path, settings=OBSERVE))
+    engine = observe(tmp_path)
     (path,) = (tmp_path / "cache/vllm/observed").iterdir()
     assert 0 < read_observation(path).num_steps <= len(engine.draft_lengths)
 
@@ -100,8 +106,7 @@ def test_all_is_written_where_no_request_comes_any_more(tmp_path):
     after a write."""
     engine = ToyEngine(vllm_plugin.Scheduler(make_config(tmp_path, settings=OBSERVE)))
     for number in range(3):
-        engine.add(number, prompt_tokens=20, max_tokens=20)
-        engine.run()
+        engine.serve(number, max_tokens=20)
     assert engine.now < observer.IDLE_WRITE_SECONDS
     assert newest_observation(tmp_path / "cache").arrivals.requests == 3
 
@@ -112,50 +117,34 @@ def test_all_is_written_where_no_request_comes_any_more(tmp_path):
 def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, table):
     """Steps without drafts are observed as such. Afterwards vLLM's own lengths are used as
     before."""
-    engine = ToyEngine(
-        vllm_plugin.Scheduler(
-            make_config(
-                tmp_path, method=method, is_async=is_async, settings=OBSERVE | {"guard": 1.5}
-            )
-        )
-    )
+    settings = OBSERVE | {"guard": 1.5}
+    config = make_config(tmp_path, method=method, is_async=is_async, settings=settings)
+    engine = ToyEngine(vllm_plugin.Scheduler(config))
     engine.scheduler.dynamic_sd_lookup = engine.scheduler.toggle._lookup = table
-    engine.add(0, prompt_tokens=20, max_tokens=100)
-    engine.run()
+    engine.serve(0, max_tokens=100)
     before = len(engine.verified_lengths)
     switch.main(["off", "--cache", str(tmp_path / "cache")])
-    engine.add(1, prompt_tokens=20, max_tokens=400)
-    engine.run()
-    assert (
-        not any(map(any, engine.verified_lengths[before:]))
-        and len(engine.verified_lengths) > before + 300
-    )
+    engine.serve(1, max_tokens=400)
+    while_off = engine.verified_lengths[before:]
+    assert not any(map(any, while_off)) and len(while_off) > 300
     found, steps = engine.scheduler.speculation.observation, len(engine.verified_lengths)
     engine.scheduler.speculation._sum()
     off = {key: cell for key, cell in found.cells.items() if key[1] == 0}
-    assert {drafted for *_, drafted in off} == {0} and sum(
-        cell[0] for cell in off.values()
-    ) == steps - before - is_async
+    assert {drafted for *_, drafted in off} == {0}
+    assert sum(cell[0] for cell in off.values()) == len(while_off) - is_async
     assert not any(outcome.length == 0 and outcome.drafted for outcome in found.outcomes)
     switch.main(["on", "--cache", str(tmp_path / "cache")])
-    engine.add(2, prompt_tokens=20, max_tokens=100)
-    engine.run()
-    assert any(map(any, engine.verified_lengths[steps:])) and set(engine.draft_lengths[steps:]) == {
-        4
-    }
+    engine.serve(2, max_tokens=100)
+    assert any(map(any, engine.verified_lengths[steps:]))
+    assert set(engine.draft_lengths[steps:]) == {4}
     assert engine.scheduler.dynamic_sd_lookup is table
     assert found.arrivals.requests == 3
-    assert_texts_are_right(engine)
 
 
 def test_what_cannot_be_switched_off_is_observed(tmp_path, monkeypatch, caplog):
-    def broken(*arguments):
-        raise AttributeError("another version of vLLM")
-
-    monkeypatch.setattr("smartspec.vllm_plugin.ab.toggle.Toggle", broken)
-    engine = run(make_config(tmp_path, settings=OBSERVE), num_requests=2)
+    monkeypatch.delattr("smartspec.vllm_plugin.ab.toggle.Toggle")
+    engine = observe(tmp_path, num_requests=2)
     assert observed(tmp_path, engine).num_steps > 0
-    assert_texts_are_right(engine)
     assert sum("cannot be switched off" in message for message in caplog.messages) == 1
 
 
@@ -171,59 +160,45 @@ def test_two_servers_on_one_folder_keep_both(tmp_path):
 def test_an_unwritable_folder_is_one_warning(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(observer, "WRITE_SECONDS", 0.5)
     (tmp_path / "cache").write_text("a file, not a folder")
-    engine = run(make_config(tmp_path, settings=OBSERVE))
+    engine = observe(tmp_path)
     engine.scheduler.shutdown()
-    assert_texts_are_right(engine)
-    warnings = [
-        message for message in caplog.messages if "what is observed cannot be written" in message
-    ]
-    assert len(warnings) == 1 and str(tmp_path / "cache") in warnings[0]
+    (said,) = [text for text in caplog.messages if "what is observed cannot be written" in text]
+    assert str(tmp_path / "cache") in said
 
 
 def test_what_cannot_be_observed_is_served(tmp_path, monkeypatch, caplog):
-    def broken(*arguments):
-        raise AttributeError("another version of vLLM")
-
-    monkeypatch.setattr("smartspec.vllm_plugin.observed.observer.describe_setup", broken)
-    engine = run(make_config(tmp_path, settings=OBSERVE))
-    assert_texts_are_right(engine)
+    monkeypatch.delattr("vllm.platforms.current_platform.get_device_name")
+    engine = observe(tmp_path)
     assert engine.scheduler.speculation is None
     assert any("SmartSpec is not in use: this version" in message for message in caplog.messages)
 
 
 def test_a_failure_while_observing_changes_no_answer(tmp_path, monkeypatch, caplog):
-    def broken(*arguments):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(Step, "size", broken)
-    engine = run(make_config(tmp_path, settings=OBSERVE))
-    assert_texts_are_right(engine)
+    monkeypatch.setattr(Step, "size", failing)
+    engine = observe(tmp_path)
     assert engine.draft_lengths == [4] * len(engine.draft_lengths)
     assert any("SmartSpec failed" in message for message in caplog.messages)
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
-    engine = run(make_config(tmp_path, settings=OBSERVE))
-    engine.scheduler.shutdown()
-    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    engine = observe(tmp_path)
+    path = file_of(tmp_path, engine)
     before = path.read_bytes()
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    engine.add(9, prompt_tokens=20, max_tokens=50)
-    engine.run()
+    engine.serve(9, max_tokens=50)
     engine.scheduler.shutdown()
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_a_clock_that_jumps_is_left_out(tmp_path):
-    engine = run(make_config(tmp_path, settings=OBSERVE), num_requests=2)
+    engine = observe(tmp_path, num_requests=2)
     engine.now -= 1000.0
-    engine.add(8, prompt_tokens=20, max_tokens=50)
-    engine.run()
+    engine.serve(8, max_tokens=50)
     engine.add(9, prompt_tokens=20, max_tokens=50)
     for _ in range(3):
         engine.scheduler.schedule()
@@ -233,12 +208,9 @@ def test_a_clock_that_jumps_is_left_out(tmp_path):
 
 
 def test_the_metrics_hold_what_the_dashboard_shows(tmp_path):
-    engine = run(make_config(tmp_path, method="draft_model", settings=OBSERVE))
-    for number in range(20, 24):
-        engine.add(number, prompt_tokens=20, max_tokens=200)
-    engine.run()
-    engine.scheduler.shutdown()
-    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    engine = observe(tmp_path, method="draft_model")
+    engine.serve(*range(20, 24), max_tokens=200)
+    path = file_of(tmp_path, engine)
     registry, files = CollectorRegistry(), FileThread()
     missing = tmp_path / "of-an-engine-that-has-not-begun.json"
     registry.register(ObservationCollector([path, missing], files))
@@ -254,7 +226,7 @@ def test_the_metrics_hold_what_the_dashboard_shows(tmp_path):
 
 
 def test_the_command_reads_the_newest(tmp_path, capsys):
-    run(make_config(tmp_path, method="draft_model", settings=OBSERVE)).scheduler.shutdown()
+    observe(tmp_path, method="draft_model").scheduler.shutdown()
     assert main(["--cache", str(tmp_path / "cache")]) == 0
     assert "goodput" in capsys.readouterr().out
 
@@ -269,8 +241,7 @@ def test_the_command_reads_what_a_server_names(tmp_path, capsys):
     """All engines, where they could write: a first collection names them already. URLs are written
     as for `ab`."""
     for index in (0, 1):
-        config = make_config(tmp_path, settings=OBSERVE, data_parallel_index=index)
-        run(config, num_requests=3).scheduler.shutdown()
+        observe(tmp_path, num_requests=3, data_parallel_index=index).scheduler.shutdown()
     first, second = sorted((tmp_path / "cache/vllm/observed").iterdir())
     moved = first.rename(first.with_name('a "quoted" name.json'))
     with server_of(metrics_page(moved, second, tmp_path / "of-an-engine-that-waits.json")) as url:
@@ -280,8 +251,7 @@ def test_the_command_reads_what_a_server_names(tmp_path, capsys):
 
 
 def test_a_server_whose_observation_cannot_be_read_is_named(tmp_path, capsys):
-    run(make_config(tmp_path, settings=OBSERVE)).scheduler.shutdown()
-    (path,) = (tmp_path / "cache/vllm/observed").iterdir()
+    path = file_of(tmp_path, observe(tmp_path))
     page = metrics_page(path)
     path.unlink()
     with server_of(page) as url:

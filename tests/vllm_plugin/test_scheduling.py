@@ -7,11 +7,11 @@ from itertools import chain
 from types import ModuleType
 
 import pytest
-from toy_engine import ToyEngine, assert_texts_are_right, make_config, run
+from toy_engine import ToyEngine, failing, make_config, run
 from vllm.schedulers import AsyncScheduler, ModelRunnerOutput
 from vllm.schedulers import Scheduler as StockScheduler
 
-from smartspec.control import Controller
+from smartspec.control import BatchView, Controller
 from smartspec.core import speculation as http_field
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.speculation.learner import Learner
@@ -35,7 +35,6 @@ FIXED_DRAFTS = {
 @pytest.mark.parametrize("case", CASES)
 def test_texts_are_those_of_the_target(case, tmp_path):
     engine = run(make_config(tmp_path, **CASES[case]))
-    assert_texts_are_right(engine)
     assert engine.scheduler.speculation is not None
     assert isinstance(engine.scheduler, AsyncScheduler) == CASES[case].get("is_async", False)
 
@@ -52,7 +51,6 @@ def test_drafts_of_a_fixed_length_are_made_whole_and_verified_as_far_as_pays(
         engine = run(
             make_config(tmp_path, is_async=is_async, **FIXED_DRAFTS[case]), acceptance=acceptance
         )
-        assert_texts_are_right(engine)
         assert set(engine.draft_lengths) == {engine.scheduler.num_spec_tokens}
         late = engine.verified_lengths[len(engine.verified_lengths) // 2 :]
         means.append(sum(map(sum, late)) / len(late))
@@ -93,14 +91,10 @@ def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_dra
     monkeypatch.setattr(StockScheduler, "get_grammar_bitmask", hand_over)
     monkeypatch.setattr(StockScheduler, "update_from_output", finish)
     config = make_config(tmp_path, **CASES[case])
-    has_passes = config.speculative_config.method == "draft_model"
-    engine = ToyEngine(Scheduler(config), has_passes=has_passes)
-    for number in range(6):
-        engine.add(number, prompt_tokens=20, max_tokens=200)
-    engine.run()
-    assert_texts_are_right(engine)
+    engine = ToyEngine(Scheduler(config))
+    engine.serve(*range(6), max_tokens=200)
     assert len(waited_for["learn"]) > 20 and not any(waited_for["learn"])
-    assert len(waited_for["plan"]) > 20 and any(waited_for["plan"]) != has_passes
+    assert len(waited_for["plan"]) > 20 and any(waited_for["plan"]) != engine.has_passes
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -120,11 +114,10 @@ def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_
     config = make_config(
         tmp_path, method="draft_model", is_async=is_async, settings={"policy": "goodput"}
     )
-    engine = ToyEngine(Scheduler(config), has_passes=True)
+    engine = ToyEngine(Scheduler(config))
     for number in range(40):
         engine.add(number, prompt_tokens=20, max_tokens=10 + 7 * number % 19)
     engine.run()
-    assert_texts_are_right(engine)
     assert len(known) > 20 and all(known) and num_dropped[0]
     controller = engine.scheduler.speculation.learner.controller
     assert not controller.num_errors and not controller.controller.num_ignored
@@ -154,14 +147,12 @@ def test_asynchronous_placeholders_are_shared_and_never_cut_in_place(tmp_path):
     engine = run(
         make_config(tmp_path, method="draft_model", is_async=True, settings={"policy": "fixed:2"})
     )
-    assert_texts_are_right(engine)
     assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2}
 
 
 @pytest.mark.parametrize("policy", ["off", "fixed:3", "uniform:1,3"])
 def test_policies(policy, tmp_path):
     engine = run(make_config(tmp_path, settings={"policy": policy}))
-    assert_texts_are_right(engine)
     lengths = set(chain.from_iterable(engine.verified_lengths))
     assert lengths <= {"off": set(), "fixed:3": {1, 2, 3}, "uniform:1,3": {1, 2, 3, 4}}[policy]
 
@@ -182,16 +173,20 @@ def test_callers_may_request_shorter_drafts(tmp_path):
 
     engine._execute = note
     engine.run()
-    assert_texts_are_right(engine)
     assert not seen["0"] and max(seen["1"]) == 2
 
 
-def test_callers_may_name_a_class_and_a_weight(tmp_path, monkeypatch):
-    views = []
-    plan = Controller.plan
+@pytest.fixture
+def views(monkeypatch) -> list[BatchView]:
+    """The batches that are planned."""
+    views, plan = [], Controller.plan
     monkeypatch.setattr(
         Controller, "plan", lambda self, view: views.append(view) or plan(self, view)
     )
+    return views
+
+
+def test_callers_may_name_a_class_and_a_weight(tmp_path, views):
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
     options = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
     wrong = [
@@ -233,51 +228,23 @@ def test_with_other_weights_acceptance_is_learned_anew_and_costs_are_kept(policy
 
 def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):
     engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:3"})))
-
-    def fail(*_):
-        raise RuntimeError("no plan today")
-
-    monkeypatch.setattr(Controller, "plan", fail)
-    engine.add(0, 20, 150)
+    monkeypatch.setattr(Controller, "plan", failing)
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
-        engine.run()
-    assert_texts_are_right(engine)
+        engine.serve(0, max_tokens=150)
     assert engine.scheduler.speculation.learner.controller.num_errors >= 1
     assert not any(engine.verified_lengths)
     assert [record.message for record in caplog.records].count(caplog.messages[0]) == 1
 
 
 ODD = [
-    10**30,
-    -(10**30),
-    10**5000,
-    1e300,
-    1e308,
-    -1,
-    -1e-320,
-    float("nan"),
-    float("inf"),
-    "5",
-    "x" * 10**6,
-    True,
-    [1],
-    {"a": 1},
-]
+    10**30, -(10**30), 10**5000, 1e300, 1e308, -1, -1e-320, float("nan"), float("inf"), "5",
+    "x" * 10**6, True, [1], {"a": 1},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatch, caplog):
-    views = []
-    plan = Controller.plan
-    monkeypatch.setattr(
-        Controller, "plan", lambda self, view: views.append(view) or plan(self, view)
-    )
-    config = make_config(tmp_path, **CASES[case])
-    engine = ToyEngine(
-        Scheduler(config),
-        acceptance=0.9,
-        has_passes=config.speculative_config.method == "draft_model",
-    )
+def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, views, caplog):
+    engine = ToyEngine(Scheduler(make_config(tmp_path, **CASES[case])), acceptance=0.9)
     weights, classes = [0, 1e-320, 100.5], ["", "\udc80" * 65, 3]
     options = [{"smartspec_weight": value} for value in ODD + weights]
     options += [{"smartspec_max_draft_tokens": value} for value in ODD] + [
@@ -289,11 +256,8 @@ def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, monkeypatc
     engine.scheduler.requests[str(len(options))].sampling_params.extra_args = ["no mapping"]
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.run()
-    assert_texts_are_right(engine)
-    assert (
-        engine.scheduler.rest.steps == 0
-        and not engine.scheduler.speculation.learner.controller.errors
-    )
+    assert engine.scheduler.rest.steps == 0
+    assert not engine.scheduler.speculation.learner.controller.errors
     assert {weight for view in views for weight in view.weights.tolist()} == {1.0}
     assert max(map(max, filter(None, engine.verified_lengths))) == 4
     warned = [message for message in caplog.messages if "counts as not given" in message]
@@ -325,9 +289,7 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(
     hook, case, tmp_path, monkeypatch, caplog
 ):
     config = make_config(tmp_path, settings={"policy": "fixed:2"}, **CASES[case])
-    engine = ToyEngine(
-        Scheduler(config), has_passes=config.speculative_config.method == "draft_model"
-    )
+    engine = ToyEngine(Scheduler(config))
     work, num_calls = getattr(Speculation, hook), [0]
 
     def fail_once(*arguments):
@@ -337,9 +299,7 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(
         return 1 / 0 if num_calls[0] == 10 else answer
 
     monkeypatch.setattr(Speculation, hook, fail_once)
-    engine.add(0, 20, 600)
-    engine.run()
-    assert_texts_are_right(engine)
+    engine.serve(0, max_tokens=600)
     assert sum("then it begins anew" in message for message in caplog.messages) == 1
     lengths = [max(lengths, default=0) for lengths in engine.verified_lengths]
     assert max(lengths[:8]) <= 2
@@ -355,8 +315,7 @@ def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(
     monkeypatch.setattr(
         "smartspec.vllm_plugin.step.batch.decoding_requests", lambda scheduler: 1 / 0
     )
-    engine.add(0, 20, 1500)
-    engine.run()
+    engine.serve(0, max_tokens=1500)
     rests = [record.args[0] for record in caplog.records if "begins anew" in record.msg]
     assert rests == [100, 200, 400, 800] and engine.scheduler.speculation is not None
 
@@ -367,7 +326,7 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
     decisions are made, and nothing is kept."""
     config = make_config(tmp_path, settings={"policy": "fixed:2"}, **CASES[case])
     scheduler = Scheduler(config)
-    engine = ToyEngine(scheduler, has_passes=config.speculative_config.method == "draft_model")
+    engine = ToyEngine(scheduler)
     for number in range(300):
         engine.add(number, 20, 30)
         for lost in range(4):
@@ -383,9 +342,13 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
     held = [value for value in vars(speculation).values() if isinstance(value, list | dict)]
     assert max(map(len, held)) <= 40 and len(speculation.decider.callers) <= 20
     assert speculation.learner.controller.controller.acceptance.num_tracked_requests <= 20
-    engine.add(999, 20, 100)
-    engine.run()
-    assert engine.texts["999"] == engine.expected("999") and engine.verified_lengths[-5] == [2]
+    engine.serve(999, max_tokens=100)
+    assert engine.verified_lengths[-5] == [2]
+
+
+def assert_stock(config, caplog, reason: str) -> None:
+    assert type(Scheduler(config)) is StockScheduler
+    assert len(caplog.messages) == 1 and reason in caplog.messages[0]
 
 
 @pytest.mark.parametrize(
@@ -396,25 +359,18 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
     ],
 )
 def test_a_set_up_that_is_not_supported_gets_the_stock_scheduler(changes, reason, tmp_path, caplog):
-    scheduler = Scheduler(make_config(tmp_path, **changes))
-    assert type(scheduler) is StockScheduler
-    assert len(caplog.messages) == 1 and reason in caplog.messages[0]
+    assert_stock(make_config(tmp_path, **changes), caplog, reason)
 
 
 @pytest.mark.parametrize("version", ["0.29.1", "0.34.0", "1.0", "nightly"])
 def test_an_unknown_version_gets_the_stock_scheduler(version, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("vllm.__version__", version)
-    assert type(Scheduler(make_config(tmp_path))) is StockScheduler
-    assert len(caplog.messages) == 1 and version in caplog.messages[0]
+    assert_stock(make_config(tmp_path), caplog, version)
 
 
 def test_another_signature_gets_the_stock_scheduler(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(StockScheduler, "update_from_output", lambda self, outputs: None)
-    assert type(Scheduler(make_config(tmp_path))) is StockScheduler
-    assert (
-        len(caplog.messages) == 1
-        and "update_from_output takes self, outputs in this" in caplog.messages[0]
-    )
+    assert_stock(make_config(tmp_path), caplog, "update_from_output takes self, outputs in this")
 
 
 def test_a_missing_attribute_leaves_draft_lengths_alone(tmp_path, caplog, monkeypatch):
@@ -447,13 +403,9 @@ def test_an_untested_version_is_tried_where_that_is_said(tmp_path, monkeypatch, 
     monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
     scheduler = Scheduler(make_config(tmp_path))
     assert scheduler.speculation is not None and not caplog.messages
-    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.speculation.builder", raising=False)
-    monkeypatch.delitem(sys.modules, "smartspec.vllm_plugin.speculation.drafts", raising=False)
+    for name in ("builder", "drafts"):
+        monkeypatch.delitem(sys.modules, f"smartspec.vllm_plugin.speculation.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.outputs", ModuleType("vllm.v1.outputs"))
     scheduler = Scheduler(make_config(tmp_path))
-    assert (
-        scheduler.speculation is None
-        and scheduler.toggle is None
-        and scheduler.dynamic_sd_lookup is None
-    )
+    assert scheduler.speculation is scheduler.toggle is scheduler.dynamic_sd_lookup is None
     assert len(caplog.messages) == 1 and "DraftTokenIds" in caplog.messages[0]

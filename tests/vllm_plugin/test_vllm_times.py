@@ -29,10 +29,8 @@ def test_overhead_has_the_time_of_every_decoding_step(monkeypatch):
 def test_hooks_are_timed_as_soon_as_there_is_a_controller(tmp_path):
     scheduler = Scheduler(make_config(tmp_path, method="ngram", settings={"metrics_seconds": 1}))
     seen = hooks.watch(scheduler.speculation)
-    engine = ToyEngine(scheduler, has_passes=False)
-    for number in range(2):
-        engine.add(number, prompt_tokens=20, max_tokens=200)
-    engine.run()
+    engine = ToyEngine(scheduler)
+    engine.serve(*range(2), max_tokens=200)
     steps = np.array(seen)
     assert len(steps) > 5 and (steps[:, 0] <= 2).all()
     assert (np.diff(steps[:, 3:], axis=0) >= 0).all() and (steps[-1, 3:] > 0).all()

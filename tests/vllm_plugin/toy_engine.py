@@ -68,9 +68,9 @@ def token(name: str, position: int) -> int:
 
 
 class ToyEngine:
-    """Runs steps until all requests have ended. acceptance: chance that a draft token is right.
-    has_passes: drafts are made by passes of a model. seconds: of a pass, of a token in it, of a
-    draft pass. admits: called with each output of the scheduler, of the model, and how many drafts
+    """Runs steps until all requests have ended, and checks that each has got its own text.
+    acceptance: chance that a draft token is right. seconds: of a pass, of a token in it, of a draft
+    pass. admits: called with each output of the scheduler, of the model, and how many drafts
     of each request were verified, by chance, as if by adaptive verification; None without. costs:
     those that came with steps."""
 
@@ -79,18 +79,14 @@ class ToyEngine:
         scheduler,
         *,
         acceptance=0.7,
-        has_passes=False,
         seconds=(0.02, 0.001, 0.002),
         seed=0,
         admits=None,
     ):
         self.admits, self.costs = admits, []
-        self.scheduler, self.acceptance, self.has_passes, self.seconds = (
-            scheduler,
-            acceptance,
-            has_passes,
-            seconds,
-        )
+        self.scheduler, self.acceptance, self.seconds = scheduler, acceptance, seconds
+        speculation = scheduler.vllm_config.speculative_config
+        self.has_passes = speculation.method == "draft_model"  # of a model, to make drafts
         self.texts: dict[str, list[int]] = {}
         self.drafts: dict[str, list[int]] = {}  # the runner's own
         self.computed: dict[str, int] = {}  # tokens whose KV is right, as the runner knows it
@@ -112,6 +108,12 @@ class ToyEngine:
         self.texts[name], self.computed[name] = request.tokens, 0
         self.scheduler.add_request(request)
 
+    def serve(self, *numbers: int, max_tokens: int, **extra_args) -> None:
+        """Requests of these numbers, to their end."""
+        for number in numbers:
+            self.add(number, 20, max_tokens, **extra_args)
+        self.run()
+
     def run(self, max_steps: int = 10_000) -> None:
         """Steps one after the other, or, with an asynchronous scheduler, two under way."""
         self.wait_for_files()
@@ -128,6 +130,7 @@ class ToyEngine:
         depth = 2 if isinstance(self.scheduler, AsyncScheduler) else 1
         for _ in range(max_steps):
             if not self.scheduler.has_unfinished_requests() and not under_way:
+                assert self.texts == {name: self.expected(name) for name in self.texts}
                 return
             output = self.scheduler.schedule()
             under_way.append((output, self._execute(output)))
@@ -209,20 +212,15 @@ class ToyEngine:
         return request is not None and request.num_tokens - request.num_computed_tokens == 1
 
 
+def failing(*_, **__):
+    """In the place of a function that does its work."""
+    raise RuntimeError("enough")
+
+
 def run(config, *, acceptance=0.7, num_requests=6, max_tokens=120, **options) -> ToyEngine:
     """Requests of several lengths to their end, under our scheduler."""
-    engine = ToyEngine(
-        vllm_plugin.Scheduler(config),
-        acceptance=acceptance,
-        has_passes=config.speculative_config.method == "draft_model",
-        **options,
-    )
+    engine = ToyEngine(vllm_plugin.Scheduler(config), acceptance=acceptance, **options)
     for number in range(num_requests):
         engine.add(number, prompt_tokens=20 + 7 * number, max_tokens=max_tokens + 5 * number)
     engine.run()
     return engine
-
-
-def assert_texts_are_right(engine: ToyEngine) -> None:
-    for number, name in enumerate(engine.texts):
-        assert engine.texts[name] == engine.expected(name), f"request {number}"
