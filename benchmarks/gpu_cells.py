@@ -152,9 +152,7 @@ def settings_of(text: str) -> dict[str, str]:
     except ValueError:
         settings = None
     if not isinstance(settings, dict):
-        raise ValueError(
-            f'--settings {text}: use a JSON object, such as {{"guard": "0"}}'
-        )
+        raise ValueError(f'--settings {text}: use a JSON object, such as {{"guard": "0"}}')
     return settings
 
 
