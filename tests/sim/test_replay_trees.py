@@ -9,17 +9,14 @@ import pytest
 from smartspec.control import DecisionRecord, LogHeader, Outcome
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.control.records import depths_of
-from smartspec.core.blocks import BlockManager
-from smartspec.core.engine_core import EngineCore
-from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
-from smartspec.sim.executor import EOS, HEAD, SimExecutor
+from smartspec.sim.executor import HEAD
 from smartspec.sim.replay.policy_replay import replay
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import ground_truth_acceptance, ground_truth_time, make_controller
+from smartspec.sim.simulation import make_engine
+from smartspec.sim.virtual_engine import Run
 from smartspec.sim.world.recorded_acceptance import read_recordings
 from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks, successes_of
+from smartspec.sim.world.traffic import Traffic
 
 K, NUM_ROWS = 12, 4
 
@@ -29,24 +26,12 @@ def recorded(policy: str, path, num_tokens: int = 120) -> list[DecisionRecord]:
     scenario = Scenario(
         policy=policy, drafter="head", acceptance="eagle3", batch=NUM_ROWS, max_draft_tokens=K
     )
-    time, ground_truth = ground_truth_time(scenario), ground_truth_acceptance(scenario)
-    executor = SimExecutor(time, ground_truth, drafter=HEAD, num_slots=NUM_ROWS, seed=0)
-    controller = make_controller(scenario, time, executor.true_estimates, HEAD)
+    engine, records = make_engine(scenario), list[DecisionRecord]()
+    controller = engine.core.controller
     lines = [LogHeader("toy", policy, K, (HEAD,), controller.latency.to_dict()).to_json()]
-    records: list[DecisionRecord] = []
     controller.on_record = records.append
-    blocks = BlockManager(1000, 16, NUM_ROWS)
-    scheduler = Scheduler(blocks, max_batched_tokens=512, max_model_len=4096, max_draft_tokens=K)
-    core = EngineCore(scheduler, executor, controller)
-    for number in range(NUM_ROWS):
-        ground_truth.begin(number)
-        params = SamplingParams(max_tokens=num_tokens + K, temperature=0.0)
-        core.add_request(
-            Request(number, [number] * 50, params, seed=0, stop_token_ids=frozenset({EOS}))
-        )
-    now = 0.0
-    while core.has_work:
-        now += core.step(now).seconds.total
+    prompts, answers = np.full(NUM_ROWS, 50), np.full(NUM_ROWS, num_tokens)
+    engine.serve(Traffic(prompts, answers, 0 * prompts, concurrency=NUM_ROWS), Run())
     path.write_text(
         "".join(f"{line}\n" for line in (*lines, *(record.to_json() for record in records)))
     )
