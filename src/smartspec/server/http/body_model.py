@@ -130,11 +130,3 @@ def check_needed(body: Body, what: str, names: Iterable[str]) -> None:
     for name in names:
         if getattr(body, name) is None:
             raise ValueError(f"{what} needs {name}")
-
-
-def given(name: str, kind: str) -> dict:
-    """A JSON schema: the field is there, and not null or an empty list."""
-    return {
-        "required": [name],
-        "properties": {name: {"type": kind} | ({"minItems": 1} if kind == "array" else {})},
-    }

@@ -12,7 +12,6 @@ from smartspec.server.http.body_model import (
     Body,
     Ignored,
     JsonObject,
-    given,
     never,
 )
 from smartspec.server.http.content import Content
@@ -199,7 +198,15 @@ class TokenizeBody(TemplateFields, ToolFields):
     """POST /tokenize: a text, or a conversation."""
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [given("prompt", "string"), given("messages", "array")]}
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+                {
+                    "required": ["messages"],
+                    "properties": {"messages": {"type": "array", "minItems": 1}},
+                },
+            ]
+        }
     )
 
     model: str | None = None
