@@ -62,7 +62,7 @@ from tiny_models import VOCABULARY
         ),
         ({"draft_vocab_size": 10**12}, {}, "drafts from 1000000000000 tokens, the target has 61"),
         ({"draft_vocab_size": -1}, {}, "drafts from -1 tokens, the target has 61"),
-        ({"target_hidden_size": 0}, {}, "reads features of size 0, the target's are of 32"),
+        ({"target_hidden_size": 0}, {}, "reads features of size 0"),
         ({"vocab_size": 77}, {}, "vocabulary of 77 tokens, the target has 61"),
         ({"speculators_model_type": "dflash"}, {}, "'dflash': use one of type eagle3"),
         ({"norm_before_fc": "false"}, {}, "norm_before_fc is 'false', it must be true or false"),

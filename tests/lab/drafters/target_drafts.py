@@ -43,7 +43,8 @@ def model_of_a_weak_layer(attention: str = ATTENTION_NAME):
 def window_core(
     num_blocks: int = 100, seed: int = 0, pause: float = 0.2, num_slots: int = 4
 ) -> EngineCore:
-    target = ModelRunner(as_loaded(model_of_little_attention()), num_slots, max_len=128)
+    loaded = as_loaded(model_of_little_attention())
+    target = ModelRunner(loaded, num_slots=num_slots, max_len=128)
     executor = LiveExecutor(target, (SelfDraft(target, WINDOW),))
     controller = Lengths(seed, pause)
     return core_of(executor, controller, num_blocks, max_batched_tokens=4 * num_slots)
