@@ -4,10 +4,12 @@ from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
+from prometheus_client import REGISTRY
 from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Scheduler
 from vllm.v1.outputs import DraftTokenIds
 
 from smartspec import vllm_plugin
+from smartspec.vllm_plugin.compatibility import SCHEDULER
 from smartspec.vllm_plugin.step.adaptive import COSTS
 
 VOCABULARY = 1000
@@ -60,6 +62,17 @@ def make_config(
         use_v2_model_runner=False,
         **parts,
     )
+
+
+def front_end(config, scheduler_cls: str | None = SCHEDULER) -> SimpleNamespace:
+    """The same configuration as the process sees it that serves HTTP."""
+    changes = {"scheduler_config": SimpleNamespace(scheduler_cls=scheduler_cls)}
+    return SimpleNamespace(**vars(config) | changes)
+
+
+def metric(name: str, engine: str = "0", **labels: str) -> float | None:
+    """What that process shows."""
+    return REGISTRY.get_sample_value(f"smartspec_{name}", {"engine": engine} | labels)
 
 
 def token(name: str, position: int) -> int:
