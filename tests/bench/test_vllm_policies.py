@@ -27,6 +27,10 @@ def one_round(*speeds: float) -> dict:
     }
 
 
+def prompts_of(count: int) -> list[Prompt]:
+    return [Prompt(str(number), "qa", f"text {number}") for number in range(count)]
+
+
 def test_rounds_that_are_there_are_kept_and_not_measured_again(tmp_path):
     results = Results.read(tmp_path / "results.json", SETTINGS)
     results.table = {"num_speculative_tokens": 1}
@@ -60,7 +64,7 @@ def test_the_worst_cell_comes_first(tmp_path):
 
 
 def test_each_round_has_requests_of_its_own():
-    prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(5)]
+    prompts = prompts_of(5)
     rounds = [CELLS[1].requests(prompts, number, 8, waves=1.5) for number in (0, 1)]
     assert [len(requests) for requests in rounds] == [6, 6]
     assert len({request.cache_salt for requests in rounds for request in requests}) == 12
@@ -69,20 +73,16 @@ def test_each_round_has_requests_of_its_own():
 
 def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path):
     command = servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"])
-    prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(3)]
+    requests = CELLS[0].requests(prompts_of(3), 0, 4, waves=1)
     with ExitStack() as stack:
         targets = vllm_policies.start({"off": command, "smartspec": command}, tmp_path, stack)
-        found = vllm_policies.run_round(
-            targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=1
-        )
+        found = vllm_policies.run_round(targets, CELLS[0], requests, first=1)
     assert list(found) == ["smartspec", "off"]
     assert all(
         result["tokens_per_second"] > 0 and len(result["texts"]) == 4 for result in found.values()
     )
     with pytest.raises(ValueError, match="4 of 4 requests failed"):
-        vllm_policies.run_round(
-            targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=0
-        )
+        vllm_policies.run_round(targets, CELLS[0], requests, first=0)
 
 
 @pytest.mark.parametrize("name", vllm_policies.ALL_OURS)
