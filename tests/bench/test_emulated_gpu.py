@@ -5,14 +5,12 @@ import importlib
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from smartspec.control import CostCurve, LatencyModel
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 step_time, setups, acceptance, adaptive, cells, tables, report, published, clock = (
     importlib.import_module(f"lib.emulated_gpu.{name}")
     for name in (

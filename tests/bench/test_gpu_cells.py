@@ -6,11 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import gpu_cells
+import pytest
 from lib.gpu import rates
 from lib.gpu.client import Client
 from lib.gpu.plan import Plan

@@ -2,13 +2,10 @@
 
 import json
 import sys
-from pathlib import Path
 
 import fake_openai_server
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import peers
+import pytest
 from lib import servers
 from lib.commands import read_kept
 

@@ -5,11 +5,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import fake_openai_server
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import fake_openai_server
 from lib import servers, vllm_policies
 from lib.vllm_policies import Cell, Results
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from test_vllm_serve import CPU, EAGLE, GPU, HEAD, NGRAM, added, made, speculation_of
-from toy_engine import ToyEngine, make_config, run
+from toy_engine import ToyEngine, make_config, run, start
 
 from smartspec import vllm_plugin
 from smartspec.observation.card import Card
@@ -24,7 +24,7 @@ METHOD = {"method": "draft_model"}
 def card(tmp_path) -> Path:
     """Of a server that has observed the toy engine."""
     config = make_config(tmp_path / "first", **METHOD, settings={"policy": "observe"})
-    engine = ToyEngine(vllm_plugin.Scheduler(config))
+    engine = start(config)
     for number in range(8):  # fewer and fewer at a time
         engine.add(number, prompt_tokens=20, max_tokens=100 * (number + 1))
     engine.run()

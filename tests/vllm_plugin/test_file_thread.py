@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from toy_engine import ToyEngine, front_end, make_config, metric
+from toy_engine import ToyEngine, front_end, make_config, metric, start
 
-from smartspec.vllm_plugin import Scheduler, stat_logger
+from smartspec.vllm_plugin import stat_logger
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.observed.collector import ObservationCollector
 
@@ -70,7 +70,7 @@ def test_a_folder_that_hangs_costs_no_answer(settings, tmp_path, hanging, caplog
     settings = {
         name: str(tmp_path / "log") if value == "LOG" else value for name, value in settings.items()
     }
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
+    engine = start(make_config(tmp_path, settings=settings))
     serve(engine, 0)
     assert engine.scheduler.files.wait(120.0)
     hanging.begin()
@@ -89,7 +89,7 @@ def test_a_folder_that_hangs_from_the_start_costs_what_is_kept_there(
     settings, tmp_path, hanging, caplog
 ):
     hanging.begin()
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
+    engine = start(make_config(tmp_path, settings=settings))
     serve(engine, 0)
     assert not hanging.noted
     assert engine.scheduler.speculation is not None and engine.scheduler.toggle is not None
@@ -99,7 +99,7 @@ def test_a_folder_that_hangs_from_the_start_costs_what_is_kept_there(
 
 
 def test_metrics_do_not_wait_for_it_either(tmp_path, hanging):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "observe"})))
+    engine = start(make_config(tmp_path, settings={"policy": "observe"}))
     serve(engine, 0)
     engine.scheduler.shutdown()
     assert engine.scheduler.files.wait(120.0)
@@ -141,7 +141,7 @@ def test_where_the_folder_is_read_only_metrics_go_elsewhere(tmp_path, clean_regi
     (tmp_path / "cache").write_text("a file, not a folder")
     config = make_config(tmp_path, settings={"policy": "fixed:3"})
     stat_logger.StatLogger(front_end(config), [0])
-    engine = ToyEngine(Scheduler(config))
+    engine = start(config)
     engine.wait_for_files()
     assert metric("off", reason="switch") == 0
     engine.serve(0, max_tokens=150)

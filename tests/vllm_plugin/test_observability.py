@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
-from toy_engine import ToyEngine, front_end, make_config, metric
+from toy_engine import front_end, make_config, metric, start
 
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.sim.replay.policy_replay import replay
-from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
 from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS
 from smartspec.vllm_plugin.file_thread import FileThread
@@ -67,7 +66,7 @@ def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
 def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, caplog):
     """As on a full disk: what was counted meanwhile is shown as soon as it can be."""
     config = make_config(tmp_path, settings={"policy": "fixed:3"})
-    engine = ToyEngine(Scheduler(config))
+    engine = start(config)
     engine.wait_for_files()
     obstacle = tmp_path / "cache" / "vllm" / "toy-0.prom"
     obstacle.unlink()
@@ -89,7 +88,7 @@ def test_a_cache_folder_that_cannot_be_made_stops_no_server(tmp_path, caplog, po
     (tmp_path / "cache").write_text("a file, not a folder")
     config = make_config(tmp_path, settings={"policy": policy})
     StatLogger(front_end(config), [0])
-    engine = ToyEngine(Scheduler(config))
+    engine = start(config)
     engine.serve(0, max_tokens=150)
     assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
     (said,) = [m for m in caplog.messages if "metrics cannot be written" in m and ".prom" in m]
