@@ -109,19 +109,17 @@ def _events(prompt: str, chat: bool):
     def chunk(**fields) -> bytes:
         return json.dumps({"object": "chunk", **fields}, ensure_ascii=False).encode()
 
-    def piece(text: str | None, finish_reason: str | None = None) -> bytes:
-        content = {"delta": {"content": text}} if chat else {"text": text}
+    def choice(content: dict, finish_reason: str | None = None) -> bytes:
         return chunk(choices=[content | {"index": 0, "finish_reason": finish_reason}])
 
+    def piece(text: str | None, finish_reason: str | None = None) -> bytes:
+        return choice({"delta": {"content": text}} if chat else {"text": text}, finish_reason)
+
     if chat:
-        yield chunk(
-            choices=[
-                {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-            ]
-        )
+        yield choice({"delta": {"role": "assistant", "content": ""}})
     if prompt in ("think", "call a tool"):
         for delta in THOUGHTS if prompt == "think" else CALLS:
-            yield chunk(choices=[{"index": 0, "delta": delta, "finish_reason": None}])
+            yield choice({"delta": delta})
         yield piece(None, "tool_calls")
         yield b"[DONE]"
         return

@@ -35,7 +35,6 @@ PLAIN = ("gpu_cells",)  # with the machine's own Python, which may have no typer
 SERVERS = ("llama_cpp_server", "openvino_server")  # programs that `peers.py` starts
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
 commands = importlib.import_module("lib.commands")
 
 

@@ -5,14 +5,12 @@ import importlib
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from smartspec.control import CostCurve, LatencyModel
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 step_time, setups, acceptance, adaptive, cells, tables, report, published, clock = (
     importlib.import_module(f"lib.emulated_gpu.{name}")
     for name in (
@@ -23,11 +21,29 @@ step_time, setups, acceptance, adaptive, cells, tables, report, published, clock
 SIZE = step_time.StepSize(
     fed=8, rows=2, context=1000, attended=4000.0, scored=8, is_captured=True, draft_tokens=3
 )
+NAMES = ["off", "fixed:3", "goodput"]
 CELL = cells.Cell("8b-h100", "eagle3", "closed:32", "off")
 
 
 def linear(constant: float, per_token: float) -> CostCurve:
     return CostCurve.linear(constant, per_token)
+
+
+def begun(stated) -> np.ndarray:
+    """Numbers of requests that have begun."""
+    numbers = np.arange(4000)
+    for number in numbers:
+        stated.begin(int(number))
+    return numbers
+
+
+def records_of(figure: str, loads: dict[str, tuple[float, ...]]) -> dict:
+    """Records of NAMES under each load, that hold this figure."""
+    return {
+        replace(CELL, load=load, policy=name): {figure: value}
+        for load, values in loads.items()
+        for name, value in zip(NAMES, values, strict=True)
+    }
 
 
 def test_a_step_takes_the_targets_pass_and_one_draft_pass_per_token():
@@ -88,13 +104,10 @@ def test_a_profile_that_the_plugin_has_kept_is_a_setup(tmp_path):
 
 def test_drafts_are_right_as_often_as_stated_and_the_same_whatever_was_done_before():
     stated = acceptance.StatedAcceptance("0.8", 4, seed=1)
-    numbers = np.arange(4000)
-    for number in numbers:
-        stated.begin(int(number))
+    numbers = begun(stated)
     right = stated.num_right(numbers, np.full(4000, 7), 0.0)
-    assert np.mean(right >= 1) == pytest.approx(0.8, abs=0.02) and np.mean(
-        right >= 2
-    ) == pytest.approx(0.64, abs=0.03)
+    assert np.mean(right >= 1) == pytest.approx(0.8, abs=0.02)
+    assert np.mean(right >= 2) == pytest.approx(0.64, abs=0.03)
     again = stated.num_right(numbers[:3], np.full(3, 7), 0.0)
     assert again.tolist() == right[:3].tolist()
     assert stated.tokens(3, 5, 2) == stated.tokens(3, 4, 3)[1:]
@@ -102,9 +115,7 @@ def test_drafts_are_right_as_often_as_stated_and_the_same_whatever_was_done_befo
 
 def test_lookup_finds_drafts_at_the_stated_share_of_positions():
     stated = acceptance.StatedAcceptance("0.9", 3, seed=0, found_share=0.25)
-    numbers = np.arange(4000)
-    for number in numbers:
-        stated.begin(int(number))
+    numbers = begun(stated)
     found = stated.num_drafted(numbers, np.full(4000, 20))
     assert set(found.tolist()) == {0, 3} and np.mean(found == 3) == pytest.approx(0.25, abs=0.03)
     assert (stated.num_right(numbers, np.full(4000, 20), 0.0) <= found).all()
@@ -164,43 +175,29 @@ def test_records_are_kept_and_not_measured_again(tmp_path):
     records.add(CELL, {"tokens_per_second": 1.0})
     other = replace(CELL, policy="fixed:2")
     again = cells.Records(path)
-    assert again.found == {CELL: {"tokens_per_second": 1.0}} and again.missing([CELL, other]) == [
-        other
-    ]
+    assert again.found == {CELL: {"tokens_per_second": 1.0}}
+    assert again.missing([CELL, other]) == [other]
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="line 1 is no record"):
         cells.Records(path)
 
 
 def test_the_worst_cell_comes_first():
-    def figures(speed: float) -> dict:
-        return {"tokens_per_second": speed}
-
-    names = ["off", "fixed:3", "goodput"]
-    found = {}
-    for load, speeds in {"closed:1": (100, 200, 210), "closed:9": (100, 80, 90)}.items():
-        found |= {
-            replace(CELL, load=load, policy=name): figures(s)
-            for name, s in zip(names, speeds, strict=True)
-        }
-    lines = report.speeds(found, names).splitlines()
+    found = records_of(
+        "tokens_per_second", {"closed:1": (100, 200, 210), "closed:9": (100, 80, 90)}
+    )
+    lines = report.speeds(found, NAMES).splitlines()
     assert lines[2] == "| 8b-h100 | eagle3 | closed:9 | 100 | 80 | 90 | 0.900 | 0.90 |"
     assert lines[3] == "| 8b-h100 | eagle3 | closed:1 | 100 | 200 | 210 | 1.050 | 2.10 |"
 
 
 def test_where_requests_come_at_given_moments_latency_counts():
-    names = ["off", "fixed:3", "goodput"]
-    found = {}
-    for load, seconds in {
-        "poisson:4": (2.0, 1.0, 1.0),
-        "trace:/a/b.csv@2": (2.0, 1.0, 1.1),
-    }.items():
-        cells_of = [replace(CELL, load=load, policy=name) for name in names]
-        found |= {cell: {"e2e": s} for cell, s in zip(cells_of, seconds, strict=True)}
-    lines = report.latencies(found, names).splitlines()
+    loads = {"poisson:4": (2.0, 1.0, 1.0), "trace:/a/b.csv@2": (2.0, 1.0, 1.1)}
+    found = records_of("e2e", loads)
+    lines = report.latencies(found, NAMES).splitlines()
     assert lines[2] == "| 8b-h100 | eagle3 | trace:b.csv@2 | 2,000 | 1,000 | 1,100 | 1.100 | 0.55 |"
     assert lines[3].startswith("| 8b-h100 | eagle3 | poisson:4 |")
-    assert not report.speeds(found, names) and not report.latencies({CELL: {}}, names)
+    assert not report.speeds(found, NAMES) and not report.latencies({CELL: {}}, NAMES)
 
 
 def test_steps_run_one_after_the_other_and_rest_does_not_count_as_idle():

@@ -2,16 +2,11 @@
 arguments it refuses."""
 
 import struct
-import sys
 import tarfile
 import zipfile
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu_bundle
+import pytest
 from lib.gpu.fatbin import MACHINE_CODE, PTX, containers, kernels, prune
 from lib.gpu.packages import PACKAGES
 from lib.gpu.unpacked import unpack

@@ -6,11 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import gpu_cells
+import pytest
 from lib.gpu import rates
 from lib.gpu.client import Client
 from lib.gpu.plan import Plan
@@ -20,16 +17,14 @@ from lib.gpu.tables import markdown, plot_speeds, read_cells
 
 ROOT = Path(__file__).parents[2]
 SPEEDS = {
-    "off": 100.0,
-    "stock:0": 95.0,
-    "stock:1": 150.0,
-    "stock:3": 200.0,
-    "fixed:3": 198.0,
+    "off": 100.0, "stock:0": 95.0, "stock:1": 150.0, "stock:3": 200.0, "fixed:3": 198.0,
     "goodput": 190.0,
-}
-
-
+}  # fmt: skip
 CHANGE = {"drafted_before": 5, "drafted": 2.5, "steps_to_change": 12}
+
+
+def cell(job: str, name: str, level: int, speed: float, note: str = "") -> dict:
+    return {"job": job, "cell": name, "level": level, "note": note, "tokens_per_s": speed}
 
 
 @pytest.fixture
@@ -38,31 +33,12 @@ def file(tmp_path) -> Path:
     for level in (1, 16):
         for name, speed in SPEEDS.items():
             job, note = ("off", "") if name == "off" else ("eagle3", "0.5/0.85")
-            lines.append(
-                {
-                    "job": job,
-                    "cell": name,
-                    "level": level,
-                    "note": note,
-                    "tokens_per_s": speed * level,
-                }
-            )
-        lines.append(
-            {
-                "job": "off-after",
-                "cell": "off",
-                "level": level,
-                "note": "",
-                "tokens_per_s": 104.0 * level,
-            }
-        )
+            lines.append(cell(job, name, level, speed * level, note))
+        lines.append(cell("off-after", "off", level, 104.0 * level))
     for job, name, speed in (("adaptive-stock", "stock", 300.0), ("adaptive", "goodput", 330.0)):
-        note = "0.85/0.85 to 0.3/0.3"
-        lines.append(
-            {"job": job, "cell": name, "level": 4, "note": note, "tokens_per_s": speed, **CHANGE}
-        )
-    batch = {"at_once": True, "tokens_per_s": 4380.0, "p50_s": 11.8, "p99_s": 37.7}
-    lines.append({"job": "rollout", "cell": "goodput", "level": 256, "note": "0.5/0.5"} | batch)
+        lines.append(cell(job, name, 4, speed, "0.85/0.85 to 0.3/0.3") | CHANGE)
+    batch = {"at_once": True, "p50_s": 11.8, "p99_s": 37.7}
+    lines.append(cell("rollout", "goodput", 256, 4380.0, "0.5/0.5") | batch)
     lines.append(
         {"job": "x", "exact": "eagle3", "policy": "fixed:3", "equal": 8, "of": 8, "accepted": 90}
     )
@@ -145,11 +121,8 @@ def test_a_job_may_fail_or_hang_and_the_file_says_so(tmp_path):
     assert not run_job("bad", 30, results, lambda: 1 / 0)
     assert not run_job("slow", 0.2, results, lambda: time.sleep(60))
     lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
-    assert [line.get("problem", line.get("cell")) for line in lines] == [
-        "x",
-        "bad",
-        "slow was ended after 0 s",
-    ]
+    told = [line.get("problem", line.get("cell")) for line in lines]
+    assert told == ["x", "bad", "slow was ended after 0 s"]
     assert "ZeroDivisionError" in lines[1]["error"]
 
 
@@ -216,15 +189,15 @@ def test_each_level_and_length_has_a_graph_and_the_table_names_all_lengths():
 
 
 def test_cells_that_were_not_seen_are_predicted(monkeypatch, capsys, tmp_path):
-    recorded = ROOT / "docs/results/h100.jsonl"
-    monkeypatch.setattr(
-        sys, "argv", ["gpu_cells.py", "observed", str(recorded), "--levels", "1,64"]
-    )
-    assert gpu_cells.main() == 0
+    recorded, card = str(ROOT / "docs/results/h100.jsonl"), tmp_path / "card.json"
+
+    def call(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["gpu_cells.py", *arguments])
+        return gpu_cells.main()
+
+    assert call("observed", recorded, "--levels", "1,64") == 0
     assert "Of 22 cells that were not seen, 19 are within 5 %" in capsys.readouterr().out
-    card = tmp_path / "card.json"
-    monkeypatch.setattr(sys, "argv", ["gpu_cells.py", "card", str(recorded), "-o", str(card)])
-    assert gpu_cells.main() == 0 and json.loads(card.read_text())["engine"] == "vllm"
-    monkeypatch.setattr(sys, "argv", ["gpu_cells.py", "observed", str(recorded), "--levels", "3"])
+    assert call("card", recorded, "-o", str(card)) == 0
+    assert json.loads(card.read_text())["engine"] == "vllm"
     with pytest.raises(ValueError, match="no cell with a draft head has 3 requests"):
-        gpu_cells.main()
+        call("observed", recorded, "--levels", "3")

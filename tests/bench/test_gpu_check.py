@@ -1,12 +1,7 @@
 """The comparison of `gpu_check.py`: what counts as a wrong answer, and which servers are
 compared."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from gpu_check import compare, is_wrong, speculations, worst_ratio
 
 from smartspec.vllm_plugin.compatibility import NO_DRAFTS

@@ -1,13 +1,9 @@
 """`policies.py gpu`: times are the measured ones, steps emit what they should, changes are seen."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from lib.gpu_replay.cells import CELLS, Row, cells_of, play, play_cells, steps_to_see
 from lib.gpu_replay.host import Host
 from lib.gpu_replay.page import page

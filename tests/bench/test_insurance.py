@@ -1,12 +1,8 @@
 """`policies.py insurance`: each case runs alone, and a search takes time of those that search."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from lib.insurance import CASES, REFERENCES, cases_of, insurance_page, play_cases
 
 

@@ -24,6 +24,11 @@ def requests(*prompts: str) -> list[LoadRequest]:
     ]
 
 
+def asked(fake, *prompts: str, concurrency: int = 1, **options):
+    plan = LoadPlan(requests(*prompts), concurrency=concurrency)
+    return measure(Target(fake.url, "m", **options), plan)
+
+
 def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -32,9 +37,7 @@ def unused_port() -> int:
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_an_answer_is_read_whole_and_counted_by_the_server(fake, chat):
-    (record,), summary = measure(
-        Target(fake.url, "m", chat=chat), LoadPlan(requests("hello"), concurrency=1)
-    )
+    (record,), summary = asked(fake, "hello", chat=chat)
     assert record.text == "".join(WORDS)
     assert (record.num_prompt_tokens, record.num_output_tokens, record.has_usage) == (5, 6, True)
     assert (record.finish_reason, record.error) == ("stop", None)
@@ -46,7 +49,7 @@ def test_an_answer_is_read_whole_and_counted_by_the_server(fake, chat):
 @pytest.mark.parametrize(("prompt", "text"), [("think", "abc"), ("call a tool", "f{}no")])
 def test_thoughts_and_calls_are_tokens(fake, prompt, text):
     """An answer that has nothing else has a first token too, and as many as there were deltas."""
-    (record,), _ = measure(Target(fake.url, "m"), LoadPlan(requests(prompt), concurrency=1))
+    (record,), _ = asked(fake, prompt)
     assert (record.text, record.num_output_tokens, record.error) == (text, 3, None)
     assert record.ttft_seconds is not None
 
@@ -68,32 +71,20 @@ def test_what_is_sent(fake):
         "stream_options": {"include_usage": True},
     }
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+    sampled = {"temperature": 0.5, "seed": 4, "ignore_eos": True, "messages": messages}
+    greedy = {"temperature": 0.0, "prompt": "hello"}
     assert fake.bodies == [
-        common
-        | {
-            "temperature": 0.5,
-            "seed": 4,
-            "ignore_eos": True,
-            "cache_salt": "a",
-            "messages": messages,
-        },
-        common
-        | {
-            "temperature": 0.5,
-            "seed": 4,
-            "ignore_eos": True,
-            "cache_salt": "b",
-            "messages": messages,
-        },
-        common | {"temperature": 0.0, "prompt": "hello"},
-        common | {"temperature": 0.0, "prompt": "hello", "speculation": {"tpot_target_ms": 50.0}},
+        common | sampled | {"cache_salt": "a"},
+        common | sampled | {"cache_salt": "b"},
+        common | greedy,
+        common | greedy | {"speculation": {"tpot_target_ms": 50.0}},
     ]
     assert fake.authorizations == ["Bearer k", "Bearer k", None, None]
 
 
 def test_each_kind_of_failure_is_recorded_and_the_rest_completes(fake):
     prompts = ("hello", "busy", "break", "report an error", "nonsense", "no usage")
-    records, summary = measure(Target(fake.url, "m"), LoadPlan(requests(*prompts), concurrency=2))
+    records, summary = asked(fake, *prompts, concurrency=2)
     errors = {prompts[int(record.prompt_id)]: record.error for record in records}
     assert errors["hello"] is None and errors["no usage"] is None
     assert "429 the queue is full" in errors["busy"]
@@ -112,15 +103,14 @@ def test_a_server_that_is_gone_is_an_error_of_each_request():
 
 
 def test_a_request_that_takes_too_long_is_an_error(fake):
-    target = Target(fake.url, "m", timeout_seconds=0.2)
-    (record,), _ = measure(target, LoadPlan(requests("hang"), concurrency=1))
+    (record,), _ = asked(fake, "hang", timeout_seconds=0.2)
     assert record.error == "no complete answer within 0.2 s"
     assert record.ttft_seconds is None
 
 
 def test_closed_loop_keeps_the_concurrency(fake):
     fake.answers_from = 3  # the server answers no request before three requests are under way
-    _, summary = measure(Target(fake.url, "m"), LoadPlan(requests(*["hello"] * 8), concurrency=3))
+    _, summary = asked(fake, *["hello"] * 8, concurrency=3)
     assert summary.num_completed == 8
     assert fake.most_under_way == 3
 

@@ -2,19 +2,17 @@
 
 import json
 import sys
-from pathlib import Path
 
 import fake_openai_server
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import peers
+import pytest
 from lib import servers
 from lib.commands import read_kept
 
 from smartspec.workload.prompts import Prompt
 
 SETTINGS = peers.Settings(["a", "b"], None, rounds=3, per_slot=2, max_tokens=6, seed=0)
+PROMPTS = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
 
 
 def round_summary(rate: float, verified: int = 8, accepted: int = 6, rows: int = 4) -> dict:
@@ -46,34 +44,28 @@ def test_the_ratio_is_that_of_the_medians_with_the_spread_of_the_rounds():
 
 
 def test_no_two_requests_of_a_cell_are_equal_and_each_round_has_its_own():
-    prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
-    rounds = peers.round_requests("qa", prompts, 3, SETTINGS)
+    rounds = peers.round_requests("qa", PROMPTS, 3, SETTINGS)
     assert [len(requests) for requests in rounds] == [6, 6, 6]
     assert (
         len({(request.system, request.prompt) for requests in rounds for request in requests}) == 18
     )
     assert len({request.prompt_id for requests in rounds for request in requests}) == 18
-    assert rounds == peers.round_requests("qa", prompts, 3, SETTINGS)
-    assert len(peers.round_requests("qa", prompts, 1, SETTINGS)[0]) == 4
+    assert rounds == peers.round_requests("qa", PROMPTS, 3, SETTINGS)
+    assert len(peers.round_requests("qa", PROMPTS, 1, SETTINGS)[0]) == 4
 
 
 def test_cells_already_measured_are_skipped_and_bad_names_refused():
     done, known = [{"task": "qa", "concurrency": 4}], {"qa": [], "rag": [], "mixed": []}
     assert peers.missing_cells("qa,rag", "1,4", done, known) == [("qa", 1), ("rag", 1), ("rag", 4)]
-    assert peers.missing_cells("each", "1,2", done, known) == [
-        ("qa", 1),
-        ("qa", 2),
-        ("rag", 1),
-        ("rag", 2),
-    ]
-    with pytest.raises(
-        ValueError, match="unknown task 'poetry': these prompts have qa, rag, mixed"
+    each = [("qa", 1), ("qa", 2), ("rag", 1), ("rag", 2)]
+    assert peers.missing_cells("each", "1,2", done, known) == each
+    for tasks, levels, some, said in (
+        ("poetry", "1", known, "unknown task 'poetry': these prompts have qa, rag, mixed"),
+        ("qa", "1,0", known, "must be numbers"),
+        ("each", "1", {"mixed": []}, "use --tasks mixed"),
     ):
-        peers.missing_cells("poetry", "1", [], known)
-    with pytest.raises(ValueError, match="must be numbers"):
-        peers.missing_cells("qa", "1,0", [], known)
-    with pytest.raises(ValueError, match="use --tasks mixed"):
-        peers.missing_cells("each", "1", [], {"mixed": []})
+        with pytest.raises(ValueError, match=said):
+            peers.missing_cells(tasks, levels, [], some)
 
 
 def test_a_file_of_other_settings_is_not_continued(tmp_path):
@@ -108,15 +100,13 @@ def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeyp
 
     monkeypatch.setattr(peers, "started", noted)
     content = {"settings": {"servers": ["a", "b"]}, "cells": []}
-    prompts = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
-    cells = {("qa", 2): peers.round_requests("qa", prompts, 2, SETTINGS)}
+    cells = {("qa", 2): peers.round_requests("qa", PROMPTS, 2, SETTINGS)}
     saves = []
     peers.measure_cells(content, cells, commands, lambda: saves.append(len(content["cells"])))
     measured = content["cells"][0]["servers"]
     assert saves == [1] and started == [(name, 2) for name in "abbaab"]
-    assert [summary["num_completed"] for name in "ab" for summary in measured[name]["rounds"]] == [
-        4
-    ] * 6
+    rounds = [each for name in "ab" for each in measured[name]["rounds"]]
+    assert [each["num_completed"] for each in rounds] == [4] * 6
     assert measured["b"]["num_same_text"] == 12
     assert peers.table(json.loads(json.dumps(content))).row_count == 1
 

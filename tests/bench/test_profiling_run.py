@@ -1,19 +1,15 @@
 """A profiling run finds what the policies that read it need, and says so where it cannot."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from lib import profiling_run
 
 from smartspec.control.latency.cost_curve import CostCurve
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.decision import LogHeader
 from smartspec.core.policy_names import parse_policy
 from smartspec.sim.scenario import Scenario
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from lib import profiling_run
 
 
 @pytest.fixture(scope="module")

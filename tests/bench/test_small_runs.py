@@ -2,8 +2,6 @@
 come out right."""
 
 import importlib
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from smartspec.bench.run import LoadPlan
 from smartspec.control import CostCurve, LatencyModel
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 controller_time, simulated_trees, simulator, start = (
     importlib.import_module(name)
     for name in ("lib.controller_time", "lib.simulated_trees", "simulator", "start")

@@ -3,7 +3,6 @@ pages of the JSON."""
 
 import importlib
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from smartspec.workload.arrivals import read_trace
 
 ROOT = Path(__file__).parents[2]
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
 pages, scenarios, statistics, tables = (
     importlib.import_module(f"lib.trace_{name}")
     for name in ("pages", "scenarios", "statistics", "tables")

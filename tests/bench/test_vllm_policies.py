@@ -5,11 +5,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import fake_openai_server
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import fake_openai_server
 from lib import servers, vllm_policies
 from lib.vllm_policies import Cell, Results
 
@@ -25,6 +23,10 @@ def one_round(*speeds: float) -> dict:
         p: {"tokens_per_second": s, "texts": {"a": "same"}}
         for p, s in zip(POLICIES, speeds, strict=True)
     }
+
+
+def prompts_of(count: int) -> list[Prompt]:
+    return [Prompt(str(number), "qa", f"text {number}") for number in range(count)]
 
 
 def test_rounds_that_are_there_are_kept_and_not_measured_again(tmp_path):
@@ -60,7 +62,7 @@ def test_the_worst_cell_comes_first(tmp_path):
 
 
 def test_each_round_has_requests_of_its_own():
-    prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(5)]
+    prompts = prompts_of(5)
     rounds = [CELLS[1].requests(prompts, number, 8, waves=1.5) for number in (0, 1)]
     assert [len(requests) for requests in rounds] == [6, 6]
     assert len({request.cache_salt for requests in rounds for request in requests}) == 12
@@ -69,20 +71,16 @@ def test_each_round_has_requests_of_its_own():
 
 def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path):
     command = servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"])
-    prompts = [Prompt(str(number), "qa", f"text {number}") for number in range(3)]
+    requests = CELLS[0].requests(prompts_of(3), 0, 4, waves=1)
     with ExitStack() as stack:
         targets = vllm_policies.start({"off": command, "smartspec": command}, tmp_path, stack)
-        found = vllm_policies.run_round(
-            targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=1
-        )
+        found = vllm_policies.run_round(targets, CELLS[0], requests, first=1)
     assert list(found) == ["smartspec", "off"]
     assert all(
         result["tokens_per_second"] > 0 and len(result["texts"]) == 4 for result in found.values()
     )
     with pytest.raises(ValueError, match="4 of 4 requests failed"):
-        vllm_policies.run_round(
-            targets, CELLS[0], CELLS[0].requests(prompts, 0, 4, waves=1), first=0
-        )
+        vllm_policies.run_round(targets, CELLS[0], requests, first=0)
 
 
 @pytest.mark.parametrize("name", vllm_policies.ALL_OURS)

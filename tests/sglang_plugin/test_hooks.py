@@ -71,11 +71,10 @@ def test_without_being_asked_nothing_happens():
 def test_it_is_registered_where_it_is_asked_for(sglang, monkeypatch):
     monkeypatch.setenv(plugin.ACTIVATION, "on")
     register()
-    assert [hook[0].rpartition(".")[2] for hook in sglang.hooks] == [
-        "__init__",
-        "process_batch_result_prefill",
+    assert [(hook[0].rpartition(".")[2], hook[2]) for hook in sglang.hooks] == [
+        ("__init__", "around"),
+        ("process_batch_result_prefill", "before"),
     ]
-    assert [hook[2] for hook in sglang.hooks] == ["around", "before"]
 
 
 @pytest.mark.parametrize("version", ["0.5.22", "0.5.24", "0.6.0"])
@@ -84,11 +83,8 @@ def test_an_untested_version_is_left_alone(sglang, monkeypatch, caplog, version)
     sglang.__version__ = version
     register()
     assert not sglang.hooks
-    assert (
-        len(caplog.messages) == 1
-        and version in caplog.text
-        and "SMARTSPEC_UNTESTED=1" in caplog.text
-    )
+    (said,) = caplog.messages
+    assert version in said and "SMARTSPEC_UNTESTED=1" in said
     monkeypatch.setenv(plugin.UNTESTED, "1")
     register()
     assert len(sglang.hooks) == 2
@@ -140,22 +136,31 @@ class Group:
         return mine if self.rank_in_group == src else self._others
 
 
+@pytest.fixture
+def place(sglang, monkeypatch):
+    """A function that puts our policy in the place of another, on a rank of this group."""
+
+    def place(own, group: Group):
+        distributed = ModuleType("sglang.srt.distributed")
+        distributed.get_tp_group = lambda: group
+        monkeypatch.setitem(sys.modules, distributed.__name__, distributed)
+        return made(SimpleNamespace(server_args=SimpleNamespace(tp_size=2)), own).params
+
+    return place
+
+
 @pytest.mark.parametrize(("rank", "others", "steps"), [(0, None, 0), (1, 3, 3)])
-def test_under_tensor_parallelism_rank_0_decides(sglang, monkeypatch, rank, others, steps):
-    distributed, own = ModuleType("sglang.srt.distributed"), OwnPolicy({1: [0, 1, 3]})
-    monkeypatch.setitem(sys.modules, distributed.__name__, distributed)
-    distributed.get_tp_group = lambda: Group(rank, None)
-    policy = made(SimpleNamespace(server_args=SimpleNamespace(tp_size=2)), own).params
+def test_under_tensor_parallelism_rank_0_decides(place, rank, others, steps):
+    own = OwnPolicy({1: [0, 1, 3]})
+    policy = place(own, Group(rank, None))
     policy._group = Group(rank, others)
     assert policy.candidate_steps == [0, 1, 3] and policy.get_steps_for_batch(4) == steps
     assert policy.on_verify_complete([0] * 4, 4) is None and not own.verified
 
 
-def test_under_tensor_parallelism_no_rank_steps_aside_alone(sglang, monkeypatch, caplog):
-    distributed, own = ModuleType("sglang.srt.distributed"), OwnPolicy({1: [0, 1, 3]})
-    monkeypatch.setitem(sys.modules, distributed.__name__, distributed)
-    distributed.get_tp_group = lambda: Group(0, "it does not fit on rank 1")
-    assert made(SimpleNamespace(server_args=SimpleNamespace(tp_size=2)), own).params is own
+def test_under_tensor_parallelism_no_rank_steps_aside_alone(place, caplog):
+    own = OwnPolicy({1: [0, 1, 3]})
+    assert place(own, Group(0, "it does not fit on rank 1")) is own
     assert "it does not fit on rank 1" in caplog.text
 
 
@@ -196,13 +201,9 @@ def test_another_controller_is_left_alone(sglang, caplog):
 
 def test_the_end_of_prefill_reaches_our_policy_alone(sglang):
     ended = SimpleNamespace(copy_done=None)
-    controller = made()
-    plugin.end_prefill(
-        SimpleNamespace(model_worker=SimpleNamespace(adaptive_controller=controller)), None, ended
-    )
-    plugin.end_prefill(
-        SimpleNamespace(model_worker=SimpleNamespace(adaptive_controller=controller)), result=ended
-    )
+    ours = SimpleNamespace(model_worker=SimpleNamespace(adaptive_controller=made()))
+    plugin.end_prefill(ours, None, ended)
+    plugin.end_prefill(ours, result=ended)
     others = Controller(WORKER, OwnPolicy({1: [0]}))
     for worker in (SimpleNamespace(adaptive_controller=others), SimpleNamespace(), None):
         plugin.end_prefill(SimpleNamespace(model_worker=worker), None, ended)

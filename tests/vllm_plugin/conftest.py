@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 # nothing to warn about: see compatibility.slowness
 os.environ.setdefault("NUMBA_THREADING_LAYER", "workqueue")
@@ -33,3 +34,12 @@ def own_folder_for_temporary_files(tmp_path, monkeypatch):
     """Nothing is left in that of the machine."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+
+@pytest.fixture
+def clean_registry():
+    """What a test registers, as the process that answers HTTP, is gone after it."""
+    before = set(REGISTRY._collector_to_names)
+    yield
+    for collector in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(collector)

@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_vllm_serve import CPU, GPU, added, made
-from toy_engine import ToyEngine, make_config, run
+from test_vllm_serve import CPU, EAGLE, GPU, HEAD, NGRAM, added, made, speculation_of
+from toy_engine import ToyEngine, make_config, run, start
 
 from smartspec import vllm_plugin
 from smartspec.observation.card import Card
 from smartspec.observation.files import newest_observation
 from smartspec.vllm_plugin.serve.__main__ import main
-from smartspec.vllm_plugin.serve.routes import LOOKUP
 
 sys.path.insert(0, str(Path(__file__).parent))
 METHOD = {"method": "draft_model"}
@@ -25,7 +24,7 @@ METHOD = {"method": "draft_model"}
 def card(tmp_path) -> Path:
     """Of a server that has observed the toy engine."""
     config = make_config(tmp_path / "first", **METHOD, settings={"policy": "observe"})
-    engine = ToyEngine(vllm_plugin.Scheduler(config))
+    engine = start(config)
     for number in range(8):  # fewer and fewer at a time
         engine.add(number, prompt_tokens=20, max_tokens=100 * (number + 1))
     engine.run()
@@ -74,9 +73,7 @@ def test_a_card_that_does_not_fit_is_left_out_with_a_warning(tmp_path, card, cap
         card = tmp_path / "none.json"
     scheduler = started(tmp_path, card)
     assert scheduler.speculation is not None and scheduler.speculation.learner.controller is None
-    (said,) = [
-        record.getMessage() for record in caplog.records if "is not used" in record.getMessage()
-    ]
+    (said,) = [message for message in caplog.messages if "is not used" in message]
     assert str(card) in said and "learned from the first steps" in said
 
 
@@ -94,59 +91,37 @@ def test_own_step_times_come_first(tmp_path, card, caplog):
 
 
 def test_the_command_passes_it_on_and_refuses_what_is_none(tmp_path, card, capsys):
-    eagle = ["--spec-method", "eagle3", "--spec-model", "HEAD"]
-    assert added(made("MODEL", *eagle, "--card", str(card), machine=GPU))["additional"] == {
-        "smartspec": {"card": str(card)}
-    }
+    additional = added(made("MODEL", *EAGLE, "--card", str(card), machine=GPU))["additional"]
+    assert additional == {"smartspec": {"card": str(card)}}
     with pytest.raises(ValueError, match="cannot be read"):
         made("MODEL", "--card", str(tmp_path / "none.json"))
 
 
-def test_observe_leaves_drafts_to_vllm():
-    given = '{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 4}'
-    for machine in (CPU, GPU):
-        theirs = added(made("MODEL", "--observe", "--speculative-config", given, machine=machine))
-        assert theirs["speculation"] == json.loads(given)
-        assert theirs["additional"] == {"smartspec": {"policy": "observe"}}
-        alone = added(made("MODEL", "--observe", machine=machine))["speculation"]
-        assert (
-            alone
-            == {"num_speculative_tokens": 5, "method": "ngram" if machine is CPU else "ngram_gpu"}
-            | LOOKUP
-        )
-        head = added(
-            made(
-                "MODEL",
-                "--observe",
-                "--spec-method",
-                "eagle3",
-                "--spec-model",
-                "H",
-                machine=machine,
-            )
-        )
-        assert head["speculation"] == {
-            "method": "eagle3",
-            "model": "H",
-            "num_speculative_tokens": 5,
-        }
-    by_environment = added(made("MODEL", environment={"SMARTSPEC_POLICY": "observe"}, machine=CPU))
-    assert by_environment["speculation"]["method"] == "ngram"
+@pytest.mark.parametrize(("machine", "ngram"), [(CPU, "ngram"), (GPU, "ngram_gpu")])
+def test_observe_leaves_drafts_to_vllm(machine, ngram):
+    given = json.dumps(HEAD | {"num_speculative_tokens": 4})
+    theirs = added(made("MODEL", "--observe", "--speculative-config", given, machine=machine))
+    assert theirs["speculation"] == json.loads(given)
+    assert theirs["additional"] == {"smartspec": {"policy": "observe"}}
+    assert speculation_of("--observe", machine=machine) == NGRAM | {"method": ngram}
+    assert speculation_of("--observe", *EAGLE, machine=machine) == HEAD
+
+
+def test_observe_may_be_said_by_the_environment():
+    command = made("MODEL", environment={"SMARTSPEC_POLICY": "observe"}, machine=CPU)
+    assert added(command)["speculation"]["method"] == "ngram"
 
 
 def test_what_is_observed_on_a_gpu_fits_what_decides_there():
     """By default both draft by the same method, or a card would be of no use to the next start."""
-    methods = {
-        added(made("MODEL", *words, machine=GPU))["speculation"]["method"]
-        for words in ([], ["--observe"])
-    }
-    assert methods == {"ngram_gpu"}
+    assert speculation_of(machine=GPU)["method"] == "ngram_gpu"
+    assert speculation_of("--observe", machine=GPU)["method"] == "ngram_gpu"
+    old = replace(GPU, has_v2=False)
     with pytest.raises(
         ValueError, match="switches vLLM's V2 runner off: n-gram drafts would make vLLM slower"
     ):
-        made("MODEL", "--observe", machine=replace(GPU, has_v2=False))
-    named = made("MODEL", "--observe", "--spec-method", "ngram", machine=replace(GPU, has_v2=False))
-    assert added(named)["speculation"] == {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
+        made("MODEL", "--observe", machine=old)
+    assert speculation_of("--observe", "--spec-method", "ngram", machine=old) == NGRAM
 
 
 @pytest.mark.parametrize(
@@ -164,6 +139,4 @@ def test_observe_refuses_what_contradicts(words, says):
 def test_the_help_names_both(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert {"--observe", "--card"} <= set(
-        capsys.readouterr().out.replace("]", " ").replace("[", " ").split()
-    )
+    assert {"--observe", "--card"} <= set(re.split(r"[][\s]+", capsys.readouterr().out))

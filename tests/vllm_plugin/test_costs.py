@@ -6,11 +6,10 @@ import json
 import numpy as np
 import pytest
 from test_scheduling import run
-from toy_engine import ToyEngine, make_config
+from toy_engine import make_config, start
 
 from smartspec.control import BatchView, CostCurve, DrafterSpec, DrafterView, LatencyModel
 from smartspec.observation.records import StepSize
-from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.costs.sources import CostFile
 from smartspec.vllm_plugin.costs.steps import MIXED_TRIAL_STEPS, TRIAL_STEPS, StepCosts
 from smartspec.vllm_plugin.file_thread import FileThread
@@ -50,7 +49,7 @@ def test_every_length_is_tried_where_steps_share_a_decision(steps_of_a_decision)
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_a_trial_ends_where_every_step_has_prefill(method, tmp_path):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, method=method)))
+    engine = start(make_config(tmp_path, method=method))
     engine.scheduler.max_num_scheduled_tokens = 12
     learner = engine.scheduler.speculation.learner
     engine.add(0, prompt_tokens=4, max_tokens=400)

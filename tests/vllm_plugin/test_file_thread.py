@@ -5,13 +5,11 @@ import io
 import os
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from prometheus_client import REGISTRY
-from toy_engine import ToyEngine, make_config
+from toy_engine import ToyEngine, front_end, make_config, metric, start
 
-from smartspec.vllm_plugin import Scheduler, stat_logger
+from smartspec.vllm_plugin import stat_logger
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.observed.collector import ObservationCollector
 
@@ -72,7 +70,7 @@ def test_a_folder_that_hangs_costs_no_answer(settings, tmp_path, hanging, caplog
     settings = {
         name: str(tmp_path / "log") if value == "LOG" else value for name, value in settings.items()
     }
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
+    engine = start(make_config(tmp_path, settings=settings))
     serve(engine, 0)
     assert engine.scheduler.files.wait(120.0)
     hanging.begin()
@@ -91,20 +89,17 @@ def test_a_folder_that_hangs_from_the_start_costs_what_is_kept_there(
     settings, tmp_path, hanging, caplog
 ):
     hanging.begin()
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings=settings)))
+    engine = start(make_config(tmp_path, settings=settings))
     serve(engine, 0)
-    assert (
-        not hanging.noted
-        and engine.scheduler.speculation is not None
-        and engine.scheduler.toggle is not None
-    )
+    assert not hanging.noted
+    assert engine.scheduler.speculation is not None and engine.scheduler.toggle is not None
     assert any("no answer of its disk" in message for message in caplog.messages)
     hanging.is_back.set()
     assert engine.scheduler.files.wait(120.0) and list((tmp_path / "cache" / "vllm").glob("*.prom"))
 
 
 def test_metrics_do_not_wait_for_it_either(tmp_path, hanging):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "observe"})))
+    engine = start(make_config(tmp_path, settings={"policy": "observe"}))
     serve(engine, 0)
     engine.scheduler.shutdown()
     assert engine.scheduler.files.wait(120.0)
@@ -142,25 +137,17 @@ def test_of_a_file_one_state_waits_and_a_job_that_fails_costs_a_line(caplog):
     assert caplog.text.count("ZeroDivisionError") == 1 and files.call(lambda: 7) == 7
 
 
-def test_where_the_folder_is_read_only_metrics_go_elsewhere(tmp_path):
+def test_where_the_folder_is_read_only_metrics_go_elsewhere(tmp_path, clean_registry):
     (tmp_path / "cache").write_text("a file, not a folder")
     config = make_config(tmp_path, settings={"policy": "fixed:3"})
-    front_end = SimpleNamespace(
-        **vars(config) | {"scheduler_config": SimpleNamespace(scheduler_cls=stat_logger.SCHEDULER)}
-    )
-    before = set(REGISTRY._collector_to_names)
-    stat_logger.StatLogger(front_end, [0])
-    try:
-        engine = ToyEngine(Scheduler(config))
-        engine.wait_for_files()
-        assert REGISTRY.get_sample_value("smartspec_off", {"engine": "0", "reason": "switch"}) == 0
-        engine.serve(0, max_tokens=150)
-        steps = REGISTRY.get_sample_value("smartspec_steps_total", {"engine": "0"})
-        assert steps == len(engine.verified_lengths)
-        (tmp_path / "cache").unlink()
-        engine.serve(1, max_tokens=150)
-        assert REGISTRY.get_sample_value("smartspec_steps_total", {"engine": "0"}) > steps
-        assert not list((tmp_path / "tmp").glob("smartspec-*.prom"))
-    finally:
-        for collector in set(REGISTRY._collector_to_names) - before:
-            REGISTRY.unregister(collector)
+    stat_logger.StatLogger(front_end(config), [0])
+    engine = start(config)
+    engine.wait_for_files()
+    assert metric("off", reason="switch") == 0
+    engine.serve(0, max_tokens=150)
+    steps = metric("steps_total")
+    assert steps == len(engine.verified_lengths)
+    (tmp_path / "cache").unlink()
+    engine.serve(1, max_tokens=150)
+    assert metric("steps_total") > steps
+    assert not list((tmp_path / "tmp").glob("smartspec-*.prom"))

@@ -8,56 +8,38 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
-from toy_engine import ToyEngine, make_config
+from toy_engine import front_end, make_config, metric, start
 
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.sim.replay.policy_replay import replay
-from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.ab.metrics import ToggleMetrics
 from smartspec.vllm_plugin.costs.steps import TRIAL_STEPS
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.stat_logger import SCHEDULER, StatLogger
 from smartspec.vllm_plugin.step.metrics import Metrics
 
-
-@pytest.fixture
-def clean_registry():
-    before = set(REGISTRY._collector_to_names)
-    yield REGISTRY
-    for collector in set(REGISTRY._collector_to_names) - before:
-        REGISTRY.unregister(collector)
+pytestmark = pytest.mark.usefixtures("clean_registry")
 
 
-def front_end(config, scheduler_cls) -> SimpleNamespace:
-    """The same configuration as the process sees it that serves HTTP."""
-    return SimpleNamespace(
-        **vars(config) | {"scheduler_config": SimpleNamespace(scheduler_cls=scheduler_cls)}
-    )
-
-
-def test_counters_are_those_of_the_run(tmp_path, clean_registry):
+def test_counters_are_those_of_the_run(tmp_path):
     config = make_config(tmp_path, settings={"policy": "fixed:3"})
-    StatLogger(front_end(config, SCHEDULER), [0, 1])
+    StatLogger(front_end(config), [0, 1])
     engine = run(config)
-    value = clean_registry.get_sample_value
     assert engine.scheduler.speculation is not None
     verified = sum(map(sum, engine.verified_lengths))
     emitted = sum(len(text) - 20 - 7 * int(name) for name, text in engine.texts.items())
-    assert value("smartspec_verified_tokens_total", {"engine": "0"}) == verified
-    rows = [
-        value("smartspec_chosen_lengths_total", {"engine": "0", "length": str(n)}) for n in range(4)
-    ]
+    assert metric("verified_tokens_total") == verified
+    rows = [metric("chosen_lengths_total", length=str(n)) for n in range(4)]
     assert sum(n * count for n, count in enumerate(rows)) == verified
-    assert sum(rows) == value("smartspec_decode_rows_total", {"engine": "0"})
+    assert sum(rows) == metric("decode_rows_total")
     # after vLLM has cut answers
-    assert value("smartspec_emitted_tokens_total", {"engine": "0"}) == emitted
-    assert value("smartspec_step_seconds_sum", {"engine": "0"}) == pytest.approx(engine.now)
-    assert value("smartspec_controller_errors_total", {"engine": "0"}) == 0
+    assert metric("emitted_tokens_total") == emitted
+    assert metric("step_seconds_sum") == pytest.approx(engine.now)
+    assert metric("controller_errors_total") == 0
 
 
 def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
@@ -71,25 +53,20 @@ def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
     names |= {f"smartspec_{name}" for name in ("chosen_lengths_total", "step_seconds_bucket")}
     toggle = ToggleMetrics(tmp_path / "a.onoff", 0, FileThread()).registry
     names |= {family.name for family in toggle.collect()}
-    shown = set(
-        re.findall(
-            r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)",
-            (root / "deploy" / "grafana-vllm.json").read_text(),
-        )
-    )
+    dashboard = (root / "deploy" / "grafana-vllm.json").read_text()
+    shown = set(re.findall(r"(?<!\w)smartspec_[a-z0-9_]+(?=\{)", dashboard))
     assert len(shown) > 10 and shown <= names
-    rows = re.findall(
-        r"^\| (`smartspec.*?) \|", (root / "docs" / "vllm.md").read_text(), re.MULTILINE
-    )
+    page = (root / "docs" / "vllm.md").read_text()
+    rows = re.findall(r"^\| (`smartspec.*?) \|", page, re.MULTILINE)
     collected = [*registry.collect(), *toggle.collect()]
     families = {family.name + "_total" * (family.type == "counter") for family in collected}
     assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == families
 
 
-def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_registry, caplog):
+def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, caplog):
     """As on a full disk: what was counted meanwhile is shown as soon as it can be."""
     config = make_config(tmp_path, settings={"policy": "fixed:3"})
-    engine = ToyEngine(Scheduler(config))
+    engine = start(config)
     engine.wait_for_files()
     obstacle = tmp_path / "cache" / "vllm" / "toy-0.prom"
     obstacle.unlink()
@@ -99,35 +76,26 @@ def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, clean_regis
     assert engine.scheduler.rest.steps == 0
     assert sum("metrics cannot be written" in message for message in caplog.messages) == 1
     obstacle.rmdir()
-    StatLogger(front_end(config, SCHEDULER), [0])
+    StatLogger(front_end(config), [0])
     engine.serve(1, max_tokens=150)
     verified = sum(map(sum, engine.verified_lengths))
-    assert (
-        clean_registry.get_sample_value("smartspec_verified_tokens_total", {"engine": "0"})
-        == verified
-    )
+    assert metric("verified_tokens_total") == verified
 
 
 @pytest.mark.parametrize("policy", ["fixed:3", "observe"])
-def test_a_cache_folder_that_cannot_be_made_stops_no_server(
-    tmp_path, clean_registry, caplog, policy
-):
+def test_a_cache_folder_that_cannot_be_made_stops_no_server(tmp_path, caplog, policy):
     """As on a full or read-only disk, from the start on."""
     (tmp_path / "cache").write_text("a file, not a folder")
     config = make_config(tmp_path, settings={"policy": policy})
-    StatLogger(front_end(config, SCHEDULER), [0])
-    engine = ToyEngine(Scheduler(config))
+    StatLogger(front_end(config), [0])
+    engine = start(config)
     engine.serve(0, max_tokens=150)
     assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
-    said = [
-        message
-        for message in caplog.messages
-        if "metrics cannot be written" in message and ".prom" in message
-    ]
-    assert len(said) == 1 and str(tmp_path / "cache") in said[0]
+    (said,) = [m for m in caplog.messages if "metrics cannot be written" in m and ".prom" in m]
+    assert str(tmp_path / "cache") in said
     (tmp_path / "cache").unlink()
     engine.serve(1, max_tokens=150)
-    assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": "0"}) > 0
+    assert metric("steps_total") > 0
 
 
 def test_what_servers_left_is_removed_in_time(tmp_path):
@@ -161,45 +129,45 @@ def test_the_newest_observation_stays(tmp_path):
     assert {path.name for path in folder.iterdir()} == {"last-0.json", "last-1.json"}
 
 
-def test_engines_are_shown_together(tmp_path, clean_registry):
+def run_two(tmp_path):
+    """Runs of two engines of a server, and its configuration."""
     for index in (0, 1):
         config = make_config(tmp_path, data_parallel_index=index)
         run(config, num_requests=1)
-    StatLogger(front_end(config, SCHEDULER), [0, 1])
+    return config
+
+
+def test_engines_are_shown_together(tmp_path):
+    config = run_two(tmp_path)
+    StatLogger(front_end(config), [0, 1])
     for index in ("0", "1"):
-        assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": index}) > 0
+        assert metric("steps_total", index) > 0
 
 
 @pytest.mark.parametrize(
     "damage",
     [b"smartspec_steps_total{engine=", b"\xff\xfe\x00", b"\nsmartspec_steps_total x\n", b"{} {"],
 )
-def test_a_damaged_file_costs_no_other_metric(tmp_path, clean_registry, caplog, damage):
-    for index in (0, 1):
-        config = make_config(tmp_path, data_parallel_index=index)
-        run(config, num_requests=1)
-    StatLogger(front_end(config, SCHEDULER), [0, 1, 2])
+def test_a_damaged_file_costs_no_other_metric(tmp_path, caplog, damage):
+    config = run_two(tmp_path)
+    StatLogger(front_end(config), [0, 1, 2])
     (damaged,) = (tmp_path / "cache" / "vllm").glob("*-0.prom")
     whole = damaged.read_bytes()
     end = whole.index(b"\n", len(whole) // 2) + 1  # in a comment the damage would be text
     damaged.write_bytes(whole[:end] + damage)
-    steps = [
-        clean_registry.get_sample_value("smartspec_steps_total", {"engine": index})
-        for index in ("0", "1")
-    ]
+    steps = [metric("steps_total", index) for index in ("0", "1")]
     assert steps[0] is None and steps[1] > 0
-    assert b"smartspec_steps_total" in generate_latest(clean_registry)
-    assert [record.args[0] for record in caplog.records if "left out" in record.message] == [
-        damaged
-    ]
+    assert b"smartspec_steps_total" in generate_latest(REGISTRY)
+    (said,) = [record for record in caplog.records if "left out" in record.message]
+    assert said.args[0] == damaged
     damaged.write_bytes(whole)
-    assert clean_registry.get_sample_value("smartspec_steps_total", {"engine": "0"}) > 0
+    assert metric("steps_total") > 0
 
 
-def test_without_the_scheduler_nothing_is_registered(tmp_path, clean_registry):
-    before = set(clean_registry._collector_to_names)
+def test_without_the_scheduler_nothing_is_registered(tmp_path):
+    before = set(REGISTRY._collector_to_names)
     StatLogger(front_end(make_config(tmp_path), None), [0])
-    assert set(clean_registry._collector_to_names) == before
+    assert set(REGISTRY._collector_to_names) == before
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -214,7 +182,7 @@ def test_a_decision_log_can_be_replayed(case, tmp_path):
     assert goodput.tokens_per_second == pytest.approx(recorded.tokens_per_second, rel=0.15)
 
 
-def test_a_newer_interface_of_loggers_ends_no_server(tmp_path, monkeypatch, clean_registry):
+def test_a_newer_interface_of_loggers_ends_no_server(tmp_path, monkeypatch):
     """SmartSpec is installed beside a vLLM that it does not know, whose servers make its logger all
     the same."""
     from vllm.v1.metrics import loggers

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from test_ab import server_of
-from toy_engine import ToyEngine, failing, make_config, run
+from toy_engine import ToyEngine, failing, make_config, run, start
 from vllm.schedulers import AsyncScheduler, Scheduler
 
-from smartspec import vllm_plugin
 from smartspec.observation.files import newest_observation, read_observation
 from smartspec.observation.records import COLUMN
 from smartspec.vllm_plugin import switch
@@ -82,7 +81,7 @@ def test_sums_are_those_of_the_steps(tmp_path, is_async):
 
 def test_acceptance_is_counted_by_class(tmp_path):
     config = make_config(tmp_path, settings=OBSERVE)
-    engine = ToyEngine(vllm_plugin.Scheduler(config), acceptance=0.7)
+    engine = start(config, acceptance=0.7)
     for number in range(6):
         named = {"smartspec_class": "code"} if number % 2 else {}
         engine.add(number, prompt_tokens=20, max_tokens=300, **named)
@@ -104,7 +103,7 @@ def test_it_is_written_while_vllm_serves(tmp_path, monkeypatch):
 def test_all_is_written_where_no_request_comes_any_more(tmp_path):
     """vLLM may be killed then, and what was observed is not to be lost: the last request ends soon
     after a write."""
-    engine = ToyEngine(vllm_plugin.Scheduler(make_config(tmp_path, settings=OBSERVE)))
+    engine = start(make_config(tmp_path, settings=OBSERVE))
     for number in range(3):
         engine.serve(number, max_tokens=20)
     assert engine.now < observer.IDLE_WRITE_SECONDS
@@ -119,7 +118,7 @@ def test_an_operator_switches_drafts_off_there_too(tmp_path, method, is_async, t
     before."""
     settings = OBSERVE | {"guard": 1.5}
     config = make_config(tmp_path, method=method, is_async=is_async, settings=settings)
-    engine = ToyEngine(vllm_plugin.Scheduler(config))
+    engine = start(config)
     engine.scheduler.dynamic_sd_lookup = engine.scheduler.toggle._lookup = table
     engine.serve(0, max_tokens=100)
     before = len(engine.verified_lengths)

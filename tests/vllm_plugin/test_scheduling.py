@@ -7,7 +7,7 @@ from itertools import chain
 from types import ModuleType
 
 import pytest
-from toy_engine import ToyEngine, failing, make_config, run
+from toy_engine import ToyEngine, failing, make_config, run, start
 from vllm.schedulers import AsyncScheduler, ModelRunnerOutput
 from vllm.schedulers import Scheduler as StockScheduler
 
@@ -91,7 +91,7 @@ def test_the_next_step_waits_for_no_lesson_and_for_no_decision_that_needs_no_dra
     monkeypatch.setattr(StockScheduler, "get_grammar_bitmask", hand_over)
     monkeypatch.setattr(StockScheduler, "update_from_output", finish)
     config = make_config(tmp_path, **CASES[case])
-    engine = ToyEngine(Scheduler(config))
+    engine = start(config)
     engine.serve(*range(6), max_tokens=200)
     assert len(waited_for["learn"]) > 20 and not any(waited_for["learn"])
     assert len(waited_for["plan"]) > 20 and any(waited_for["plan"]) != engine.has_passes
@@ -114,7 +114,7 @@ def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_
     config = make_config(
         tmp_path, method="draft_model", is_async=is_async, settings={"policy": "goodput"}
     )
-    engine = ToyEngine(Scheduler(config))
+    engine = start(config)
     for number in range(40):
         engine.add(number, prompt_tokens=20, max_tokens=10 + 7 * number % 19)
     engine.run()
@@ -158,9 +158,7 @@ def test_policies(policy, tmp_path):
 
 
 def test_callers_may_request_shorter_drafts(tmp_path):
-    engine = ToyEngine(
-        Scheduler(make_config(tmp_path, settings={"policy": "fixed:4"})), acceptance=0.9
-    )
+    engine = start(make_config(tmp_path, settings={"policy": "fixed:4"}), acceptance=0.9)
     engine.add(0, 20, 60, smartspec_max_draft_tokens=0)
     engine.add(1, 20, 60, smartspec_max_draft_tokens=2)
     seen: dict[str, set[int]] = {"0": set(), "1": set()}
@@ -187,7 +185,7 @@ def views(monkeypatch) -> list[BatchView]:
 
 
 def test_callers_may_name_a_class_and_a_weight(tmp_path, views):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:2"})))
+    engine = start(make_config(tmp_path, settings={"policy": "fixed:2"}))
     options = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
     wrong = [
         {"smartspec_class": 7, "smartspec_weight": -1},
@@ -227,7 +225,7 @@ def test_with_other_weights_acceptance_is_learned_anew_and_costs_are_kept(policy
 
 
 def test_a_controller_that_raises_costs_drafts_and_nothing_else(tmp_path, monkeypatch, caplog):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, settings={"policy": "fixed:3"})))
+    engine = start(make_config(tmp_path, settings={"policy": "fixed:3"}))
     monkeypatch.setattr(Controller, "plan", failing)
     with caplog.at_level(logging.WARNING, "vllm.smartspec"):
         engine.serve(0, max_tokens=150)
@@ -244,7 +242,7 @@ ODD = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_odd_values_of_one_request_count_as_not_given(case, tmp_path, views, caplog):
-    engine = ToyEngine(Scheduler(make_config(tmp_path, **CASES[case])), acceptance=0.9)
+    engine = start(make_config(tmp_path, **CASES[case]), acceptance=0.9)
     weights, classes = [0, 1e-320, 100.5], ["", "\udc80" * 65, 3]
     options = [{"smartspec_weight": value} for value in ODD + weights]
     options += [{"smartspec_max_draft_tokens": value} for value in ODD] + [
@@ -289,7 +287,7 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(
     hook, case, tmp_path, monkeypatch, caplog
 ):
     config = make_config(tmp_path, settings={"policy": "fixed:2"}, **CASES[case])
-    engine = ToyEngine(Scheduler(config))
+    engine = start(config)
     work, num_calls = getattr(Speculation, hook), [0]
 
     def fail_once(*arguments):
@@ -310,7 +308,7 @@ def test_a_failing_plugin_leaves_it_to_vllm_and_begins_anew(
 def test_a_plugin_that_fails_again_and_again_is_called_ever_more_seldom(
     tmp_path, monkeypatch, caplog
 ):
-    engine = ToyEngine(Scheduler(make_config(tmp_path)), acceptance=0.0)
+    engine = start(make_config(tmp_path), acceptance=0.0)
     engine.scheduler.max_model_len = 10**9
     monkeypatch.setattr(
         "smartspec.vllm_plugin.step.batch.decoding_requests", lambda scheduler: 1 / 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from test_scheduling import CASES, LOCKSTEP
-from toy_engine import ToyEngine, failing, make_config
+from toy_engine import ToyEngine, failing, make_config, start
 
 from smartspec.vllm_plugin import Scheduler, scheduler, switch
 from smartspec.vllm_plugin.ab.comparison import CALM_SECONDS, FIRST_REST_SECONDS, GUARD
@@ -26,7 +26,7 @@ def engine_of(
     tmp_path, *, acceptance=0.7, seconds=(0.02, 0.001, 0.002), settings=None, **case
 ) -> ToyEngine:
     config = make_config(tmp_path, settings={"policy": "fixed:3"} | (settings or {}), **case)
-    return ToyEngine(Scheduler(config), acceptance=acceptance, seconds=seconds)
+    return start(config, acceptance=acceptance, seconds=seconds)
 
 
 def serve(

@@ -2,10 +2,9 @@
 made."""
 
 import pytest
-from toy_engine import ToyEngine, make_config
+from toy_engine import make_config, start
 
 from smartspec.core.policy_names import all_policies
-from smartspec.vllm_plugin import Scheduler
 
 K = 4
 NAMES = [name for name in all_policies(K) if name not in ("off", "dsde")]
@@ -17,6 +16,6 @@ def test_texts_are_those_of_the_target_under_every_policy(policy, method, tmp_pa
     config = make_config(
         tmp_path, method=method, num_speculative_tokens=K, settings={"policy": policy}
     )
-    engine = ToyEngine(Scheduler(config), acceptance=0.7)
+    engine = start(config, acceptance=0.7)
     engine.serve(*range(4), max_tokens=60)
     assert sum(map(sum, engine.verified_lengths)) > 0

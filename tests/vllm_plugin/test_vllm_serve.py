@@ -27,6 +27,9 @@ from smartspec.vllm_plugin.serve.routes import LOOKUP, Machine, graph_lengths
 
 CPU, GPU = Machine(is_cpu=True), Machine(is_cpu=False, version=(0, 32))
 CPU_WHEEL = Machine(is_cpu=True, has_command=False)
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
+EAGLE = ["--spec-method", "eagle3", "--spec-model", "HEAD"]
+HEAD = {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5}
 TABLE = {"num_speculative_tokens_per_batch_size": [[1, 1, 5], [2, 2, 3], [3, 3, 1], [4, 1024, 0]]}
 
 
@@ -49,20 +52,19 @@ def added(command: serve.ServeCommand) -> dict:
     }
 
 
+def speculation_of(*words: str, machine=CPU) -> dict:
+    return added(made("MODEL", *words, machine=machine))["speculation"]
+
+
 def test_a_model_alone_gets_drafts_in_the_scheduler():
     command = made("MODEL")
     assert command.words[:4] == (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
     own = {"model": NO_DRAFTS, "num_speculative_tokens": 5}
     assert added(command) == {
-        "scheduler": SCHEDULER,
-        "speculation": own,
-        "additional": None,
-        "rest": [],
-    }
-    assert command.words[4] == "MODEL" and command.words[-2:] == (
-        "--distributed-executor-backend",
-        EXECUTOR,
-    )
+        "scheduler": SCHEDULER, "speculation": own, "additional": None, "rest": []
+    }  # fmt: skip
+    assert command.words[4] == "MODEL"
+    assert command.words[-2:] == ("--distributed-executor-backend", EXECUTOR)
     assert not command.variables
     assert pkgutil.resolve_name(NO_DRAFTS) and find_spec(EXECUTOR.rpartition(".")[0])
     theirs = made("MODEL", "--distributed-executor-backend", "ray", "--drafter", "recycling")
@@ -70,13 +72,35 @@ def test_a_model_alone_gets_drafts_in_the_scheduler():
     assert added(theirs)["additional"] == {"smartspec": {"drafter": "recycling"}}
 
 
-def test_on_a_gpu_a_model_alone_gets_drafts_on_the_gpu():
-    command = made("MODEL", machine=GPU)
-    ngram = {"method": "ngram_gpu", "num_speculative_tokens": 5} | LOOKUP | TABLE
-    assert added(command)["speculation"] == ngram and EXECUTOR not in command.words
-    assert "V2 runner" in command.reason and "full graphs" in command.reason
-    by_name = added(made("MODEL", "--spec-method", "ngram", machine=GPU))["speculation"]
-    assert by_name == ngram | {"method": "ngram"}
+@pytest.mark.parametrize(
+    ("words", "machine", "speculation"),
+    [
+        ([], GPU, NGRAM | TABLE | {"method": "ngram_gpu"}),
+        (["--spec-method", "ngram"], GPU, NGRAM | TABLE),
+        (["--spec-method", "ngram"], CPU, NGRAM),
+        (EAGLE, CPU, HEAD),
+        (EAGLE, GPU, HEAD | TABLE),
+        (EAGLE, Machine(False, (0, 31)), HEAD),
+        (["--spec-method", "medusa", "--spec-model", "HEAD"], GPU, HEAD | {"method": "medusa"}),
+        (
+            ["--spec-method=mtp", "--spec-tokens=3"],
+            CPU,
+            {"method": "mtp", "num_speculative_tokens": 3},
+        ),
+        (["--spec-model", "HEAD"], CPU, {"model": "HEAD", "num_speculative_tokens": 5}),
+        (["-sc", '{"method": "suffix"}'], CPU, {"method": "suffix"}),
+        (["--speculative_config={}"], CPU, {}),
+    ],
+)
+def test_how_drafts_are_made(words, machine, speculation):
+    """On a GPU with graphs of every length, but for methods of the old runner."""
+    assert speculation_of(*words, machine=machine) == speculation
+    assert EXECUTOR not in made("MODEL", *words, machine=machine).words
+
+
+def test_the_reason_of_a_route_is_told():
+    reason = made("MODEL", machine=GPU).reason
+    assert "V2 runner" in reason and "full graphs" in reason
 
 
 @pytest.mark.parametrize(
@@ -84,19 +108,10 @@ def test_on_a_gpu_a_model_alone_gets_drafts_on_the_gpu():
 )
 def test_lengths_with_graphs_are_few_and_end_with_the_longest(longest, lengths):
     assert graph_lengths(longest) == lengths
-    table = added(made("MODEL", "--spec-tokens", str(longest), machine=GPU))["speculation"]
-    of_rows = table["num_speculative_tokens_per_batch_size"]
+    speculation = speculation_of("--spec-tokens", str(longest), machine=GPU)
+    of_rows = speculation["num_speculative_tokens_per_batch_size"]
     assert sorted(length for *_, length in of_rows) == [0, *lengths]
     assert [first for first, *_ in of_rows] == [1, *[last + 1 for _, last, _ in of_rows[:-1]]]
-
-
-def test_on_a_gpu_heads_get_graphs_of_every_length_and_methods_of_the_old_runner_none():
-    eagle = ["--spec-method", "eagle3", "--spec-model", "HEAD"]
-    head = {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5}
-    assert added(made("MODEL", *eagle, machine=GPU))["speculation"] == head | TABLE
-    assert added(made("MODEL", *eagle, machine=Machine(False, (0, 31))))["speculation"] == head
-    medusa = ["--spec-method", "medusa", "--spec-model", "HEAD"]
-    assert added(made("MODEL", *medusa, machine=GPU))["speculation"] == head | {"method": "medusa"}
 
 
 @pytest.mark.parametrize(
@@ -116,50 +131,14 @@ def test_a_route_that_is_slower_than_none_is_taken_only_by_name(machine, said):
 
 
 def test_adaptive_verification_gets_an_executor_that_tells_what_was_verified():
-    config = (
-        '{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5, '
-        '"enable_adaptive_verification": true}'
-    )
-    command = made("MODEL", "-sc", config, machine=GPU)
+    config = HEAD | {"enable_adaptive_verification": True}
+    command = made("MODEL", "-sc", json.dumps(config), machine=GPU)
     assert option_value(list(command.words), "--distributed-executor-backend") == EXECUTOR
-    assert added(command)["speculation"] == json.loads(config)
-
-
-def test_ngram_finds_short_matches():
-    ngram = {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
-    assert added(made("MODEL", "--spec-method", "ngram"))["speculation"] == ngram
-    assert EXECUTOR not in made("MODEL", "--spec-method", "ngram").words
-
-
-@pytest.mark.parametrize(
-    ("arguments", "speculation"),
-    [
-        (
-            ["--spec-method", "mtp", "--spec-tokens=3"],
-            {"method": "mtp", "num_speculative_tokens": 3},
-        ),
-        (["--spec-model", "HEAD"], {"model": "HEAD", "num_speculative_tokens": 5}),
-        (
-            ["--spec-method", "eagle3", "--spec-model", "HEAD"],
-            {"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 5},
-        ),
-        (["-sc", '{"method": "suffix"}'], {"method": "suffix"}),
-        (["--speculative_config={}"], {}),
-    ],
-)
-def test_how_drafts_are_made(arguments, speculation):
-    assert added(made("MODEL", *arguments))["speculation"] == speculation
+    assert added(command)["speculation"] == config
 
 
 def test_other_options_are_vllm_words_as_they_are():
-    rest = [
-        "--port",
-        "8001",
-        "-dp=2",
-        "--enforce-eager",
-        "--served-model-name",
-        "a",
-    ]
+    rest = ["--port", "8001", "-dp=2", "--enforce-eager", "--served-model-name", "a"]
     assert added(made("MODEL", *rest, "--policy", "off"))["rest"] == rest
 
 
@@ -212,16 +191,10 @@ def test_contradictions_are_refused(arguments, said):
 
 def test_the_wheel_whose_command_does_not_start_serves_by_another_module():
     words = made("MODEL", "--port", "1", machine=CPU_WHEEL).words
-    assert words[1:7] == (
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        "MODEL",
-        "--port",
-        "1",
-    )
+    module = "vllm.entrypoints.openai.api_server"
+    assert words[1:7] == ("-m", module, "--model", "MODEL", "--port", "1")
     named = made("--port=1", "--model", "MODEL", machine=CPU_WHEEL).words
-    assert named[2:6] == ("vllm.entrypoints.openai.api_server", "--port=1", "--model", "MODEL")
+    assert named[2:6] == (module, "--port=1", "--model", "MODEL")
 
 
 @pytest.mark.parametrize("words", [(), ("--observe",), ("--port", "1", "MODEL")])
@@ -348,7 +321,5 @@ def test_help_needs_no_page():
 
 
 def test_act_is_a_switch():
-    assert added(made("MODEL", "--act", "--guard", "0.9"))["additional"] == {
-        "smartspec": {"act": True, "guard": "0.9"}
-    }
-    assert added(made("MODEL"))["additional"] is None
+    additional = added(made("MODEL", "--act", "--guard", "0.9"))["additional"]
+    assert additional == {"smartspec": {"act": True, "guard": "0.9"}}

@@ -4,10 +4,12 @@ from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
+from prometheus_client import REGISTRY
 from vllm.schedulers import AsyncScheduler, ModelRunnerOutput, Request, Scheduler
 from vllm.v1.outputs import DraftTokenIds
 
 from smartspec import vllm_plugin
+from smartspec.vllm_plugin.compatibility import SCHEDULER
 from smartspec.vllm_plugin.step.adaptive import COSTS
 
 VOCABULARY = 1000
@@ -60,6 +62,17 @@ def make_config(
         use_v2_model_runner=False,
         **parts,
     )
+
+
+def front_end(config, scheduler_cls: str | None = SCHEDULER) -> SimpleNamespace:
+    """The same configuration as the process sees it that serves HTTP."""
+    changes = {"scheduler_config": SimpleNamespace(scheduler_cls=scheduler_cls)}
+    return SimpleNamespace(**vars(config) | changes)
+
+
+def metric(name: str, engine: str = "0", **labels: str) -> float | None:
+    """What that process shows."""
+    return REGISTRY.get_sample_value(f"smartspec_{name}", {"engine": engine} | labels)
 
 
 def token(name: str, position: int) -> int:
@@ -135,9 +148,8 @@ class ToyEngine:
             output = self.scheduler.schedule()
             under_way.append((output, self._execute(output)))
             self.scheduler.get_grammar_bitmask(output)
-            if len(under_way) == depth or not output.num_scheduled_tokens:
-                while under_way and (len(under_way) == depth or not output.num_scheduled_tokens):
-                    self._finish(*under_way.popleft())
+            while under_way and (len(under_way) == depth or not output.num_scheduled_tokens):
+                self._finish(*under_way.popleft())
         raise AssertionError(f"not done after {max_steps} steps")
 
     def expected(self, name: str) -> list[int]:
@@ -217,9 +229,14 @@ def failing(*_, **__):
     raise RuntimeError("enough")
 
 
+def start(config, **options) -> ToyEngine:
+    """An engine around our scheduler."""
+    return ToyEngine(vllm_plugin.Scheduler(config), **options)
+
+
 def run(config, *, acceptance=0.7, num_requests=6, max_tokens=120, **options) -> ToyEngine:
     """Requests of several lengths to their end, under our scheduler."""
-    engine = ToyEngine(vllm_plugin.Scheduler(config), acceptance=acceptance, **options)
+    engine = start(config, acceptance=acceptance, **options)
     for number in range(num_requests):
         engine.add(number, prompt_tokens=20 + 7 * number, max_tokens=max_tokens + 5 * number)
     engine.run()

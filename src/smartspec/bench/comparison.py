@@ -27,17 +27,8 @@ def comparison_table(summaries: Mapping[str, Sequence[Summary]], title: str) -> 
     # where it is narrow, names break rather than lose letters or digits
     table.add_column("policy", overflow="fold")
     has_targets = any(run.slo_attainment is not None for runs in summaries.values() for run in runs)
-    for column in (
-        "mean",
-        "+-",
-        "p50",
-        "p99",
-        "TTFT",
-        "tok/s",
-        "k",
-        "accepted",
-        *["met"] * has_targets,
-    ):
+    columns = ("mean", "+-", "p50", "p99", "TTFT", "tok/s", "k", "accepted")
+    for column in (*columns, *["met"] * has_targets):
         table.add_column(column, justify="right", no_wrap=True)
     for policy, runs in sorted(summaries.items(), key=lambda item: -_mean_latency(item[1])):
         met = [optional(_mean([run.slo_attainment for run in runs]), ".1%")] * has_targets
@@ -52,18 +43,18 @@ def _row(runs: Sequence[Summary]) -> list[str]:
         if len(latencies) > 1
         else None
     )
-    return [
-        optional(_mean([latency.mean for latency in latencies]), ".3f"),
-        optional(error, ".3f"),
-        optional(_mean([latency.p50 for latency in latencies]), ".3f"),
-        optional(_mean([latency.p99 for latency in latencies]), ".3f"),
-        optional(_mean([run.ttft_seconds and run.ttft_seconds.mean for run in runs]), ".3f"),
-        optional(_mean([run.output_tokens_per_second for run in runs]), ".0f"),
-        optional(_mean([run.speculation and run.speculation.mean_k for run in runs]), ".2f"),
-        optional(
-            _mean([run.speculation and run.speculation.acceptance_rate for run in runs]), ".3f"
-        ),
+    speculation = [run.speculation for run in runs if run.speculation]
+    figures = [
+        (_mean([latency.mean for latency in latencies]), ".3f"),
+        (error, ".3f"),
+        (_mean([latency.p50 for latency in latencies]), ".3f"),
+        (_mean([latency.p99 for latency in latencies]), ".3f"),
+        (_mean([run.ttft_seconds.mean for run in runs if run.ttft_seconds]), ".3f"),
+        (_mean([run.output_tokens_per_second for run in runs]), ".0f"),
+        (_mean([each.mean_k for each in speculation]), ".2f"),
+        (_mean([each.acceptance_rate for each in speculation]), ".3f"),
     ]
+    return [optional(value, spec) for value, spec in figures]
 
 
 def _mean_latency(runs: Sequence[Summary]) -> float:

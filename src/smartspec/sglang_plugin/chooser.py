@@ -33,10 +33,8 @@ class Chooser:
     with k steps feeds the target n * (1 + k) tokens, and the drafter after it."""
 
     def __init__(self, candidates: tuple[int, ...]):
-        self._longest, self._policy = (
-            max(candidates),
-            f"uniform:{','.join(str(k) for k in candidates if k)}",
-        )
+        self._longest = max(candidates)
+        self._policy = f"uniform:{','.join(str(k) for k in candidates if k)}"
         self.costs, self._num_trials = StepCosts(has_passes=True), 0
         self._latency: LatencyModel | None = None
         self.controller: Controller | None = None
@@ -108,7 +106,7 @@ class Chooser:
                 )
             )
             self._fit()
-        if self.controller is None or self._latency is None or plan is None or plan.view is None:
+        if self.controller is None or plan is None or plan.view is None:
             return
         verified = np.full(batch_size, steps)
         predicted = self._latency.predict(plan.view, plan, verified)
