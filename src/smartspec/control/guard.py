@@ -106,7 +106,7 @@ class Queries:
 
 class Guard:
     """Where speculative steps lose, drafts pause: for MEMORY / 2 steps, twice as many each further
-    time, or until half or twice as many requests are under way."""
+    time, or until about a third or three times as many requests are under way (size_of)."""
 
     def __init__(self) -> None:
         self.num_trips, self._reason = 0, ""

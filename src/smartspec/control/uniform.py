@@ -8,7 +8,7 @@ Tokens follow from the survival of drafts, seconds are measured for each length 
 latency.measured). Where a host drafts after the target's pass, a length is for the next step, which
 may have prefill: as often as lately, and the more often the more a length emits, since every answer
 comes with a prompt. All that is uncertain is tried: each length once at each size, later the
-neighbours of the best one.
+one that was timed longest ago.
 """
 
 from collections import defaultdict
