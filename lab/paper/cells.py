@@ -84,7 +84,7 @@ FULL = Effort(
     num_requests=2048,
     num_steps=400,
     live=LiveEffort(
-        (0.6, 0.9, 1.2), 20.0, repetitions=5, batch=16, concurrency=(1, 2, 4, 8, 16), max_tokens=96
+        (0.6, 0.9, 1.2), 15.0, repetitions=5, batch=16, concurrency=(1, 2, 4, 8, 16), max_tokens=96
     ),
 )
 QUICK = Effort(

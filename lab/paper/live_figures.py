@@ -25,7 +25,7 @@ CAPACITY, LENGTHS, PREDICTIONS = "live_capacity", "live_lengths", "live_predicti
 ACCEPTANCES = (0.5, 0.7, 0.9)
 # of a tree, forced acceptance tries the likeliest children alone: the others are for nothing
 CHAINS = "recycling"
-POLICIES = ("off", "fixed:1", "fixed:3", "goodput", "smartspec-paper")
+POLICIES = ("off", "fixed:1", "fixed:3", "goodput")
 WORKLOADS = ("chat", "summarization", MIXED)
 WAVES = 6  # so many times as many requests as are under way, to see what off can serve
 
