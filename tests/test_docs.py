@@ -47,7 +47,7 @@ RESULTS = [page for page in WRITTEN if page.parent.name == "results"]
 GUIDES = [page for page in WRITTEN if page.parent == DOCS and page != TUTORIAL]
 MAX_README_LINES, MAX_GUIDE_LINES, MAX_LINE = 90, 125, 100
 # All that an operator of vLLM needs, in one place; the example in numbers.
-MAX_LINES = {"vllm.md": 250, "vllm-how.md": 232, "observe.md": 165, "controller.md": 195}
+MAX_LINES = {"vllm.md": 250, "vllm-how.md": 232, "observe.md": 165, "controller.md": 205}
 COMMANDS = typer.main.get_command(_build_app()).commands
 PARTS_OF_A_STEP = ("self.scheduler", "self.executor", "self.controller")
 CLASSES_OF_A_STEP = ("core.scheduler.", "engine.runtime.executor.", "control.controller.")
