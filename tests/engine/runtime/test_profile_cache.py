@@ -98,7 +98,7 @@ def with_negative_slope(data: dict) -> dict:
             lambda text: json.dumps(json.loads(text)["cost_model"]),
             "does not say what it was measured on",
         ),
-        (lambda text: json.dumps(with_nan(json.loads(text))), "'constant' must be a number, found nan"),
+        (lambda text: json.dumps(with_nan(json.loads(text))), "must be a number, found nan"),
         (lambda text: json.dumps(with_negative_slope(json.loads(text))), "'slopes'"),
         (
             lambda text: json.dumps(json.loads(text) | {"cost_model": {"format": 0}}),
