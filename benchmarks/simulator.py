@@ -37,6 +37,7 @@ from smartspec.core.blocks import BlockManager
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.cache_folder import cache_folder
+from smartspec.engine.runtime.config import LONG_PREFILL_TOKEN_THRESHOLD
 from smartspec.sim.executor import LOOKUP, SimExecutor
 from smartspec.sim.virtual_engine import Run, VirtualEngine
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, read_recordings
@@ -115,6 +116,7 @@ def simulated_seconds(
         max_batched_tokens=MAX_BATCHED_TOKENS,
         max_model_len=8192,
         max_draft_tokens=MAX_DRAFT_TOKENS,
+        long_prefill_token_threshold=LONG_PREFILL_TOKEN_THRESHOLD,
     )
     run = Run()
     VirtualEngine(EngineCore(scheduler, executor, controller), executor).serve(traffic, run)

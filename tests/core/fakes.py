@@ -144,7 +144,7 @@ class RandomController:
 
 
 def make_core(
-    controller=None, *, num_blocks=40, block_size=4, num_slots=4, budget=16, seed=0
+    controller=None, *, num_blocks=40, block_size=4, num_slots=4, budget=16, seed=0, threshold=None
 ) -> EngineCore:
     """The step loop on the hash model; with random lengths where no controller is given."""
     scheduler = Scheduler(
@@ -152,6 +152,7 @@ def make_core(
         max_batched_tokens=budget,
         max_model_len=64,
         max_draft_tokens=5,
+        long_prefill_token_threshold=threshold,
     )
     executor = FakeExecutor(num_slots, seed=seed)
     return EngineCore(scheduler, executor, controller or RandomController(seed))

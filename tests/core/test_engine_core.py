@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from smartspec.core.blocks import Wipe
 from smartspec.core.engine_core import EngineCore
+from smartspec.core.prefill_room import SCORED_CHUNK
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import SCORED_CHUNK
 
 
 def run(core: EngineCore, *requests: Request) -> None:

@@ -145,3 +145,15 @@ def test_running_requests_of_another_salt_are_no_prefix_either():
     ]
     serve(core, requests)
     assert [request.num_cached_tokens > 0 for request in requests] == [False, False, True]
+
+
+def test_who_is_passed_over_keeps_its_place():
+    requests = [make_request(i, "crowd") for i in range(4)]
+    queue = queue_of(*requests[:3], make_request(4, "one"))
+    queue.put_back(requests[3])
+    for _ in range(4):
+        queue.pass_over()
+    assert queue.pop().request_id == 4
+    assert queue.peek() is None and len(queue) == 4
+    queue.look_again()
+    assert order(queue) == [3, 0, 1, 2]

@@ -6,7 +6,7 @@ from fake_core import OTHER_TOKEN_ID
 from fake_server import MAX_MODEL_LEN
 from test_token_texts import TEXTS, check_offsets
 
-from smartspec.core.scheduler import SCORED_CHUNK
+from smartspec.core.prefill_room import SCORED_CHUNK
 
 
 def scored(server, prompt, **body):

@@ -16,6 +16,9 @@ from smartspec.core.request import Request
 
 MAX_IDLE_CLIENTS = 4096
 
+Entry = tuple[int, int, Request]  # priority, number of its arrival
+PUT_BACK = -1  # the number of one that was put back
+
 
 class FairQueue:
     """A queue in this order: requests that were put back; then the next of the client that was
@@ -23,8 +26,9 @@ class FairQueue:
 
     def __init__(self):
         self._put_back: deque[Request] = deque()
+        self._passed_over: list[Entry] = []
         # a heap for each client that has any
-        self._waiting: dict[str, list[tuple[int, int, Request]]] = {}
+        self._waiting: dict[str, list[Entry]] = {}
         self._served: dict[str, float] = {}  # tokens over share
         self._now = 0.0  # what the client chosen last had been served
         self._arrivals = count()
@@ -52,20 +56,37 @@ class FairQueue:
         self._put_back.appendleft(request)
         self._length += 1
 
-    def peek(self) -> Request:
-        """The next request. There must be one."""
-        return self._put_back[0] if self._put_back else self._waiting[self._next_client()][0][2]
+    def peek(self) -> Request | None:
+        """The next request, None if there is none that was not passed over."""
+        if self._put_back:
+            return self._put_back[0]
+        return self._waiting[self._next_client()][0][2] if self._waiting else None
 
     def pop(self) -> Request:
-        """Take out the next request."""
+        """Take out the next request. There must be one."""
         self._length -= 1
         if self._put_back:
             return self._put_back.popleft()
         client = self._next_client()
         self._now = max(self._now, self._served[client])
-        *_, request = heappop(self._waiting[client])
-        self._drop_if_empty(client)
-        return request
+        return self._pop_of(client)[2]
+
+    def pass_over(self) -> None:
+        """The next request is not looked at until look_again, and keeps its place."""
+        self._passed_over.append(
+            (0, PUT_BACK, self._put_back.popleft())
+            if self._put_back
+            else self._pop_of(self._next_client())
+        )
+
+    def look_again(self) -> None:
+        """At the requests that were passed over. Until then none may be added or removed."""
+        for entry in reversed(self._passed_over):
+            if entry[1] == PUT_BACK:
+                self._put_back.appendleft(entry[2])
+            else:
+                heappush(self._waiting.setdefault(entry[2].origin.client, []), entry)
+        self._passed_over.clear()
 
     def remove(self, request_id: int) -> Request | None:
         """Take out a request wherever it is; None if it is not here."""
@@ -97,6 +118,11 @@ class FairQueue:
         return min(
             self._waiting, key=lambda client: (self._served[client], self._waiting[client][0][1])
         )
+
+    def _pop_of(self, client: str) -> Entry:
+        entry = heappop(self._waiting[client])
+        self._drop_if_empty(client)
+        return entry
 
     def _drop_if_empty(self, client: str) -> None:
         if not self._waiting[client]:

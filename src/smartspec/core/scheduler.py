@@ -19,6 +19,7 @@ from smartspec.control.records import UNLIMITED
 from smartspec.core.batch import Batch
 from smartspec.core.blocks import BlockManager, Prefix, common_prefix
 from smartspec.core.fair_queue import FairQueue
+from smartspec.core.prefill_room import PrefillRoom
 from smartspec.core.request import Request, RequestStatus
 from smartspec.core.speculation import NO_OPTIONS
 
@@ -26,9 +27,8 @@ from smartspec.core.speculation import NO_OPTIONS
 # Under load nearly every step is full of prefill; a decoding request waits in it much longer for
 # its token than a few draft tokens take.
 ROOM_FOR_DRAFTS = 8
-# Prompt tokens of a step, of all requests, whose log-probabilities are wanted: each costs a row of
-# logits.
-SCORED_CHUNK = 64
+# Waiting requests that a step may pass over: each costs a look for its prefix.
+MAX_PASSED_OVER = 32
 
 
 class Scheduler:
@@ -37,7 +37,9 @@ class Scheduler:
 
     max_batched_tokens: tokens fed per step. Decoding requests are never left out; the rest goes to
     prefill, but for as many tokens as the last mixed prefill-decode batch had drafts.
-    max_draft_tokens: K, most draft tokens of a request.
+    max_draft_tokens: K, most draft tokens of a request. long_prefill_token_threshold: as in vLLM, a
+    prompt with more tokens left is long, and takes no more of a step; of several long ones, the
+    first does. A request that is alone takes all; None: no prompt is long.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class Scheduler:
         max_batched_tokens: int,
         max_model_len: int,
         max_draft_tokens: int,
+        long_prefill_token_threshold: int | None = None,
     ):
         self.blocks = blocks
         self.max_batched_tokens = max_batched_tokens
         self.max_model_len = max_model_len
         self.max_draft_tokens = max_draft_tokens
+        self.long_prefill_token_threshold = long_prefill_token_threshold or UNLIMITED
         self.waiting = FairQueue()
         self.running: list[Request] = []
         self.num_preemptions = 0
@@ -85,10 +89,11 @@ class Scheduler:
         decoding, preempted = self._hold_blocks_of_decodes()
         budget = self.max_batched_tokens - len(decoding)
         budget -= min(self._drafts_in_mixed_step, budget // 2)
-        prefill = self._continue_prefills(budget) if len(self.running) > len(decoding) else {}
-        budget -= sum(prefill.values())
-        if not preempted and len(prefill) == len(self.running) - len(decoding):
-            self._admit(budget, decoding, prefill)
+        is_alone = len(self.running) + len(self.waiting) == 1
+        room = PrefillRoom(budget, UNLIMITED if is_alone else self.long_prefill_token_threshold)
+        prefill = self._continue_prefills(room) if len(self.running) > len(decoding) else {}
+        if not preempted:
+            self._admit(room, decoding, prefill)
         return Batch(
             decoding=tuple(decoding),
             prefill=tuple(prefill),
@@ -209,50 +214,39 @@ class Scheduler:
             r for r in decoding if r.status is RequestStatus.RUNNING
         ] if preempted else decoding, preempted
 
-    def _continue_prefills(self, budget: int) -> dict[Request, int]:
-        """Chunks of prompts that are under way, in order of arrival, as many as the budget and the
-        blocks allow."""
-        chunks: dict[Request, int] = {}
-        under_way = [r for r in self.running if r.num_uncomputed_tokens > 1]
-        scored = SCORED_CHUNK // max(1, sum(1 for r in under_way if r.num_unscored_tokens))
-        for request in under_way:
-            if request.status is not RequestStatus.RUNNING:
-                continue
-            chunk = _chunk(request, budget, scored)
-            if chunk <= 0:
-                break
-            while not self.blocks.grow(request.slot, request.num_computed_tokens + chunk):
-                if self.running[-1] is request:
-                    return chunks
-                self._preempt(self.running[-1])
-            chunks[request] = chunk
-            budget -= chunk
-        return chunks
+    def _continue_prefills(self, room: PrefillRoom) -> dict[Request, int]:
+        """Chunks of prompts that are under way, in order of arrival; their blocks are held."""
+        under_way = [request for request in self.running if request.num_uncomputed_tokens > 1]
+        chunks = {request: room.take(request) for request in under_way}
+        return {request: chunk for request, chunk in chunks.items() if chunk}
 
-    def _admit(self, budget: int, decoding: list[Request], prefill: dict[Request, int]) -> None:
-        """Start waiting requests while there is budget, a slot, and KV for their whole text so
-        far."""
-        while self.waiting and budget > 0 and self.blocks.num_available_slots:
+    def _admit(
+        self, room: PrefillRoom, decoding: list[Request], prefill: dict[Request, int]
+    ) -> None:
+        """Start waiting requests while there is budget, a slot, and KV for their whole text so far.
+        Those whose prefix is being computed, and long prompts beside another one, are passed over.
+        """
+        num_passed_over = 0
+        while num_passed_over < MAX_PASSED_OVER and room.tokens > 0:
             request = self.waiting.peek()
-            if not self._fits(request):
-                return
+            if request is None or not self._fits(request):
+                break
             candidates = self._prefix_candidates(request)
             prefix = self._longest_prefix(request, candidates)
-            if self._worth_waiting_for(request, prefix, candidates):
-                return
-            self.waiting.pop()
-            self._start(request, prefix)
-            scored = SCORED_CHUNK - sum(
-                size for r, size in prefill.items() if r.num_unscored_tokens
-            )
-            chunk = _chunk(request, budget, scored)
-            grown = self.blocks.grow(request.slot, request.num_computed_tokens + chunk)
-            assert grown, "blocks were checked before admission"
-            budget -= chunk
+            num_uncomputed = request.num_tokens - (0 if prefix is None else prefix.num_tokens)
+            if not room.has_any_for(num_uncomputed) or self._worth_waiting_for(
+                request, prefix, candidates
+            ):
+                self.waiting.pass_over()
+                num_passed_over += 1
+                continue
+            self._start(self.waiting.pop(), prefix)
+            chunk = room.take(request)
             if request.num_uncomputed_tokens == 1:
                 decoding.append(request)
             else:
                 prefill[request] = chunk
+        self.waiting.look_again()
 
     def _fits(self, request: Request) -> bool:
         """One block of headroom per running request, or the newcomer would be preempted right
@@ -265,16 +259,17 @@ class Scheduler:
     def _make_room_for_others(self) -> None:
         """A client that has nothing running does not wait for one that has several requests. Of the
         client that has most for its share, the latest request is preempted."""
-        if not self.waiting or self._fits(self.waiting.peek()):
+        newcomer = self.waiting.peek()
+        if newcomer is None or self._fits(newcomer):
             return
-        origin = self.waiting.peek().origin
+        origin = newcomer.origin
         num_running = Counter(request.origin.client for request in self.running)
         victims = [
             request for request in reversed(self.running) if num_running[request.origin.client] > 1
         ]
         if num_running[origin.client] or not victims:
             return
-        newcomer = self.waiting.pop()
+        self.waiting.pop()
         self._preempt(
             max(
                 victims,
@@ -285,6 +280,9 @@ class Scheduler:
 
     def _start(self, request: Request, prefix: Prefix | None) -> None:
         request.slot = self.blocks.acquire(prefix, request.num_tokens)
+        # Of all chunks: what starts later must not take the blocks of a prompt under way.
+        grown = self.blocks.grow(request.slot, request.num_tokens)
+        assert grown, "blocks were checked before"
         request.num_computed_tokens = 0 if prefix is None else prefix.num_tokens
         if not request.num_preemptions:  # later it may find what it computed itself
             request.num_cached_tokens = request.num_computed_tokens
@@ -351,16 +349,6 @@ class Scheduler:
             self.blocks.discard(request.slot)
         request.slot = None  # type: ignore[assignment]
         request.status = status
-
-
-def _chunk(request: Request, budget: int, scored: int) -> int:
-    """Tokens of a prompt to compute next; scored: at most, or one, where their log-probabilities
-    are wanted."""
-    return min(
-        request.num_uncomputed_tokens,
-        budget,
-        max(1, scored) if request.num_unscored_tokens else budget,
-    )
 
 
 def _cut(query: DrafterQuery, caps: np.ndarray, is_queried: bool) -> DrafterView:

@@ -28,9 +28,9 @@ from smartspec.control.fixed import Fixed
 from smartspec.control.planning import plan_of_lengths
 from smartspec.control.records import Plan
 from smartspec.core.batch import StepOutput
+from smartspec.core.prefill_room import SCORED_CHUNK
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import SCORED_CHUNK
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.shipped.head import SHIPPED
 from smartspec.engine.models.default_model import DEFAULT_MODEL

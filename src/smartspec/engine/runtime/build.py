@@ -34,7 +34,11 @@ from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.sampling_defaults import check_defaults
-from smartspec.engine.runtime.config import BLOCK_SIZE, EngineConfig
+from smartspec.engine.runtime.config import (
+    BLOCK_SIZE,
+    LONG_PREFILL_TOKEN_THRESHOLD,
+    EngineConfig,
+)
 from smartspec.engine.runtime.drafter_kinds import kind_of_drafter, may_draw, prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.engine.runtime.free_cores import FreeCores
@@ -110,6 +114,7 @@ def build_engine(config: EngineConfig, report: Callable[[str], None] = lambda te
         max_batched_tokens=config.max_batched_tokens,
         max_model_len=models.target.max_len,
         max_draft_tokens=config.max_draft_tokens,
+        long_prefill_token_threshold=LONG_PREFILL_TOKEN_THRESHOLD,
     )
     # torch's own operators may round otherwise on another number of threads, our kernels do not.
     free_cores = None if models.target.loaded.fused_pass is None else FreeCores()

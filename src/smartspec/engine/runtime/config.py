@@ -9,6 +9,9 @@ from smartspec.engine.drafting.shipped.datastore import NONE, datastore_folder
 from smartspec.engine.drafting.shipped.head import SHIPPED, has_shipped_head
 
 BLOCK_SIZE = 16
+# Beside other requests, a prompt with more tokens takes no more of a step: everybody waits so long
+# for a token. Much smaller parts are slow, as each step reads all weights.
+LONG_PREFILL_TOKEN_THRESHOLD = 128
 
 
 @dataclass(frozen=True)
