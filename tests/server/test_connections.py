@@ -199,9 +199,13 @@ def test_a_client_that_closes_its_side_after_the_request_gets_its_answer(quick_s
 
 
 def test_all_requests_before_a_closed_side_are_answered(quick_server):
-    answers = exchange(
-        quick_server, post(prompt="One") + post(prompt="two") + post(prompt="three"), closes=True
-    )
+    quick_server.executor.hold()
+    with quick_server.connect() as connection:
+        connection.sendall(post(prompt="One") + post(prompt="two") + post(prompt="three"))
+        connection.shutdown(socket.SHUT_WR)
+        eventually(lambda: quick_server.core.num_running == 1)
+        quick_server.executor.let_go()
+        answers = b"".join(iter(lambda: connection.recv(65536), b""))
     assert answers.count(b"HTTP/1.1 200") == 3 and answers.count(b"connection: close") == 1
     assert answers.index(b'"One"') < answers.index(b'"two"') < answers.index(b'"three"')
 
