@@ -127,9 +127,8 @@ def _newest_of_each_key(folder: Path) -> set[str]:
 
 def _locked(folder: Path) -> int:
     """A descriptor of the folder; no other process gets one while it is open."""
-    facts = folder.stat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        mode = stat.S_IMODE(facts.st_mode)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ValueError(
             f"{folder} can be used by others (mode {mode:o}): answers are private, chmod 700 "
             f"{folder}"
