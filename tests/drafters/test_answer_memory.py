@@ -1,11 +1,10 @@
 """Finished answers: of one salt alone, repeated requests are drafted, and kept over restarts."""
 
-import errno
 import logging
 import os
 import stat
 import tracemalloc
-from unittest.mock import Mock
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -288,10 +287,10 @@ def test_another_tokenizers_answers_and_a_folder_in_use_are_refused(tmp_path):
 
 
 def test_a_full_disk_is_said_once_and_drafting_goes_on(tmp_path, monkeypatch, caplog):
-    memory, full = AnswerMemory(files(tmp_path / "kept")), OSError(errno.ENOSPC, "No space left")
-    monkeypatch.setattr(answer_files.os, "write", Mock(side_effect=full))
+    memory = AnswerMemory(files(tmp_path / "kept"))
+    monkeypatch.setattr(AnswerFiles, "_path", lambda self, salt: Path("/dev/full"))
     with caplog.at_level(logging.WARNING):
         finish(memory)
         finish(memory, request_id=1)
-    assert len(caplog.records) == 1 and "No space left" in caplog.text
+    assert len(caplog.records) == 1 and "No space left on device" in caplog.text
     assert drafted(memory) == ANSWER[:8]

@@ -45,11 +45,11 @@ def _longest_match(token_ids: np.ndarray) -> tuple[int, int]:
 
     (0, 0) where even the last token is new.
     """
-    num_before = len(token_ids) - MOST_BYTES
-    found = _search_bytes(token_ids if num_before <= 0 else token_ids[num_before:])
+    num_before = max(len(token_ids) - MOST_BYTES, 0)
+    found = _search_bytes(token_ids[num_before:])
     if found is None:
         return _search_arrays(token_ids, len(token_ids) - 1)
-    if num_before <= 0:
+    if not num_before:
         return found
     source, num_matched = found[0] + num_before, found[1]
     if num_matched < MAX_MATCH:
