@@ -117,7 +117,7 @@ class RecyclingDrafter(ModelFreeDrafter):
             token = next_tokens[slot]
             draft.append(token)
             context = append(context, token)
-        return chain(np.array(draft, dtype=np.int32), match_length=num_known) if draft else NO_DRAFT
+        return chain(draft, match_length=num_known) if draft else NO_DRAFT
 
 
 def pack(token_ids: np.ndarray) -> int:
