@@ -20,6 +20,7 @@ the place, in the datastore the context and the share.
 
 import heapq
 import math
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,8 +36,17 @@ from smartspec.drafters.answer_memory import AnswerMemory
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.finished_answers import Followed
 from smartspec.drafters.model_free import FORCED
-from smartspec.drafters.recycling import MAX_CONTEXT, NUM_CANDIDATES, RecyclingDrafter, append, pack
+from smartspec.drafters.recycling import (
+    LONGEST_FIRST,
+    MASKS,
+    MAX_CONTEXT,
+    RecyclingDrafter,
+    append,
+    pack,
+)
 
+NUM_CANDIDATES = 3  # last different next tokens of a context that are remembered
+_NONE = array("i", [-1] * NUM_CANDIDATES)
 MAX_MATCH = 8
 MAX_MATCHES = 8  # earlier places of the text that are followed, of those that match best
 MAX_SCANNED = 64  # most recent places of the last token that are looked at
@@ -89,8 +99,8 @@ class _Child(NamedTuple):
 
 
 class NgramTree(RecyclingDrafter):
-    """Drafts trees of up to max_draft_tokens nodes; remembers what RecyclingDrafter does, and how
-    well it did."""
+    """Drafts trees of up to max_draft_tokens nodes; remembers several next tokens of what contexts
+    RecyclingDrafter does, and how well it did."""
 
     spec = DrafterSpec("ngram-tree", match_lengths=(0, 2, 3, 4, 6, 8, FORCED))
     reads_texts = True
@@ -99,6 +109,8 @@ class NgramTree(RecyclingDrafter):
         self, *, datastore: Datastore | None = None, memory: AnswerMemory | None = None, **options
     ):
         super().__init__(**options)
+        # of each context the newest first
+        self._next_tokens *= NUM_CANDIDATES
         self._datastore = datastore
         self._memory = AnswerMemory() if memory is None else memory
         self._answers = self._memory.of_salt("")
@@ -132,6 +144,24 @@ class NgramTree(RecyclingDrafter):
         )
         self._memory.follow(batch)
         super().begin_step(batch)
+
+    def learn(self, token_ids: np.ndarray, emitted_token_ids: tuple[int, ...]) -> None:
+        context, contexts, next_tokens = pack(token_ids), self._contexts, self._next_tokens
+        for token in emitted_token_ids:
+            for mask in MASKS[1:]:
+                key = context & mask
+                slot = key % len(contexts)
+                first = NUM_CANDIDATES * slot
+                if contexts[slot] != key:
+                    contexts[slot] = key
+                    next_tokens[first : first + NUM_CANDIDATES] = _NONE
+                moved = token
+                # to the front, those before it one place back
+                for place in range(first, first + NUM_CANDIDATES):
+                    next_tokens[place], moved = moved, next_tokens[place]
+                    if moved == token:
+                        break
+            context = append(context, token)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The best tree after a text, int32 [L]."""
@@ -232,9 +262,13 @@ class NgramTree(RecyclingDrafter):
     def _recycled(self, context: int) -> list[tuple[int, int]]:
         """Next tokens by the table, each with its kind: 1 and more, by length of the context and
         place."""
-        candidates, num_known = self._candidates(context)
-        first = 1 + (num_known - 1) * NUM_CANDIDATES
-        return [(token, first + place) for place, token in enumerate(candidates) if token >= 0]
+        for num_known, mask in LONGEST_FIRST:
+            slot = (context & mask) % len(self._contexts)
+            if self._contexts[slot] == context & mask:
+                found = self._next_tokens[NUM_CANDIDATES * slot : NUM_CANDIDATES * (slot + 1)]
+                first = 1 + (num_known - 1) * NUM_CANDIDATES
+                return [(token, first + place) for place, token in enumerate(found) if token >= 0]
+        return []
 
     def _stored(self, context: int) -> list[tuple[int, int]]:
         """The same by the datastore: by length of the context and share."""

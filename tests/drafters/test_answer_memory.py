@@ -1,13 +1,14 @@
 """Finished answers: of one salt alone, repeated requests are drafted, and kept over restarts."""
 
-import errno
 import logging
 import os
 import stat
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
+from token_arrays import as_text
 
 from smartspec.core.batch import Batch
 from smartspec.core.origin import Origin
@@ -21,10 +22,6 @@ from smartspec.drafters.finished_answers import FinishedAnswers
 from smartspec.drafters.recycling import MAX_SALTS
 
 PROMPT, ANSWER = list(range(40)), list(range(50, 90))
-
-
-def as_text(token_ids) -> np.ndarray:
-    return np.array(token_ids, dtype=np.int32)
 
 
 def finish(memory: AnswerMemory, prompt=PROMPT, answer=ANSWER, salt="", request_id=0) -> None:
@@ -90,14 +87,13 @@ def test_answers_of_one_salt_are_not_in_drafts_of_another(drafter, salt):
 
 
 def test_requests_that_run_or_failed_are_not_remembered():
-    memory = AnswerMemory()
-    request = Request(0, PROMPT, SamplingParams(max_tokens=90), seed=0)
-    memory.follow(Batch(decoding=(request,)))
-    request.append(ANSWER)
-    memory.follow(Batch(decoding=(request,)))
+    memory, running = AnswerMemory(), request(PROMPT, ANSWER)
+    memory.follow(Batch(decoding=(running,)))
+    running.append(ANSWER[:-1])
+    memory.follow(Batch(decoding=(running,)))
     assert not drafted(memory)
-    request.fail("nan")
-    request.status = RequestStatus.FINISHED
+    running.fail("nan")
+    running.status = RequestStatus.FINISHED
     memory.follow(Batch())
     assert not drafted(memory)
 
@@ -209,11 +205,9 @@ def test_answers_are_kept_over_a_restart_and_their_owner_alone_can_read_them(tmp
 
 
 def test_the_last_answer_is_kept_although_no_step_comes_after_it(tmp_path):
-    memory = AnswerMemory(files(tmp_path / "kept"))
-    request = Request(0, PROMPT, SamplingParams(max_tokens=90), seed=0)
-    memory.follow(Batch(decoding=(request,)))
-    request.append(ANSWER)
-    request.status = RequestStatus.FINISHED
+    memory, running = AnswerMemory(files(tmp_path / "kept")), request(PROMPT, ANSWER)
+    memory.follow(Batch(decoding=(running,)))
+    end(running)
     memory.close()
     memory.close()
     assert drafted(AnswerMemory(files(tmp_path / "kept"))) == ANSWER[:8]
@@ -294,11 +288,7 @@ def test_another_tokenizers_answers_and_a_folder_in_use_are_refused(tmp_path):
 
 def test_a_full_disk_is_said_once_and_drafting_goes_on(tmp_path, monkeypatch, caplog):
     memory = AnswerMemory(files(tmp_path / "kept"))
-
-    def full(descriptor, content):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(answer_files.os, "write", full)
+    monkeypatch.setattr(AnswerFiles, "_path", lambda self, salt: Path("/dev/full"))
     with caplog.at_level(logging.WARNING):
         finish(memory)
         finish(memory, request_id=1)

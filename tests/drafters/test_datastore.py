@@ -6,11 +6,13 @@ import os
 import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from token_arrays import as_text
 
 from smartspec.drafters import datastore_build
 from smartspec.drafters.datastore import HEADER, NGRAMS, NOTHING, WIDTHS, Datastore
@@ -22,10 +24,6 @@ ABOUT = {"model": "tiny", "tokenizer": "digest", "vocab_size": 100}
 texts = st.lists(
     st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 4)), max_size=6
 )
-
-
-def as_text(token_ids) -> np.ndarray:
-    return np.array(token_ids, dtype=np.int32)
 
 
 def counted(some) -> NgramCounts:
@@ -236,25 +234,19 @@ def test_a_store_for_another_tokenizer_is_refused(tmp_path, tokenizer, vocab_siz
         store.check_for(tokenizer, vocab_size, "big")
 
 
-def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        OSError,
-        match=r"cannot write .*store \(No space left on device\): make room or name another",
-    ):
-        store_of(tmp_path / "store", [1, 2] * 9)
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_interrupted_build_leaves_nothing(tmp_path, monkeypatch):
-    def interrupt(descriptor):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            r"cannot write .*store \(No space left on device\): make room or name another",
+        ),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_a_full_disk_or_an_interruption_leaves_nothing(tmp_path, monkeypatch, harm, message):
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=harm))
+    with pytest.raises(type(harm), match=message):
         store_of(tmp_path / "store", [1, 2] * 9)
     assert not list(tmp_path.iterdir())
 

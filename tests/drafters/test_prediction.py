@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from token_arrays import as_text
 
 from smartspec.core.batch import Batch, Verification
 from smartspec.core.request import Request
@@ -16,8 +17,8 @@ GUESS = np.arange(100, 140, dtype=np.int32)
 
 def drafted(guess, answer, num_tokens=4) -> list[tuple[int, ...]]:
     """The paths of the draft after that answer, read at once."""
-    alignment = Alignment(np.array(guess, dtype=np.int32))
-    alignment.follow(np.array(answer, dtype=np.int32))
+    alignment = Alignment(as_text(guess))
+    alignment.follow(as_text(answer))
     return alignment.draft(num_tokens).paths[1:]
 
 
@@ -69,8 +70,8 @@ def test_a_longer_match_goes_before_a_nearer_one():
 
 def test_of_equal_matches_the_nearest_behind_the_divergence_is_the_first_branch():
     guess = [1, 2, 3, 4, 8, 2, 3, 5, 50, 2, 3, 5, 60]
-    alignment = Alignment(np.array(guess, dtype=np.int32))
-    alignment.follow(np.array([1, 2, 3, 5], dtype=np.int32))
+    alignment = Alignment(as_text(guess))
+    alignment.follow(as_text([1, 2, 3, 5]))
     draft = alignment.draft(8)
     assert not draft.is_chain
     assert draft.token_ids[draft.parents < 0].tolist() == [50, 60]
@@ -80,7 +81,7 @@ def test_of_equal_matches_the_nearest_behind_the_divergence_is_the_first_branch(
 def test_a_tree_is_in_order_and_no_longer_than_wanted(num_tokens):
     random = np.random.default_rng(3)
     guess = random.integers(0, 6, 300)
-    alignment, answer = Alignment(guess.astype(np.int32)), random.integers(0, 6, 80)
+    alignment, answer = Alignment(as_text(guess)), random.integers(0, 6, 80)
     num_trees = 0
     for length in range(1, 80):
         alignment.follow(answer[:length])
@@ -101,11 +102,8 @@ def test_a_tree_is_in_order_and_no_longer_than_wanted(num_tokens):
 
 def test_reading_step_by_step_is_reading_at_once():
     random = np.random.default_rng(4)
-    guess, answer = (
-        random.integers(0, 8, 60).astype(np.int32),
-        random.integers(0, 8, 50).astype(np.int32),
-    )
-    alignment = Alignment(guess)
+    guess, answer = random.integers(0, 8, 60), random.integers(0, 8, 50)
+    alignment = Alignment(as_text(guess))
     for length in range(0, 50, 7):
         alignment.follow(answer[:length])
         assert alignment.draft(6).paths[1:] == drafted(guess, answer[:length], 6)
@@ -154,7 +152,7 @@ def by_distance(guess, token, certain) -> list[int]:
 
 @pytest.mark.parametrize("certain", [0, 1, 700, 1999])
 def test_of_many_places_the_nearest_are_compared_and_nothing_is_sorted(certain, monkeypatch):
-    compared, guess = [], np.array([5, 6, 5, 7] * 500, dtype=np.int32)
+    compared, guess = [], as_text([5, 6, 5, 7] * 500)
     alignment = Alignment(guess)
     alignment._certain = certain
     lengths = alignment._match_lengths
@@ -164,5 +162,5 @@ def test_of_many_places_the_nearest_are_compared_and_nothing_is_sorted(certain, 
         lambda ends, answer: (compared.append(ends), lengths(ends, answer))[1],
     )
     monkeypatch.setattr(np, "argsort", None)
-    alignment._found_again(np.array([9, 5], dtype=np.int32))
+    alignment._found_again(as_text([9, 5]))
     assert (compared[0] + 1).tolist() == by_distance(guess.tolist(), 5, certain)[:MAX_SCANNED]

@@ -133,15 +133,13 @@ def _layers(shapes: Shapes, count: int = LAYERS) -> Shapes:
     }
 
 
-def _attention(
-    head: int, *, biases: tuple[str, ...] = (), heads: int = HEADS, kv: int = KV_HEADS
-) -> Shapes:
+def _attention(head: int, *, biases: tuple[str, ...] = ()) -> Shapes:
     shapes: Shapes = {
         "attn_norm.weight": (HIDDEN,),
-        "attn_q.weight": (heads * head, HIDDEN),
-        "attn_k.weight": (kv * head, HIDDEN),
-        "attn_v.weight": (kv * head, HIDDEN),
-        "attn_output.weight": (HIDDEN, heads * head),
+        "attn_q.weight": (HEADS * head, HIDDEN),
+        "attn_k.weight": (KV_HEADS * head, HIDDEN),
+        "attn_v.weight": (KV_HEADS * head, HIDDEN),
+        "attn_output.weight": (HIDDEN, HEADS * head),
     }
     return shapes | {f"attn_{name}.bias": shapes[f"attn_{name}.weight"][:1] for name in biases}
 
@@ -181,20 +179,23 @@ def _keys(epsilon: str, layers: int = LAYERS) -> dict[str, Value]:
 
 
 RMS, NORM = "layer_norm_rms_epsilon", "layer_norm_epsilon"
-QK_NORMS = ("attn_q_norm.weight", "attn_k_norm.weight")
+# heads wider than their share of the hidden size
+WIDE: dict[str, Value] = {"attention.key_length": 24, "attention.value_length": 24}
+WIDE_NORMS: Shapes = dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight"), (24,))
+OF_EXPERTS: dict[str, Value] = {
+    "expert_count": EXPERTS,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 40,
+}
 
 
 def llama() -> GGUFSpec:
-    """Heads wider than their share of the hidden size, biases everywhere."""
+    """Biases everywhere."""
     biases = _attention(24, biases=("q", "k", "v", "output")) | _gated(
         biases=("gate", "up", "down")
     )
-    wide: dict[str, Value] = {
-        "attention.key_length": 24,
-        "attention.value_length": 24,
-        "rope.dimension_count": 24,
-    }
-    return GGUFSpec("llama", _outer() | _layers(biases), _keys(RMS) | wide)
+    keys = _keys(RMS) | WIDE | {"rope.dimension_count": 24}
+    return GGUFSpec("llama", _outer() | _layers(biases), keys)
 
 
 def qwen2() -> GGUFSpec:
@@ -204,58 +205,36 @@ def qwen2() -> GGUFSpec:
 
 
 def qwen3() -> GGUFSpec:
-    shapes = _attention(24) | dict.fromkeys(QK_NORMS, (24,)) | _gated()
-    wide: dict[str, Value] = {"attention.key_length": 24, "attention.value_length": 24}
-    return GGUFSpec("qwen3", _outer(tied=True) | _layers(shapes), _keys(RMS) | wide)
+    shapes = _attention(24) | WIDE_NORMS | _gated()
+    return GGUFSpec("qwen3", _outer(tied=True) | _layers(shapes), _keys(RMS) | WIDE)
 
 
 def qwen2moe() -> GGUFSpec:
     shared = {
-        f"ffn_{name.removeprefix('ffn_')}": shape
+        name.replace(".weight", "_shexp.weight"): shape
         for name, shape in _gated(56).items()
         if "norm" not in name
     }
-    shexp = {name.replace(".weight", "_shexp.weight"): shape for name, shape in shared.items()}
-    shapes = (
-        _attention(16, biases=("q", "k", "v"))
-        | _experts(40)
-        | shexp
-        | {"ffn_gate_inp_shexp.weight": (HIDDEN,)}
-    )
-    keys: dict[str, Value] = {
-        "expert_count": EXPERTS,
-        "expert_used_count": 2,
-        "expert_feed_forward_length": 40,
-        "expert_shared_feed_forward_length": 56,
-    }
-    return GGUFSpec("qwen2moe", _outer() | _layers(shapes), _keys(RMS) | keys)
+    shapes = _attention(16, biases=("q", "k", "v")) | _experts(40) | shared
+    shapes["ffn_gate_inp_shexp.weight"] = (HIDDEN,)
+    keys = _keys(RMS) | OF_EXPERTS | {"expert_shared_feed_forward_length": 56}
+    return GGUFSpec("qwen2moe", _outer() | _layers(shapes), keys)
 
 
 def qwen3moe() -> GGUFSpec:
-    shapes = _attention(24) | dict.fromkeys(QK_NORMS, (24,)) | _experts(40)
-    keys: dict[str, Value] = {
-        "attention.key_length": 24,
-        "attention.value_length": 24,
-        "expert_count": EXPERTS,
-        "expert_used_count": 2,
-        "expert_feed_forward_length": 40,
-    }
-    return GGUFSpec("qwen3moe", _outer() | _layers(shapes), _keys(RMS) | keys)
+    shapes = _attention(24) | WIDE_NORMS | _experts(40)
+    return GGUFSpec("qwen3moe", _outer() | _layers(shapes), _keys(RMS) | WIDE | OF_EXPERTS)
 
 
 def minimax_m2() -> GGUFSpec:
     norms = {"attn_q_norm.weight": (HEADS * 24,), "attn_k_norm.weight": (KV_HEADS * 24,)}
     shapes = _attention(24) | norms | _experts(FF) | {"exp_probs_b.bias": (EXPERTS,)}
     keys: dict[str, Value] = {
-        "attention.key_length": 24,
-        "attention.value_length": 24,
         "rope.dimension_count": 12,
-        "expert_count": EXPERTS,
-        "expert_used_count": 2,
         "expert_feed_forward_length": FF,
         "expert_gating_func": 2,
     }
-    return GGUFSpec("minimax-m2", _outer() | _layers(shapes), _keys(RMS) | keys)
+    return GGUFSpec("minimax-m2", _outer() | _layers(shapes), _keys(RMS) | WIDE | OF_EXPERTS | keys)
 
 
 def phi3() -> GGUFSpec:
@@ -302,10 +281,8 @@ def gpt2() -> GGUFSpec:
 def gemma3() -> GGUFSpec:
     """Seven layers, of which the sixth sees the whole text, the others a window shorter than it."""
     posts: Shapes = {"post_attention_norm.weight": (HIDDEN,), "post_ffw_norm.weight": (HIDDEN,)}
-    shapes = _attention(24) | dict.fromkeys(QK_NORMS, (24,)) | _gated() | posts
-    keys: dict[str, Value] = {
-        "attention.key_length": 24,
-        "attention.value_length": 24,
+    shapes = _attention(24) | WIDE_NORMS | _gated() | posts
+    keys = WIDE | {
         "attention.sliding_window": 17,
         "rope.scaling.type": "linear",
         "rope.scaling.factor": 3.0,
@@ -313,15 +290,5 @@ def gemma3() -> GGUFSpec:
     return GGUFSpec("gemma3", _outer(tied=True) | _layers(shapes, 7), _keys(RMS, 7) | keys)
 
 
-SPECS: dict[str, Callable[[], GGUFSpec]] = {
-    "gemma3": gemma3,
-    "gpt2": gpt2,
-    "llama": llama,
-    "minimax-m2": minimax_m2,
-    "phi3": phi3,
-    "qwen2": qwen2,
-    "qwen2moe": qwen2moe,
-    "qwen3": qwen3,
-    "qwen3moe": qwen3moe,
-    "starcoder2": starcoder2,
-}
+_MAKERS = (gemma3, gpt2, llama, minimax_m2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, starcoder2)
+SPECS: dict[str, Callable[[], GGUFSpec]] = {make().architecture: make for make in _MAKERS}

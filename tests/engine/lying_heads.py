@@ -13,41 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from eagle3_files import CONFIG, LAYER, SIZE, VOCABULARY, random, tensors, write
-from tiny_models import as_loaded, tiny_llama
+from eagle3_files import CONFIG, KEY, LAYER, SIZE, VOCABULARY, random, tensors, write
+from tiny_models import tiny_runner
 
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head.kinds import head_drafter, load_head
 from smartspec.engine.models.model_runner import ModelRunner
 
 NUMBERS = (
-    -(2**63),
-    -8,
-    -1,
-    0,
-    1,
-    2,
-    3,
-    5,
-    7,
-    8,
-    16,
-    24,
-    31,
-    33,
-    48,
-    61,
-    62,
-    64,
-    256,
-    2**20,
-    2**31,
-    2**62,
-    2.5,
-    True,
-    None,
-    "8",
-    [8],
+    *(*range(-1, 9), 16, 24, 31, 33, 48, 61, 62, 64, 256, -(2**63), 2**20, 2**31, 2**62),
+    *(2.5, True, None, "8", [8]),
 )
 ROPES = (
     {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "partial_rotary_factor": 0.25},
@@ -63,33 +38,26 @@ def lie(choose: np.random.Generator, config: dict, found: dict) -> None:
     def one_of(things):
         return things[int(choose.integers(len(things)))]
 
-    kind = one_of(
-        ("layer", "layer", "head", "rope", "taps", "shape", "shape", "ids", "gone", "embedding")
+    layer, name = config["transformer_layer_config"], one_of(sorted(found))
+    of_head = ("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm")
+    lies = (
+        lambda: layer.update({one_of(sorted(LAYER)): one_of(NUMBERS)}),
+        lambda: config.update({one_of(of_head): one_of(NUMBERS)}),
+        lambda: layer.update(rope_parameters=one_of(ROPES)),
+        lambda: config.update({KEY: [one_of(NUMBERS) for _ in range(int(choose.integers(4)))]}),
+        lambda: found.update({name: resized(found[name])}),
+        lambda: found.update(d2t=found["d2t"] + one_of((-1, 1, 20, 40, 2**31, 2**62))),
+        lambda: found.pop(name),
+        lambda: found.update(
+            {"embed_tokens.weight": random(one_of((1, 60, 61, 70)), one_of((1, 8, SIZE, 64)))}
+        ),
     )
-    name = one_of(sorted(found))
-    if kind == "layer":
-        config["transformer_layer_config"][one_of(sorted(LAYER))] = one_of(NUMBERS)
-    elif kind == "head":
-        config[one_of(("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm"))] = (
-            one_of(NUMBERS)
-        )
-    elif kind == "rope":
-        config["transformer_layer_config"]["rope_parameters"] = one_of(ROPES)
-    elif kind == "taps":
-        config["eagle_aux_hidden_state_layer_ids"] = [
-            one_of(NUMBERS) for _ in range(int(choose.integers(4)))
-        ]
-    elif kind == "shape":
-        shape = [max(0, size + one_of((-size, -1, 0, 1, size))) for size in found[name].shape]
-        found[name] = torch.zeros(shape, dtype=found[name].dtype)
-    elif kind == "ids":
-        found["d2t"] = found["d2t"] + one_of((-1, 1, 20, 40, 2**31, 2**62))
-    elif kind == "gone":
-        del found[name]
-    else:
-        found["embed_tokens.weight"] = random(
-            one_of((1, 60, VOCABULARY, 70)), one_of((1, 8, SIZE, 64))
-        )
+
+    def resized(tensor: torch.Tensor) -> torch.Tensor:
+        shape = [max(0, size + one_of((-size, -1, 0, 1, size))) for size in tensor.shape]
+        return torch.zeros(shape, dtype=tensor.dtype)
+
+    one_of(lies)()
 
 
 def odd_shape(choose: np.random.Generator) -> dict:
@@ -143,7 +111,7 @@ def outcome(choose: np.random.Generator, folder: Path, target: ModelRunner) -> s
 
 def main(seed: int, count: int) -> None:
     choose = np.random.default_rng(seed)
-    target = ModelRunner(as_loaded(tiny_llama()), num_slots=4, max_len=MAX_LEN, taps=(1, 2))
+    target = tiny_runner(max_len=MAX_LEN, taps=(1, 2))
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):
             print(outcome(choose, Path(folder) / str(number), target), flush=True)

@@ -124,3 +124,10 @@ def p_of_fit(counts: np.ndarray, probs: np.ndarray) -> float:
     assert not counts[~possible].any()
     statistic = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
     return p_value(float(statistic), int(possible.sum()) - 1)
+
+
+def p_of_pairs(outputs: np.ndarray, table: np.ndarray, params: SamplingParams) -> float:
+    """Of the first two tokens, int [n, 2], were they drawn from the model of this table."""
+    size = len(table)
+    counts = np.bincount(outputs[:, 0] * size + outputs[:, 1], minlength=size**2)
+    return p_of_fit(counts.reshape(size, size), pair_probs(table, params))

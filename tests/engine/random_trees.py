@@ -6,6 +6,10 @@ import numpy as np
 from smartspec.core.batch import Draft
 
 
+def tree_of(token_ids: list[int], parents: list[int], **more) -> Draft:
+    return Draft(np.array(token_ids, dtype=np.int32), np.array(parents, dtype=np.int32), **more)
+
+
 def random_parents(random: np.random.Generator, num_nodes: int) -> np.ndarray:
     """Any tree in node order: int32 [n]."""
     return np.array([random.integers(-1, node) for node in range(num_nodes)], dtype=np.int32)

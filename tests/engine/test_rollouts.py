@@ -24,18 +24,8 @@ def rollouts(monkeypatch, tmp_path):
     monkeypatch.setattr(rollouts, "PROMPTS", ["a b a b", "c d e"])
     monkeypatch.setattr(rollouts, "NOISE", 1.0)
     save_model(tmp_path / "model", "llama")
-    words = [
-        "--embedded",
-        "--model",
-        str(tmp_path / "model"),
-        "--rounds",
-        "2",
-        "--prompts",
-        "4",
-        "--max-tokens",
-        "12",
-    ]
-    monkeypatch.setattr(sys, "argv", ["rollouts.py", *words, "--check"])
+    words = f"--embedded --model {tmp_path}/model --rounds 2 --prompts 4 --max-tokens 12 --check"
+    monkeypatch.setattr(sys, "argv", ["rollouts.py", *words.split()])
     return rollouts
 
 

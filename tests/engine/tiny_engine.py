@@ -2,10 +2,11 @@
 ends."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tiny_models import VOCABULARY
 
 from smartspec.control.records import Plan
@@ -16,6 +17,8 @@ from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.core.scheduler import Scheduler
 from smartspec.engine.runtime.executor import LiveExecutor
+
+GREEDY_AND_SAMPLED = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
 class RandomPlans:
@@ -103,17 +106,23 @@ def run(core: EngineCore, requests: list[Request]) -> list[Request]:
     return requests
 
 
+def requests_of(prompts: Iterable[Sequence[int]], **params) -> list[Request]:
+    """Greedy if nothing else is said; their numbers are their seeds."""
+    options = SamplingParams(**{"temperature": 0.0} | params)
+    return [Request(i, prompt, options, seed=i) for i, prompt in enumerate(prompts)]
+
+
 def generate(core: EngineCore, temperature: float = 0.0, grammar=None) -> list[Request]:
     """Prompts that begin alike."""
     random = np.random.default_rng(5)
     shared = random.integers(0, VOCABULARY, 8).tolist()
-    params = SamplingParams(max_tokens=25, temperature=temperature)
     prompts = [
         shared + random.integers(0, VOCABULARY, random.integers(1, 30)).tolist() for _ in range(7)
     ]
-    return run(
-        core, [Request(i, p, params, seed=i, grammar=grammar) for i, p in enumerate(prompts)]
-    )
+    requests = requests_of(prompts, max_tokens=25, temperature=temperature)
+    for request in requests:
+        request.grammar = grammar
+    return run(core, requests)
 
 
 def outputs(requests: list[Request]) -> list[list[int]]:

@@ -1,11 +1,16 @@
 """Random tiny models for unit tests: real transformers classes, a vocabulary of 61, no
 checkpoint."""
 
+import numpy as np
+import pytest
 import torch
+from compiled import need_kernels
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
+from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.loaded_model import LoadedModel
+from smartspec.engine.models.model_runner import ModelRunner
 
 VOCABULARY = 61
 SHAPE = {
@@ -18,6 +23,7 @@ SHAPE = {
     "max_position_embeddings": 128,
     "initializer_range": 0.5,
 }
+KERNEL_AND_TORCH = pytest.mark.parametrize("tile_tokens", [64, 0])  # see tiny_runner
 
 
 def tiny_llama(seed: int = 0, attention: str = ATTENTION_NAME) -> LlamaForCausalLM:
@@ -56,3 +62,29 @@ def as_loaded(model: torch.nn.Module, name: str = "tiny") -> LoadedModel:
         device=torch.device("cpu"),
         weight_bytes=0,
     )
+
+
+def tiny_runner(
+    model: torch.nn.Module | None = None, tile_tokens: int | None = None, **options
+) -> ModelRunner:
+    """Of a Llama where none is given. tile_tokens: by our kernel with tiles of so many, or by torch
+    (0). options: of ModelRunner."""
+    loaded = as_loaded(tiny_llama() if model is None else model)
+    runner = ModelRunner(loaded, **{"num_slots": 4, "max_len": 128} | options)
+    if tile_tokens:
+        need_kernels(LIBRARY)
+    if tile_tokens is not None:
+        runner.max_tile_tokens = tile_tokens
+    return runner
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for the order in which fp32 sums are taken."""
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def plain_logits(model: torch.nn.Module, text: np.ndarray, **options) -> torch.Tensor:
+    """fp32 [n, vocabulary] of a text, int32 [n], by a plain pass. options: of the model."""
+    token_ids = torch.from_numpy(text.astype(np.int64))[None]
+    return model(input_ids=token_ids, use_cache=False, **options).logits[0].float()

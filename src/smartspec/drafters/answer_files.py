@@ -74,12 +74,9 @@ class AnswerFiles:
             return
         path = self._path(cache_salt)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                _write(descriptor, array("i", (*token_ids, END)).tobytes())
-                num_bytes = os.fstat(descriptor).st_size
-            finally:
-                os.close(descriptor)
+            with open(path, "ab", opener=_opened_for_owner) as file:
+                file.write(array("i", (*token_ids, END)).tobytes())
+                num_bytes = file.tell()
             if num_bytes > MAX_BYTES:
                 _shorten(path)
         except OSError as error:
@@ -127,9 +124,8 @@ def _newest_of_each_key(folder: Path) -> set[str]:
 
 def _locked(folder: Path) -> int:
     """A descriptor of the folder; no other process gets one while it is open."""
-    facts = folder.stat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        mode = stat.S_IMODE(facts.st_mode)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ValueError(
             f"{folder} can be used by others (mode {mode:o}): answers are private, chmod 700 "
             f"{folder}"
@@ -195,19 +191,12 @@ def _tokens(path: Path, content: bytes, vocab_size: int) -> np.ndarray:
     return tokens
 
 
-def _write(descriptor: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(descriptor, content) :]
+def _opened_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _shorten(path: Path) -> None:
     partial = path.with_suffix(".partial")
-    with path.open("rb") as file:
-        file.seek(-MAX_TOKENS * WIDTH, os.SEEK_END)
-        kept = file.read()
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        _write(descriptor, kept)
-    finally:
-        os.close(descriptor)
+    with open(partial, "wb", opener=_opened_for_owner) as file:
+        file.write(path.read_bytes()[-MAX_TOKENS * WIDTH :])
     partial.replace(path)

@@ -95,12 +95,8 @@ class Datastore:
     def __init__(self, folder: Path):
         self.folder, self.header = folder, read_header(folder)
         arrays = _mapped(folder / NGRAMS, self.header)
-        self._keys, self._buckets, self._first = arrays["keys"], arrays["buckets"], arrays["first"]
-        self._totals, self._counts, self._tokens = (
-            arrays["totals"],
-            arrays["counts"],
-            arrays["tokens"],
-        )
+        self._keys, self._buckets, self._first, *rest = arrays.values()
+        self._totals, self._counts, self._tokens = rest
         self._num_buckets = self.header.num_buckets
 
     def lookup(self, context: int) -> Found:

@@ -94,12 +94,13 @@ def write_datastore(
     Raises ValueError if the folder exists or no n-gram is frequent enough, OSError naming the
     folder and the remedy if it cannot be written.
     """
-    arrays = _arrays(counts.pairs(), least_count)
-    if not len(arrays["keys"]):
+    pairs = counts.pairs()
+    if not (pairs.counts >= least_count).any():
         raise ValueError(
             f"no token followed the same tokens {least_count} times in {counts.num_tokens:,} "
             "tokens: give more text"
         )
+    arrays = _arrays(pairs, least_count)
     header = DatastoreHeader(
         num_texts=counts.num_texts,
         num_tokens=counts.num_tokens,
@@ -153,7 +154,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 def _arrays(pairs: _Pairs, least_count: int) -> dict[str, np.ndarray]:
     """The arrays of ngrams.bin."""
     contexts, begins = np.unique(pairs.keys, return_index=True)
-    totals = np.add.reduceat(pairs.counts, begins) if len(begins) else pairs.counts
+    totals = np.add.reduceat(pairs.counts, begins)
     pairs = _chosen(pairs, pairs.counts >= least_count)
     num_buckets = max(len(np.unique(pairs.keys)) // 2, 1)
     bucket = pairs.keys % np.uint64(num_buckets)
@@ -182,8 +183,4 @@ def _chosen(pairs: _Pairs, which: np.ndarray) -> _Pairs:
 
 def _begins(keys: np.ndarray) -> np.ndarray:
     """The places where the pairs of each context begin, in pairs that stand together by context."""
-    return (
-        np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        if len(keys)
-        else np.empty(0, dtype=np.int64)
-    )
+    return np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))

@@ -52,9 +52,11 @@ class DatastoreDrafter(ModelFreeDrafter):
 
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The draft after a text, int32 [L]."""
-        draft, strength = self._recalled(token_ids)
+        context = pack(token_ids)
+        found = self._answers.matches(token_ids, context, self.max_draft_tokens)
+        is_long = bool(found) and found[0].match >= LEAST_MATCH
+        draft, strength = ([*found[0].tokens], found[0].match) if is_long else ([], 0)
         if self._datastore is not None:
-            context = pack(token_ids)
             for token in draft[-MAX_CONTEXT:]:
                 context = append(context, token)
             while len(draft) < self.max_draft_tokens:
@@ -65,13 +67,3 @@ class DatastoreDrafter(ModelFreeDrafter):
                 draft.append(tokens[0])
                 context = append(context, tokens[0])
         return chain(draft, match_length=strength) if draft else NO_DRAFT
-
-    def _recalled(self, token_ids: np.ndarray) -> tuple[list[int], int]:
-        """The continuation of the longest match's answer, and the length of the match; nothing if
-        that is short."""
-        found = self._answers.matches(token_ids, pack(token_ids), self.max_draft_tokens)
-        return (
-            (list(found[0].tokens), found[0].match)
-            if found and found[0].match >= LEAST_MATCH
-            else ([], 0)
-        )

@@ -28,20 +28,15 @@ MOVED = {
 
 def is_model_free(name: str) -> bool:
     """True if the drafter of this name drafts from text alone. ValueError where it is a class that
-    cannot be had."""
-    check_moved(name)
-    return name in MODEL_FREE_DRAFTERS or (
-        is_own_class(name) and issubclass(own_drafter(name), ModelFreeDrafter)
-    )
-
-
-def check_moved(name: str) -> None:
-    """ValueError with the new name of a drafter that is in the lab."""
+    cannot be had, and with the new name of a drafter that is in the lab."""
     kind, colon, number = name.partition(":")
     if kind in MOVED:
         raise ValueError(
             f"drafter {name!r} is called {MOVED[kind]}{colon}{number} and is in {WHERE}"
         )
+    return name in MODEL_FREE_DRAFTERS or (
+        is_own_class(name) and issubclass(own_drafter(name), ModelFreeDrafter)
+    )
 
 
 def reads_texts(name: str) -> bool:

@@ -102,11 +102,7 @@ class ModelFreeDrafter:
         allowed = [grammar.num_allowed(path) == len(path) for path in draft.paths[1:]]
         draft = without_nodes(draft, np.array(allowed, dtype=bool))
         forced = tuple(grammar.forced()[: self.max_draft_tokens])
-        return (
-            draft
-            if forced in draft.paths
-            else chain(np.array(forced, dtype=np.int32), match_length=FORCED)
-        )
+        return draft if forced in draft.paths else chain(forced, match_length=FORCED)
 
     def view(self, batch: Batch, is_queried: bool = True) -> DrafterView:
         if is_queried:

@@ -3,8 +3,8 @@
 Source: Token Recycling (Luo et al., 2024, arXiv 2408.08696), which keeps the target's likeliest
 next tokens of every token, shared by all requests, and chains them into a tree. Differences:
 contexts of one to three tokens, of which the longest known one speaks; only the most recent next
-tokens, of which a chain takes the newest; and only what was emitted is learned, for the target's
-predictions after rejected draft tokens brought nothing. A table is shared by the requests of one
+token of each; and only what was emitted is learned, for the target's predictions after rejected
+draft tokens brought nothing. A table is shared by the requests of one
 cache salt: how fast a request is may tell that another one of them had similar text, what it reads
 never does.
 """
@@ -29,9 +29,7 @@ TOKEN_BITS = 20
 MASKS = tuple((1 << TOKEN_BITS * num_tokens) - 1 for num_tokens in range(MAX_CONTEXT + 1))
 LONGEST_FIRST = tuple(reversed(list(enumerate(MASKS))[1:]))
 NUM_ENTRIES = 65521  # a prime: the remainder spreads contexts evenly
-NUM_CANDIDATES = 3  # next tokens of a context that are remembered; a chain takes the newest one
-_NONE = array("i", [-1] * NUM_CANDIDATES)
-# of one API key, a table of 1.3 MB each; the one of requests without a salt is not counted
+# of one API key, a table of 0.8 MB each; the one of requests without a salt is not counted
 MAX_SALTS = 64
 
 
@@ -39,7 +37,7 @@ class RecyclingDrafter(ModelFreeDrafter):
     """Drafts from a table context -> next token, filled by learn(); an entry makes room for the
     next one in its place.
 
-    max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 20 bytes each.
+    max_draft_tokens: length of the longest draft. num_entries: contexts remembered, 12 bytes each.
     """
 
     spec = DrafterSpec("recycling", match_lengths=(0, 2, 3, FORCED))
@@ -51,8 +49,7 @@ class RecyclingDrafter(ModelFreeDrafter):
         self._of_salt: PerKey[str, RecyclingDrafter] = PerKey(MAX_SALTS)
         # Read and written one number at a time, where an array of numpy takes ten times as long.
         self._contexts = array("q", [-1]) * num_entries  # no context is negative
-        # of each context the newest first
-        self._next_tokens = array("i", [-1]) * (num_entries * NUM_CANDIDATES)
+        self._next_tokens = array("i", [-1]) * num_entries
 
     def of_salt(self, cache_salt: str) -> "RecyclingDrafter":
         """A table of its own for every salt; of a key's beyond MAX_SALTS the longest unused is
@@ -99,18 +96,7 @@ class RecyclingDrafter(ModelFreeDrafter):
             for mask in MASKS[1:]:
                 key = context & mask
                 slot = key % len(contexts)
-                first = NUM_CANDIDATES * slot
-                if contexts[slot] != key:
-                    contexts[slot] = key
-                    next_tokens[first : first + NUM_CANDIDATES] = _NONE
-                    next_tokens[first] = token
-                elif next_tokens[first] != token:
-                    moved = token
-                    # to the front, those before it one place back
-                    for place in range(first, first + NUM_CANDIDATES):
-                        next_tokens[place], moved = moved, next_tokens[place]
-                        if moved == token:
-                            break
+                contexts[slot], next_tokens[slot] = key, token
             context = append(context, token)
 
     def propose(self, token_ids: np.ndarray) -> Draft:
@@ -120,7 +106,6 @@ class RecyclingDrafter(ModelFreeDrafter):
         context, num_known = pack(token_ids), 0
         contexts, next_tokens = self._contexts, self._next_tokens
         while len(draft) < self.max_draft_tokens:
-            # as in _candidates, without a call for every token
             for num_tokens, mask in LONGEST_FIRST:
                 key = context & mask
                 slot = key % len(contexts)
@@ -129,21 +114,10 @@ class RecyclingDrafter(ModelFreeDrafter):
                     break
             else:
                 break
-            token = next_tokens[NUM_CANDIDATES * slot]
+            token = next_tokens[slot]
             draft.append(token)
             context = append(context, token)
-        return chain(np.array(draft, dtype=np.int32), match_length=num_known) if draft else NO_DRAFT
-
-    def _candidates(self, context: int) -> tuple[list[int], int]:
-        """The last different tokens that followed the longest known context, newest first, -1 after
-        their end, and that context's length; 0 where none is known."""
-        for num_tokens, mask in LONGEST_FIRST:
-            key = context & mask
-            slot = key % len(self._contexts)
-            if self._contexts[slot] == key:
-                first = NUM_CANDIDATES * slot
-                return self._next_tokens[first : first + NUM_CANDIDATES].tolist(), num_tokens
-        return [-1], 0
+        return chain(draft, match_length=num_known) if draft else NO_DRAFT
 
 
 def pack(token_ids: np.ndarray) -> int:

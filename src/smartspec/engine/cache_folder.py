@@ -50,7 +50,12 @@ def make_once(folder: Path, write: Callable[[Path], None]) -> Path:
             write(made)
             for path in (made, *made.rglob("*")):
                 path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
-            _publish(made, folder)
+            try:
+                made.rename(folder)
+            except OSError:
+                # otherwise another process finished first, and its copy is as good
+                if not folder.exists():
+                    raise
     except (PermissionError, NotADirectoryError, FileExistsError) as error:
         raise OSError(
             f"cannot write {folder.parent}: set SMARTSPEC_CACHE to a folder that can be written"
@@ -67,11 +72,3 @@ def write_file(path: Path, text: str) -> None:
         made.write_text(text, encoding="utf-8")
         made.chmod(0o644)
         made.replace(path)
-
-
-def _publish(made: Path, folder: Path) -> None:
-    try:
-        made.rename(folder)
-    except OSError:
-        if not folder.exists():  # otherwise another process finished first, and its copy is as good
-            raise

@@ -8,7 +8,16 @@ import pytest
 import torch
 from compiled import need_kernels
 from fused_models import fused_model
-from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
+from tiny_models import (
+    KERNEL_AND_TORCH,
+    VOCABULARY,
+    as_loaded,
+    assert_near,
+    plain_logits,
+    tiny_llama,
+    tiny_mistral,
+    tiny_runner,
+)
 
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.sparse_window import SparseWindow
@@ -20,14 +29,6 @@ from smartspec.engine.models.model_runner import ModelRunner
 SPARSE = SparseWindow(sinks=4, window=20)
 LENGTH, NUM_SPARSE = 100, 7  # tokens of the text, and its last ones that see little
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, LENGTH, dtype=np.int32)
-
-
-def runner_of(model, with_kernel: bool) -> ModelRunner:
-    if with_kernel:
-        need_kernels(LIBRARY)
-    runner = ModelRunner(as_loaded(model), num_slots=3, max_len=128)
-    runner.max_tile_tokens *= with_kernel
-    return runner
 
 
 def drafted(runner: ModelRunner, slot: int, size: int = 1) -> torch.Tensor:
@@ -42,38 +43,35 @@ def drafted(runner: ModelRunner, slot: int, size: int = 1) -> torch.Tensor:
     return torch.cat([runner.forward([segment]).clone() for segment in segments])
 
 
-@pytest.mark.parametrize("with_kernel", [False, True])
+@KERNEL_AND_TORCH
 @pytest.mark.parametrize("size", [1, 3, NUM_SPARSE])
-def test_it_computes_what_transformers_does_with_that_mask(with_kernel, size):
-    runner = runner_of(tiny_llama(), with_kernel)
+def test_it_computes_what_transformers_does_with_that_mask(tile_tokens, size):
+    runner = tiny_runner(tiny_llama(), tile_tokens)
     runner.forward([Segment(1, 0, TEXT[:-NUM_SPARSE], 0)])
     places, queries = torch.arange(LENGTH), torch.arange(LENGTH)[:, None]
     visible = places <= queries
     visible[-NUM_SPARSE:] &= ((places < 4) | (places > queries - 20))[-NUM_SPARSE:]
     mask = torch.zeros(1, 1, LENGTH, LENGTH).masked_fill(~visible, torch.finfo(torch.float32).min)
-    token_ids = torch.from_numpy(TEXT.astype(np.int64))[None]
-    wanted = tiny_llama(attention="eager")(
-        input_ids=token_ids, attention_mask=mask, use_cache=False
-    ).logits[0]
-    plain = tiny_llama(attention="eager")(input_ids=token_ids, use_cache=False).logits[0]
+    eager = tiny_llama(attention="eager")
+    wanted, plain = plain_logits(eager, TEXT, attention_mask=mask), plain_logits(eager, TEXT)
     found = drafted(runner, 1, size)
-    torch.testing.assert_close(found, wanted[-NUM_SPARSE:], rtol=1e-4, atol=1e-4)
+    assert_near(found, wanted[-NUM_SPARSE:])
     assert (found - plain[-NUM_SPARSE:]).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("with_kernel", [False, True])
-def test_a_layer_with_a_window_of_its_own_keeps_it(with_kernel):
-    runner = runner_of(tiny_mistral(sliding_window=30), with_kernel)
+@KERNEL_AND_TORCH
+def test_a_layer_with_a_window_of_its_own_keeps_it(tile_tokens):
+    runner = tiny_runner(tiny_mistral(sliding_window=30), tile_tokens)
     runner.forward([Segment(slot, 0, TEXT[:-NUM_SPARSE], 0) for slot in (0, 1)])
     wanted = runner.forward([Segment(0, LENGTH - NUM_SPARSE, TEXT[-NUM_SPARSE:], NUM_SPARSE)])
-    torch.testing.assert_close(drafted(runner, 1), wanted, rtol=1e-4, atol=1e-4)
+    assert_near(drafted(runner, 1), wanted)
 
 
-@pytest.mark.parametrize("with_kernel", [False, True])
-def test_what_lies_between_sinks_and_window_is_not_read(with_kernel):
+@KERNEL_AND_TORCH
+def test_what_lies_between_sinks_and_window_is_not_read(tile_tokens):
     """Other keys and values there change no bit; others among the sinks or in the window change the
     logits."""
-    runner = runner_of(tiny_llama(), with_kernel)
+    runner = tiny_runner(tiny_llama(), tile_tokens)
     runner.forward([Segment(1, 0, TEXT[:-NUM_SPARSE], 0)])
     expected = drafted(runner, 1)
     first_seen = LENGTH - NUM_SPARSE + 1 - SPARSE.window

@@ -4,26 +4,20 @@ becomes text."""
 import numpy as np
 import pytest
 import torch
-from compiled import need_kernels
-from random_trees import path_to, random_parents
-from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
+from random_trees import path_to, random_parents, tree_of
+from tiny_models import (
+    KERNEL_AND_TORCH,
+    VOCABULARY,
+    assert_near,
+    tiny_llama,
+    tiny_mistral,
+    tiny_runner,
+)
 
 from smartspec.core.batch import Draft
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import MAX_TREE_TOKENS, TreeMask, tree_mask
-from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.model_runner import ModelRunner
-
-MAX_LEN = 128
-
-
-def runner_of(model, tile_tokens: int) -> ModelRunner:
-    """By our kernel with tiles of so many tokens, or by torch (0)."""
-    if tile_tokens:
-        need_kernels(LIBRARY)
-    runner = ModelRunner(as_loaded(model), num_slots=3, max_len=MAX_LEN)
-    runner.max_tile_tokens = tile_tokens
-    return runner
 
 
 def some_tree(seed: int, num_nodes: int) -> Draft:
@@ -57,7 +51,7 @@ def tree_segment(text: np.ndarray, draft: Draft, slot: int = 0) -> Segment:
 def test_every_node_has_the_logits_of_its_path(model, tile_tokens):
     """Beside a chain and another tree in one pass; mistral's window of 7 is shorter than the
     text."""
-    runner = runner_of(model(), tile_tokens)
+    runner = tiny_runner(model(), tile_tokens)
     texts, trees = [text_of(40), text_of(9)], [some_tree(0, 20), some_tree(1, 7)]
     runner.forward([Segment(slot, 0, text[:-1], 0) for slot, text in enumerate(texts)])
     logits = runner.forward(
@@ -71,13 +65,13 @@ def test_every_node_has_the_logits_of_its_path(model, tile_tokens):
     for text, tree in zip(texts, trees, strict=True):
         for node in range(-1, len(tree)):
             wanted = logits_of_path(runner, text, path_to(tree, node))
-            torch.testing.assert_close(logits[first + node + 1], wanted, rtol=1e-4, atol=1e-4)
+            assert_near(logits[first + node + 1], wanted)
         first += len(tree) + 1
 
 
-@pytest.mark.parametrize("tile_tokens", [0, 64])
+@KERNEL_AND_TORCH
 def test_a_tree_fed_level_by_level_is_the_tree_fed_at_once(tile_tokens):
-    runner = runner_of(tiny_mistral(), tile_tokens)
+    runner = tiny_runner(tiny_mistral(), tile_tokens)
     text, tree = text_of(20), some_tree(2, 15)
     runner.forward([Segment(0, 0, text[:-1], 0), Segment(1, 0, text[:-1], 0)])
     wanted = runner.forward([tree_segment(text, tree)])
@@ -94,23 +88,21 @@ def test_a_tree_fed_level_by_level_is_the_tree_fed_at_once(tile_tokens):
                 [Segment(1, len(text) - 1 + first, token_ids[first:end], end - first, mask)]
             )
         )
-    torch.testing.assert_close(torch.cat(parts), wanted, rtol=1e-4, atol=1e-4)
+    assert_near(torch.cat(parts), wanted)
 
 
-@pytest.mark.parametrize("tile_tokens", [0, 64])
+@KERNEL_AND_TORCH
 def test_the_accepted_path_becomes_text_in_every_layer(tile_tokens):
-    runner = runner_of(tiny_llama(), tile_tokens)
+    runner = tiny_runner(tiny_llama(), tile_tokens)
     text = text_of(12)
-    tree = Draft(
-        np.array([4, 5, 6, 7, 8], dtype=np.int32), np.array([-1, -1, 1, 0, 2], dtype=np.int32)
-    )
+    tree = tree_of([4, 5, 6, 7, 8], [-1, -1, 1, 0, 2])
     runner.forward([Segment(0, 0, text[:-1], 0)])
     runner.forward([tree_segment(text, tree)])
     runner.keep_path(0, len(text), (1, 2, 4))
     following = np.array([9], dtype=np.int32)
     logits = runner.forward([Segment(0, len(text) + 3, following, 1)])[0]
     wanted = logits_of_path(runner, text, [5, 6, 8, 9])
-    torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4)
+    assert_near(logits, wanted)
 
 
 def test_a_mask_says_depth_and_path():

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_engine import RandomPlans, core_of, generate, outputs
-from tiny_models import VOCABULARY, as_loaded, tiny_llama
+from tiny_engine import GREEDY_AND_SAMPLED, RandomPlans, core_of, generate, outputs
+from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_runner
 
 from smartspec.control.records import Plan
 from smartspec.core.engine_core import EngineCore
@@ -46,11 +46,10 @@ def make_core(
     draft_seed: int, num_blocks: int = 60, seed: int = 0, rows: int = VOCABULARY, max_len: int = 128
 ) -> EngineCore:
     """rows, max_len: of the draft model."""
-    target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128)
     model = tiny_llama(draft_seed)
     model.resize_token_embeddings(rows)
     draft = ModelRunner(replace(as_loaded(model), vocab_size=rows), num_slots=4, max_len=max_len)
-    executor = LiveExecutor(target, (DraftModel(draft, 4, vocab_size=VOCABULARY),))
+    executor = LiveExecutor(tiny_runner(), (DraftModel(draft, 4, vocab_size=VOCABULARY),))
     return core_of(executor, ModelController(seed), num_blocks)
 
 
@@ -66,7 +65,7 @@ class ShortSighted:
 
 
 @pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@GREEDY_AND_SAMPLED
 @pytest.mark.parametrize("num_blocks", [60, 24])
 def test_target_as_its_own_draft_is_always_accepted(temperature, num_blocks):
     core = make_core(draft_seed=0, num_blocks=num_blocks)
@@ -91,7 +90,7 @@ def test_another_draft_changes_no_greedy_token():
         assert core.controller.num_accepted < core.controller.num_tested
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@GREEDY_AND_SAMPLED
 @pytest.mark.parametrize(
     "shape", [{"rows": VOCABULARY - 20}, {"rows": VOCABULARY + 30}, {"max_len": 40}]
 )
@@ -141,7 +140,7 @@ def test_a_stop_rule_ends_drafts_after_the_pass_it_was_called_for():
     assert max(called) == 1 and max(drafted) == 2
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@GREEDY_AND_SAMPLED
 def test_a_draft_ends_after_a_token_that_the_grammar_cannot_see_past(temperature):
     """The target drafts for itself, so all that is drafted is accepted, and nothing is drafted from
     no distribution."""

@@ -8,8 +8,8 @@ import pytest
 import torch
 from compiled import attend_in_torch, need_kernels
 from static_tree import best_tree
-from tiny_engine import RandomPlans, core_of, generate, outputs
-from tiny_models import VOCABULARY, as_loaded, tiny_llama
+from tiny_engine import GREEDY_AND_SAMPLED, RandomPlans, core_of, generate, outputs
+from tiny_models import VOCABULARY, tiny_llama, tiny_runner
 from transformers import LlamaConfig, PreTrainedModel
 
 from smartspec.core.batch import Batch, Draft, Verification
@@ -24,7 +24,6 @@ from smartspec.engine.drafting.head.drafter import HeadDrafter
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
 from smartspec.engine.drafting.head.native_head import NativeHead
 from smartspec.engine.drafting.head.runner import HeadRunner
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 from smartspec.sim.world.trees import grow_trees
 
@@ -61,7 +60,7 @@ def make_core(
     max_draft_tokens: int = 5,
     **variants: bool,
 ) -> EngineCore:
-    target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
+    target = tiny_runner(taps=TAPS)
     head = HeadRunner(random_head(**variants), target, name="head", num_slots=4, is_rounded=False)
     executor = LiveExecutor(target, (HeadDrafter(head, target, 4, "head"),))
     return core_of(executor, RandomPlans(seed, pause, max_width), num_blocks, max_draft_tokens)
@@ -74,19 +73,6 @@ def attention(request, monkeypatch):
         monkeypatch.setattr(native_head, "MIN_ROWS", 2)
     if request.param == "torch":
         attend_in_torch(monkeypatch)
-
-
-@pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("num_blocks", [60, 24])
-def test_outputs_are_those_of_plain_decoding(temperature, num_blocks):
-    expected = outputs(generate(make_core(pause=1.0), temperature))
-    for seed in range(2):
-        core = make_core(num_blocks=num_blocks, seed=seed)
-        requests = generate(core, temperature)
-        assert outputs(requests) == expected
-        assert core.controller.num_tested > 50 > core.controller.num_accepted
-        assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
 def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
@@ -110,21 +96,24 @@ def let_some_be_right(core: EngineCore, expected: list[list[int]]) -> None:
     drafter.draft_trees = partly_right
 
 
+TREES = {"max_width": 6, "max_draft_tokens": 12, "sure": True}
+
+
 @pytest.mark.usefixtures("attention")
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@GREEDY_AND_SAMPLED
 @pytest.mark.parametrize("num_blocks", [60, 24])
-def test_outputs_with_trees_are_those_of_plain_decoding(temperature, num_blocks):
-    """Other shapes in every step, cut at random after drafting, through preemption, prefix hits and
-    catch-up."""
+@pytest.mark.parametrize("shape", [{}, TREES], ids=["chains", "trees"])
+def test_outputs_are_those_of_plain_decoding(temperature, num_blocks, shape):
+    """Other lengths and shapes in every step, trees cut at random after drafting, through
+    preemption, prefix hits and catch-up."""
     expected = outputs(generate(make_core(pause=1.0), temperature))
     for seed in range(2):
-        core = make_core(
-            num_blocks=num_blocks, seed=seed, max_width=6, max_draft_tokens=12, sure=True
-        )
+        core = make_core(num_blocks=num_blocks, seed=seed, **shape)
         let_some_be_right(core, expected)
         requests = generate(core, temperature)
         assert outputs(requests) == expected
-        assert core.controller.num_trees > 10 and core.controller.num_accepted > 20
+        assert core.controller.num_tested > core.controller.num_accepted > 20
+        assert (core.controller.num_trees > 10) == bool(shape)
         assert any(r.num_preemptions for r in requests) == (num_blocks == 24)
 
 
@@ -171,7 +160,7 @@ def test_our_kernel_proposes_what_torch_does(monkeypatch):
     """Of features and after its own draft, in a tree and beside others; rounded to blocks nearly
     so."""
     need_kernels(native_head.LIBRARY)
-    target = ModelRunner(as_loaded(tiny_llama(0)), num_slots=4, max_len=128, taps=TAPS)
+    target = tiny_runner(taps=TAPS)
     options = {"name": "head", "num_slots": 4}
     runners = [
         HeadRunner(random_head(), target, is_rounded=is_rounded, **options)
@@ -204,15 +193,20 @@ def test_our_kernel_proposes_what_torch_does(monkeypatch):
         assert (rounded.chances != ours.chances).any()
 
 
+def with_one_request() -> tuple[HeadDrafter, Batch]:
+    """In slot 2, all but its newest token are computed."""
+    (drafter,) = make_core().executor.drafters
+    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
+    request.slot, request.num_computed_tokens = 2, 2
+    drafter._num_known[2] = 2
+    return drafter, Batch(decoding=(request,))
+
+
 @pytest.mark.usefixtures("attention")
 def test_features_without_numbers_make_drafts_that_can_be_verified():
-    core = make_core()
-    (drafter,) = core.executor.drafters
-    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
-    request.slot, request.num_computed_tokens = 0, 2
-    drafter._num_known[0] = 2
-    drafter.runner.features[0, :2] = torch.nan
-    (draft,) = drafter.draft_trees(Batch(decoding=(request,)), np.array([6]), np.array([3]), 3)
+    drafter, batch = with_one_request()
+    drafter.runner.features[2, :2] = torch.nan
+    (draft,) = drafter.draft_trees(batch, np.array([6]), np.array([3]), 3)
     assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
     assert ((draft.confidence >= 0.0) & (draft.confidence <= 1.0)).all()
     assert ((draft.token_ids >= 0) & (draft.token_ids < VOCABULARY)).all()
@@ -222,13 +216,8 @@ def test_what_a_plan_takes_children_for_makes_the_shape():
     """The best static tree, of the head's own tokens."""
 
     def draft(chances: np.ndarray | None) -> Draft:
-        (drafter,) = make_core().executor.drafters
-        request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
-        request.slot, request.num_computed_tokens = 0, 2
-        drafter._num_known[0] = 2
-        return drafter.draft_trees(
-            Batch(decoding=(request,)), np.array([7]), np.array([4]), 3, None, chances
-        )[0]
+        drafter, batch = with_one_request()
+        return drafter.draft_trees(batch, np.array([7]), np.array([4]), 3, None, chances)[0]
 
     chances = np.tile([0.6, 0.25, 0.1], (4, 1))
     of_plan, of_head = draft(chances), draft(None)
@@ -240,26 +229,12 @@ def test_what_a_plan_takes_children_for_makes_the_shape():
     assert of_plan.confidence.tolist() != of_head.confidence.tolist()
 
 
-def test_a_tree_that_is_too_large_is_refused():
-    core = make_core()
-    (drafter,) = core.executor.drafters
-    with pytest.raises(
-        ValueError, match="a draft tree of 64 nodes: the limit is 63, use fewer nodes"
-    ):
-        request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
-        drafter.draft_trees(Batch(decoding=(request,)), np.array([64]), np.array([4]), 8)
-
-
 def test_of_a_tree_the_features_of_the_accepted_path_are_kept():
-    core = make_core()
-    (drafter,) = core.executor.drafters
-    request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
-    request.slot, request.num_computed_tokens = 2, 2
-    drafter._num_known[2] = 2
+    drafter, batch = with_one_request()
     rows = torch.arange(5.0)[:, None].expand(5, drafter.runner.features.shape[2])
-    core.executor.runner.features = [rows]
+    drafter.target.features = [rows]
     verification = Verification((7, 8, 9), 2, accepted_nodes=(1, 3))
-    drafter.observe(Batch(decoding=(request,)), np.array([4]), (verification,), ())
+    drafter.observe(batch, np.array([4]), (verification,), ())
     # the newest token, and these nodes after it
     assert drafter.runner.features[2, 2:5, 0].tolist() == [0.0, 2.0, 4.0]
     assert drafter._num_known[2] == 5

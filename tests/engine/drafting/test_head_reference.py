@@ -17,7 +17,7 @@ from eagle3_files import (
     without,
     write,
 )
-from tiny_models import VOCABULARY, as_loaded, tiny_llama
+from tiny_models import VOCABULARY, tiny_llama, tiny_runner
 from transformers import Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
@@ -25,7 +25,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.head.kinds import head_drafter, load_head
 from smartspec.engine.models.linear import make_linear
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.quantized import QuantizedLinear, QuantizedWeight
 
 
@@ -141,7 +140,7 @@ def test_a_head_computes_what_transformers_layer_does(tmp_path, shape):
     changes, more = SHAPES[shape]
     config = config_with(changes)
     found = tensors() | more
-    target = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=64, taps=(1, 2))
+    target = tiny_runner(taps=(1, 2))
     head, embedding = load_head(write(tmp_path / "head", config, found), target.loaded)
     runner = head_drafter(
         head, target, name="head", num_slots=2, embedding=embedding, is_rounded=False
@@ -176,7 +175,7 @@ def test_a_head_without_lm_head_reads_the_targets_rows(tmp_path, drafts, form):
         model.lm_head = make_linear(model.lm_head.weight)
     if form == "int8":
         rows = rounded(model, rows)
-    target = ModelRunner(as_loaded(model), num_slots=2, max_len=64, taps=(1, 2))
+    target = tiny_runner(model, taps=(1, 2))
     head, _ = load_head(
         write(tmp_path / "head", config, without(found, "lm_head.weight")), target.loaded
     )

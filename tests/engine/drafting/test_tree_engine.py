@@ -4,18 +4,15 @@ other drafters."""
 import numpy as np
 import pytest
 from random_trees import random_tree
-from tiny_engine import RandomPlans, core_of, run
-from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
+from tiny_engine import RandomPlans, core_of, requests_of, run
+from tiny_models import VOCABULARY, tiny_llama, tiny_mistral, tiny_runner
 
 from smartspec.control.planning import no_drafts
 from smartspec.control.records import DrafterSpec, Plan
 from smartspec.core.batch import Draft
 from smartspec.core.engine_core import EngineCore
-from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.model_free import ModelFreeDrafter
 from smartspec.engine.drafting.model.drafter import DraftModel
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 
 NUM_REQUESTS, MAX_TOKENS, K = 6, 24, 9
@@ -51,8 +48,15 @@ class AnyDrafter(RandomPlans):
         longest = np.minimum(view.draft_lengths[drafter, np.arange(view.num_rows)], view.row_caps)
         return Plan(lengths=self.random.integers(0, longest + 1), drafter=drafter)
 
+    num_compared = 0  # drafts of the first drafter, where another one drafted
+
     def cut(self, plan, drafted):
         return self.random.integers(0, drafted.lengths + 1)
+
+    def learn(self, plan, outcome) -> None:
+        super().learn(plan, outcome)
+        if outcome.free_tests:
+            self.num_compared += int(outcome.free_tests[0].tested[plan.drafter > 0].sum())
 
 
 def served(
@@ -63,15 +67,14 @@ def served(
     if plain is not None:
         drafters = (RandomTrees(plain),)
         if with_model:
-            drafters += (DraftModel(ModelRunner(as_loaded(model), num_slots=3, max_len=128), 3),)
-    executor = LiveExecutor(ModelRunner(as_loaded(model), num_slots=3, max_len=128), drafters)
+            drafters += (DraftModel(tiny_runner(model, num_slots=3), 3),)
+    executor = LiveExecutor(tiny_runner(model, num_slots=3), drafters)
     # Few blocks: some requests are preempted and recomputed.
     core = core_of(executor, AnyDrafter(seed=4), num_blocks=30, max_draft_tokens=K)
     random = np.random.default_rng(1)
     shared = random.integers(0, VOCABULARY, 14).tolist()  # prompts begin alike: prefixes are found
-    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature)
     prompts = [shared + random.integers(0, VOCABULARY, 6).tolist() for _ in range(NUM_REQUESTS)]
-    requests = run(core, [Request(i, prompt, params, seed=i) for i, prompt in enumerate(prompts)])
+    requests = run(core, requests_of(prompts, max_tokens=MAX_TOKENS, temperature=temperature))
     outputs = {
         tuple(r.tokens[: r.num_prompt_tokens].tolist()): r.output_token_ids.tolist()
         for r in requests
@@ -86,6 +89,7 @@ def test_greedy_output_is_that_of_plain_decoding(make_model):
     outputs, core, num_preempted = served(model, 0.0, plain)
     assert outputs == plain
     assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4 and num_preempted
+    assert core.controller.num_compared > 20
 
 
 def test_sampled_output_is_that_of_plain_decoding_too():

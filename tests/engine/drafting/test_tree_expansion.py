@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from random_trees import path_to
-from tiny_models import VOCABULARY, as_loaded, tiny_llama
+from tiny_models import VOCABULARY, tiny_runner
 
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.trees.expansion import TreeExpansion, best_children
@@ -32,7 +32,7 @@ def grow(runner: ModelRunner, width: int, depth: int, num_nodes: int):
 
 
 def test_the_draft_is_the_likeliest_tree():
-    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=128)
+    runner = tiny_runner()
     draft = grow(runner, WIDTH, DEPTH, num_nodes=10)
     next_probs = {}
     for depth in range(DEPTH):
@@ -64,7 +64,7 @@ def test_the_draft_is_the_likeliest_tree():
 
 
 def test_width_one_is_a_chain():
-    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=128)
+    runner = tiny_runner()
     draft = grow(runner, width=1, depth=4, num_nodes=4)
     text = TEXT.tolist()
     for token in draft.token_ids.tolist():

@@ -12,9 +12,8 @@ import torch
 from blocks import SCALES, random_blocks
 from compiled import need_kernels, need_processor, use_processor, without_kernels
 from safetensors.torch import load_file, save_file
-from saved_models import save_model
+from saved_models import load_saved, save_model, served_logits
 
-from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.kernels.cpu.panel_linear import panel_linear
 from smartspec.engine.kernels.cpu.quantized_linear import (
@@ -25,7 +24,6 @@ from smartspec.engine.kernels.cpu.quantized_linear import (
 )
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.kernel_report import kernel_report
 
 TYPES = sorted(INT8_TYPES)
@@ -84,7 +82,7 @@ def weights_of(blocks: torch.Tensor, block_type) -> np.ndarray:
 
 @EACH_TYPE
 @pytest.mark.parametrize("extreme", [False, True], ids=["any", "extreme"])
-def test_whole_numbers_are_exact(machine: str, block_type, extreme: bool):
+def test_whole_numbers_are_exact(machine, block_type, extreme):
     """Scales of one, so that every partial sum is a whole number; extreme: of the largest
     magnitudes, all in step."""
     random = np.random.default_rng(0)
@@ -110,7 +108,7 @@ def test_whole_numbers_are_exact(machine: str, block_type, extreme: bool):
 
 @EACH_TYPE
 @pytest.mark.parametrize("terms", [1, 2])
-def test_products_are_those_of_rounded_inputs(machine: str, block_type, terms: int):
+def test_products_are_those_of_rounded_inputs(machine, block_type, terms):
     random = np.random.default_rng(2)
     blocks = random_blocks(37, 512, block_type)
     x = (random.standard_normal((19, 512)) * np.exp(random.standard_normal((19, 1)) * 8)).astype(
@@ -134,10 +132,11 @@ def test_products_are_those_of_rounded_inputs(machine: str, block_type, terms: i
 
 @EACH_TYPE
 @pytest.mark.parametrize("terms", [1, 2])
-def test_a_row_has_the_same_bits_in_every_batch(machine: str, block_type, terms: int):
+def test_a_row_has_the_same_bits_in_every_batch(machine, block_type, terms):
     blocks = random_blocks(70, 512, block_type)
     x = np.random.default_rng(0).standard_normal((600, 512)).astype(np.float32)
     expected = product(blocks, block_type, x, terms=terms)
+    assert product(blocks, block_type, x[:0], terms=terms).shape == (0, 70)
     for num_rows in (*range(1, 36), 127, 260):
         found = product(blocks, block_type, x[-num_rows:], terms=terms)
         np.testing.assert_array_equal(found, expected[-num_rows:])
@@ -146,7 +145,7 @@ def test_a_row_has_the_same_bits_in_every_batch(machine: str, block_type, terms:
 @EACH_TYPE
 @pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("other", MACHINES[1:])
-def test_every_processor_gives_the_same_bits(block_type, other: str, terms: int):
+def test_every_processor_gives_the_same_bits(block_type, other, terms):
     need_kernels(LIBRARY)
     blocks = random_blocks(45, 512, block_type)
     x = np.random.default_rng(3).standard_normal((20, 512)).astype(np.float32)
@@ -158,7 +157,7 @@ def test_every_processor_gives_the_same_bits(block_type, other: str, terms: int)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_is_no_number_and_disturbs_no_other(machine: str, value: float):
+def test_a_row_that_is_not_finite_is_no_number_and_disturbs_no_other(machine, value):
     block_type = gguf.GGMLQuantizationType.Q4_1
     blocks = random_blocks(40, 128, block_type)
     x = np.random.default_rng(0).standard_normal((21, 128)).astype(np.float32)
@@ -176,7 +175,7 @@ def test_a_row_that_is_not_finite_is_no_number_and_disturbs_no_other(machine: st
 @pytest.mark.parametrize(
     "largest", [0.0, 1e-45, 5e-45, 3e-43, 1e-40, 1.2e-38, 1e-36, 1e-31, 1e-30, 1e30, 3e35]
 )
-def test_blocks_of_zeros_and_of_tiny_and_huge_numbers(machine: str, largest: float):
+def test_blocks_of_zeros_and_of_tiny_and_huge_numbers(machine, largest):
     """A quant is half a step from its number at most, of a step that is the scale; a scale has no
     more digits than numbers so small have."""
     block_type = gguf.GGMLQuantizationType.Q8_0
@@ -192,17 +191,14 @@ def test_blocks_of_zeros_and_of_tiny_and_huge_numbers(machine: str, largest: flo
     assert (np.abs(found - x.astype(np.float64) @ of_weights.T) <= bound).all()
 
 
-def test_no_rows_give_no_rows(machine: str):
-    block_type = gguf.GGMLQuantizationType.Q4_0
-    found = product(random_blocks(40, 32, block_type), block_type, np.zeros((0, 32), np.float32))
-    assert found.shape == (0, 40)
+TEXT = np.arange(9, dtype=np.int32)
 
 
 def loaded_in(folder: Path, **options: str) -> LoadedModel:
-    return load_model(str(folder), device="cpu", **{"quantization": "int8"} | options)
+    return load_saved(folder, **{"quantization": "int8"} | options)
 
 
-def test_a_model_on_blocks_is_served_in_8_bits_where_the_processor_has_instructions(tmp_path: Path):
+def test_a_model_on_blocks_is_served_in_8_bits_where_the_processor_has_instructions(tmp_path):
     need_kernels(LIBRARY)
     folder = save_model(tmp_path)
     loaded, plain = loaded_in(folder), loaded_in(folder, activations="fp32")
@@ -214,31 +210,25 @@ def test_a_model_on_blocks_is_served_in_8_bits_where_the_processor_has_instructi
         and "inputs rounded to 8 bits (" in kernel_report(rounded)["linear"]
     )
     assert rounded.profile_key != plain.profile_key, "a profile of one must not serve the other"
-    segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
-    logits = [
-        ModelRunner(model, num_slots=1, max_len=16).forward(segment) for model in (rounded, plain)
-    ]
-    assert not torch.equal(*logits)
-    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=0.05 * float(logits[1].std()))
+    logits, expected = served_logits(rounded, TEXT), served_logits(plain, TEXT)
+    assert not torch.equal(logits, expected)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=0.05 * float(expected.std()))
 
 
-def test_what_cannot_be_served_in_8_bits_is_refused(tmp_path: Path):
+def test_what_cannot_be_served_in_8_bits_is_refused(tmp_path, monkeypatch):
     need_kernels(LIBRARY)
     folder = save_model(tmp_path)
     with pytest.raises(ValueError, match="unknown activations 'int4': use auto, int8, fp32"):
         loaded_in(folder, activations="int4")
     with pytest.raises(ValueError, match=r"has none: use quantization int8 or int4"):
-        load_model(str(folder), device="cpu", activations="int8")
-    assert load_model(str(folder), device="cpu").activations == "fp32", "its weights are in fp32"
-
-
-def test_int8_needs_our_kernels(monkeypatch: pytest.MonkeyPatch):
+        load_saved(folder, activations="int8")
+    assert load_saved(folder).activations == "fp32", "its weights are in fp32"
     without_kernels(monkeypatch)
     with pytest.raises(ValueError, match="but this machine has none: use auto or fp32"):
         load_model("anything", device="cpu", activations="int8")
 
 
-def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_model_that_suffers_keeps_fp32(tmp_path, caplog):
     """One activation of the head's input is so large that the others of its block become zeros, and
     has no weight."""
     need_kernels(LIBRARY)
@@ -255,12 +245,8 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
         loaded.activations == "fp32"
         and "is served with activations in fp32: in 8 bits the perplexity" in caplog.text
     )
-    segment = [Segment(0, 0, np.arange(9, dtype=np.int32), 9)]
-    kept = ModelRunner(loaded, num_slots=1, max_len=16).forward(segment)
-    plain = ModelRunner(loaded_in(folder, activations="fp32"), num_slots=1, max_len=16).forward(
-        segment
-    )
-    assert torch.equal(kept, plain)
+    plain = loaded_in(folder, activations="fp32")
+    assert torch.equal(served_logits(loaded, TEXT), served_logits(plain, TEXT))
     assert loaded_in(folder, activations="int8").activations == "int8", (
         "it is served where it is required"
     )
@@ -269,7 +255,7 @@ def test_a_model_that_suffers_keeps_fp32(tmp_path: Path, caplog: pytest.LogCaptu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine_name", ["native", "haswell", "x86-64"])
-def test_odd_sizes_are_clean_under_sanitizers(tmp_path: Path, machine_name: str):
+def test_odd_sizes_are_clean_under_sanitizers(tmp_path, machine_name):
     """Every type, 0 to 33 rows, outputs that fill no panel, in memory of exactly their size."""
     need_processor(machine_name)
     source, program = Path(__file__).with_name("int8_sizes.c"), tmp_path / "sizes"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,7 +161,7 @@ def test_a_library_that_was_cut_short_is_compiled_again_or_not_used(machine, len
 def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, monkeypatch):
     """Two threads have one process id, as two containers may."""
     machine.install()
-    both_compile, libraries = threading.Barrier(2, timeout=60), []
+    both_compile = threading.Barrier(2, timeout=60)
 
     def run(command, **options):
         both_compile.wait()
@@ -168,15 +169,9 @@ def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, m
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(native.subprocess, "run", run)
-    threads = [
-        threading.Thread(target=lambda: libraries.append(machine.library())) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(libraries) == 2 and len(set(libraries)) == 1
-    assert list((machine.cache / "kernels").iterdir()) == libraries[:1]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: machine.library(), range(2))
+    assert list((machine.cache / "kernels").iterdir()) == [first] == [second]
 
 
 def test_whether_a_start_has_to_compile(machine):

@@ -30,7 +30,7 @@ def make(num_outputs: int, num_inputs: int, bias: bool = True) -> tuple[nn.Linea
     ("num_outputs", "num_inputs"), [(1, 1), (7, 513), (16, 40), (33, 577), (161, 1030)]
 )
 @pytest.mark.parametrize("bias", [True, False])
-def test_it_computes_the_linear_layer(num_outputs: int, num_inputs: int, bias: bool):
+def test_it_computes_the_linear_layer(num_outputs, num_inputs, bias):
     linear, packed = make(num_outputs, num_inputs, bias)
     for num_rows in (0, 1, 2, 5, 6, 13, 97, 200):
         x = torch.randn(2, num_rows, num_inputs)

@@ -50,7 +50,7 @@ def num_inputs(block_type: gguf.GGMLQuantizationType, way: str, of_blocks: int) 
 
 
 @pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
-def test_weights_are_exactly_those_of_gguf(block_type, way: str):
+def test_weights_are_exactly_those_of_gguf(block_type, way):
     blocks = random_blocks(39, num_inputs(block_type, way, 160), block_type)
     expected = reference(blocks, block_type)
     assert np.isfinite(expected).all()
@@ -73,9 +73,7 @@ def memory_rows(outputs: int) -> int:
 
 
 @pytest.mark.parametrize("block_type", sorted(BY_PANELS), ids=lambda t: t.name)
-def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(
-    request: pytest.FixtureRequest, block_type
-):
+def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(request, block_type):
     if "generic" in request.node.name:
         pytest.skip("without multiply-add instructions the compiler may reorder sums")
     inputs = num_inputs(block_type, "panels", 640)
@@ -90,7 +88,7 @@ def test_blocks_by_panels_give_the_bits_of_fp32_panels_in_every_batch(
 
 
 @pytest.mark.parametrize("inputs", [32, 608, 4128])
-def test_inputs_rounded_to_bfloat16(inputs: int):
+def test_inputs_rounded_to_bfloat16(inputs):
     """Products of the rounded inputs but for fp32 sums, and a row's bits whatever else is in the
     batch."""
     if not quantized_linear.can_round(gguf.GGMLQuantizationType.BF16, inputs):
@@ -125,7 +123,7 @@ def reference(blocks: torch.Tensor, block_type: gguf.GGMLQuantizationType) -> np
 
 @pytest.mark.parametrize("num_rows", [1, 3, 5, 13, 64])
 @pytest.mark.parametrize(("block_type", "way"), BOTH_WAYS, ids=NAMES)
-def test_products_are_those_of_fp64_but_for_rounding(block_type, way: str, num_rows: int):
+def test_products_are_those_of_fp64_but_for_rounding(block_type, way, num_rows):
     # more than a chunk and a panel, odd tiles
     outputs, inputs = 37, num_inputs(block_type, way, 1056 + 32)
     blocks, random = random_blocks(outputs, inputs, block_type), np.random.default_rng(1)

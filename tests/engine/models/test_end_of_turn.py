@@ -1,8 +1,6 @@
 """Where an answer ends: by the generation config, by name, and by what the chat template writes
 after an answer."""
 
-from pathlib import Path
-
 import pytest
 from saved_models import save_model
 from tokenizers import AddedToken, Tokenizer, models
@@ -65,14 +63,14 @@ def tokenizer_with(template: str | None) -> PreTrainedTokenizerFast:
         (None, None),
     ],
 )
-def test_what_a_template_writes_after_an_answer(template: str | None, expected: str | None):
+def test_what_a_template_writes_after_an_answer(template, expected):
     tokenizer = tokenizer_with(template)
     assert template_end(tokenizer) == (
         None if expected is None else tokenizer.convert_tokens_to_ids(expected)
     )
 
 
-def test_all_that_the_generation_config_the_names_and_the_template_say(tmp_path: Path):
+def test_all_that_the_generation_config_the_names_and_the_template_say(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(save_model(tmp_path))
     model.generation_config, model.config.eos_token_id = (
         GenerationConfig(eos_token_id=[7, 9]),

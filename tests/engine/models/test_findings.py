@@ -7,14 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from saved_models import save_model
+from saved_models import load_saved, save_model, served_logits
+from test_load_check import fails_to_fuse, makes_mlps_wrong
 
-from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.models import fusion, load
-from smartspec.engine.models.fusion import FusedMLP
-from smartspec.engine.models.load import load_model
+from smartspec.engine.models import load
 from smartspec.engine.models.loaded_model import LoadedModel
-from smartspec.engine.models.model_runner import ModelRunner
 
 TEXT = np.arange(3, 30, dtype=np.int32)
 
@@ -37,7 +34,7 @@ class Loads:
         return examine(*args)
 
     def __call__(self, **options) -> LoadedModel:
-        return load_model(str(self.model), device="cpu", **options)
+        return load_saved(self.model, **options)
 
     @property
     def files(self) -> list[Path]:
@@ -49,24 +46,20 @@ def loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loads:
     return Loads(monkeypatch, tmp_path)
 
 
-def logits(loaded: LoadedModel) -> torch.Tensor:
-    return ModelRunner(loaded, num_slots=1, max_len=48).forward([Segment(0, 0, TEXT, len(TEXT))])
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"quantization": "int8"}, {"quantization": "int8", "activations": "fp32"}]
 )
-def test_a_second_load_is_like_the_first_and_examines_nothing(loads: Loads, options: dict):
+def test_a_second_load_is_like_the_first_and_examines_nothing(loads, options):
     first, second = loads(**options), loads(**options)
     assert loads.num_examined == 1 and len(loads.files) == 1
     for field in fields(LoadedModel):
         if field.name not in ("model", "tokenizer", "fused_pass"):
             assert getattr(second, field.name) == getattr(first, field.name), field.name
     assert (second.fused_pass is None) == (first.fused_pass is None)
-    assert torch.equal(logits(first), logits(second))
+    assert torch.equal(served_logits(first, TEXT), served_logits(second, TEXT))
 
 
-def test_another_model_in_its_place_is_examined(loads: Loads):
+def test_another_model_in_its_place_is_examined(loads):
     loads()
     weights = loads.model / "model.safetensors"
     facts, content = weights.stat(), bytearray(weights.read_bytes())
@@ -77,9 +70,7 @@ def test_another_model_in_its_place_is_examined(loads: Loads):
     assert loads.num_examined == 2
 
 
-def test_other_options_and_another_engine_are_examined(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
-):
+def test_other_options_and_another_engine_are_examined(loads, monkeypatch):
     loads()
     loads(activations="fp32")
     monkeypatch.setattr(
@@ -92,7 +83,7 @@ def test_other_options_and_another_engine_are_examined(
 @pytest.mark.parametrize(
     "spoil", [lambda text: "", lambda text: text[:-9], lambda text: text.replace("4", "8")]
 )
-def test_damaged_findings_are_made_anew(loads: Loads, caplog, spoil):
+def test_damaged_findings_are_made_anew(loads, caplog, spoil):
     loads()
     (file,) = loads.files
     file.write_text(spoil(file.read_text()))
@@ -102,24 +93,22 @@ def test_damaged_findings_are_made_anew(loads: Loads, caplog, spoil):
     assert loads.num_examined == 2
 
 
-def test_findings_that_others_could_write_are_not_used(loads: Loads):
+def test_findings_that_others_could_write_are_not_used(loads):
     loads()
     loads.files[0].chmod(0o666)
     loads()
     assert loads.num_examined == 2
 
 
-def test_where_nothing_can_be_kept_a_load_goes_on(loads: Loads, caplog):
+def test_where_nothing_can_be_kept_a_load_goes_on(loads, caplog):
     loads.cache.mkdir()
     (loads.cache / "findings").write_text("in the way")
     assert loads().num_layers == 3
     assert "could not be stored" in caplog.text
 
 
-def test_what_was_said_is_said_again(loads: Loads, monkeypatch: pytest.MonkeyPatch, caplog):
-    forward = FusedMLP.forward
-    monkeypatch.setattr(FusedMLP, "forward", lambda self, x: forward(self, x) * 1.5)
-    monkeypatch.setattr(fusion, "close", lambda a, b: True)
+def test_what_was_said_is_said_again(loads, monkeypatch, caplog):
+    makes_mlps_wrong(monkeypatch)
     first = loads()
     caplog.clear()
     second = loads()
@@ -128,12 +117,9 @@ def test_what_was_said_is_said_again(loads: Loads, monkeypatch: pytest.MonkeyPat
     assert [type(m) for m in second.model.modules()] == [type(m) for m in first.model.modules()]
 
 
-def test_a_failure_is_not_kept(loads: Loads, monkeypatch: pytest.MonkeyPatch):
-    def fail(model) -> None:
-        raise MemoryError
-
+def test_a_failure_is_not_kept(loads, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(load, "fuse", fail)
+        fails_to_fuse(patch)
         loads()
     assert not loads.files
     assert loads().fused_pass is not None

@@ -24,9 +24,9 @@ def model_in_layers(model_type: str, **changes: object) -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
-@pytest.mark.parametrize("taps", [(), (1,), (1, 2)])
-def test_it_computes_what_the_model_does(model_type: str, taps: tuple[int, ...]):
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+@pytest.mark.parametrize("taps", [(), (1, 2)])
+def test_it_computes_what_the_model_does(model_type, taps):
     model = model_in_layers(model_type)
     whole = fused_pass(model)
     assert isinstance(whole, FusedPass)
@@ -54,9 +54,9 @@ def test_layers_that_are_not_fused_have_no_such_pass():
     assert fused_pass(fused_model("llama")) is None
 
 
-def test_without_our_attention_the_model_computes():
+def test_without_our_attention_the_models_modules_compute():
     model = model_in_layers("llama")
-    expected, actual = runner_of(model), runner_of(model, fused_pass(model))
+    expected, actual = runner_of(fused_model("llama")), runner_of(model, fused_pass(model))
     actual.max_tile_tokens = expected.max_tile_tokens = 0
     for segments in random_passes():
         assert torch.equal(actual.forward(segments), expected.forward(segments))

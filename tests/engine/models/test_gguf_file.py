@@ -9,8 +9,6 @@ import gguf
 import numpy as np
 import pytest
 from gguf_llama import write_llama
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from smartspec.engine.models.gguf_file import open_gguf
 
@@ -21,7 +19,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_llama(tmp_path_factory.mktemp("gguf") / "model.gguf", types)
 
 
-def test_tensors_are_those_the_gguf_package_reads(path: Path):
+def test_tensors_are_those_the_gguf_package_reads(path):
     file, reader = open_gguf(path), gguf.GGUFReader(path)
     assert file.scalars["llama.attention.head_count"] == 8
     assert list(file.tensors) == [tensor.name for tensor in reader.tensors]
@@ -60,23 +58,22 @@ def tensor_fields(path: Path, name: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("type", struct.pack("<I", 99), "'blk.0.attn_k.weight' is of unknown type 99"),
+        ("type", 99, "'blk.0.attn_k.weight' is of unknown type 99"),
         # Q4_2, which is gone
-        ("type", struct.pack("<I", 4), "'blk.0.attn_k.weight' is of unknown type 4"),
-        ("dimensions", struct.pack("<I", 0), "has 0 dimensions"),
-        ("dimensions", struct.pack("<I", 1 << 30), f"has {1 << 30} dimensions"),
-        ("inputs", struct.pack("<Q", 250), "does not consist of Q4_1 blocks of 32"),
-        ("inputs", struct.pack("<Q", 0), "does not consist of"),
-        ("outputs", struct.pack("<Q", 1 << 40), "cut short"),
-        ("outputs", struct.pack("<Q", 160), "overlaps tensor"),
-        ("offset", struct.pack("<Q", 0), "overlaps tensor"),
-        ("offset", struct.pack("<Q", 1 << 62), "cut short"),
+        ("type", 4, "'blk.0.attn_k.weight' is of unknown type 4"),
+        ("dimensions", 0, "has 0 dimensions"),
+        ("dimensions", 1 << 30, f"has {1 << 30} dimensions"),
+        ("inputs", 250, "does not consist of Q4_1 blocks of 32"),
+        ("inputs", 0, "does not consist of"),
+        ("outputs", 1 << 40, "cut short"),
+        ("outputs", 160, "overlaps tensor"),
+        ("offset", 0, "overlaps tensor"),
+        ("offset", 1 << 62, "cut short"),
     ],
 )
-def test_a_wrong_description_of_a_tensor(
-    path: Path, tmp_path: Path, field: str, value: bytes, message: str
-):
-    damaged = changed(path, tmp_path, tensor_fields(path, "blk.0.attn_k.weight")[field], value)
+def test_a_wrong_description_of_a_tensor(path, tmp_path, field, value, message):
+    content = struct.pack("<I" if field in ("type", "dimensions") else "<Q", value)
+    damaged = changed(path, tmp_path, tensor_fields(path, "blk.0.attn_k.weight")[field], content)
     with pytest.raises(
         OSError, match=rf"damaged\.gguf is damaged or no GGUF file .*{message}.*download or convert"
     ):
@@ -97,7 +94,7 @@ def test_a_wrong_description_of_a_tensor(
         ),
     ],
 )
-def test_a_size_that_no_tensor_has(path: Path, tmp_path: Path, key: str, message: str):
+def test_a_size_that_no_tensor_has(path, tmp_path, key, message):
     """A model is built by these before its tensors are looked for."""
     at = path.read_bytes().index(key.encode()) + len(key) + 4 + 3
     with pytest.raises(OSError, match=message):
@@ -119,13 +116,13 @@ def test_a_size_that_no_tensor_has(path: Path, tmp_path: Path, key: str, message
         ),
     ],
 )
-def test_a_header_that_is_none(tmp_path: Path, content: bytes, message: str):
+def test_a_header_that_is_none(tmp_path, content, message):
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(OSError, match=message):
         open_gguf(tmp_path / "model.gguf")
 
 
-def test_a_file_that_was_cut_short(path: Path, tmp_path: Path):
+def test_a_file_that_was_cut_short(path, tmp_path):
     content = path.read_bytes()
     (tmp_path / "short.gguf").write_bytes(content[:-1])
     with pytest.raises(OSError, match="cut short"):
@@ -136,29 +133,9 @@ def test_a_file_that_was_cut_short(path: Path, tmp_path: Path):
             open_gguf(tmp_path / "short.gguf")
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_damage_to_a_header_is_an_error_of_one_line_or_none(
-    path: Path, tmp_path: Path, data: st.DataObject
-):
-    """Never another exception, never a tensor that is not in the file."""
-    size = len(open_gguf(path).header)
-    at, content = data.draw(st.integers(0, size - 1)), data.draw(st.binary(min_size=1, max_size=16))
-    damaged = changed(path, tmp_path, at, content)
-    try:
-        file = open_gguf(damaged)
-    except OSError as error:
-        assert "damaged.gguf" in str(error) and "\n" not in str(error)
-        return
-    for name, tensor in file.tensors.items():
-        assert file.read(name).nbytes == tensor.num_bytes
-
-
-def test_flipped_bits_in_a_header_give_an_error_of_one_line_or_the_bytes_of_the_file(
-    path: Path, tmp_path: Path
-):
-    """Half of the flips are in what is said of tensors. Nothing larger than the file is ever in
-    memory beside it."""
+def test_a_damaged_header_gives_an_error_of_one_line_or_the_bytes_of_the_file(path, tmp_path):
+    """Flipped bits, half of them in what is said of tensors, and every tenth time some bytes of any
+    kind. Nothing larger than the file is ever in memory beside it."""
     intact, content = open_gguf(path), path.read_bytes()
     size, first_tensor = len(intact.header), content.index(b"token_embd.weight") - 8
     damaged, random = tmp_path / "damaged.gguf", np.random.default_rng(0)
@@ -171,6 +148,9 @@ def test_flipped_bits_in_a_header_give_an_error_of_one_line_or_the_bytes_of_the_
             header[random.integers(first_tensor if number % 2 else 0, size)] ^= (
                 1 << random.integers(8)
             )
+        if number % 10 == 0:
+            at = random.integers(0, size - 16)
+            header[at : at + 16] = random.bytes(16)
         with damaged.open("r+b") as file:
             file.write(header)
         try:

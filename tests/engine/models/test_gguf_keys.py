@@ -21,20 +21,18 @@ from gguf_architectures import (
     write_gguf,
 )
 from gguf_llama import CONFIG, write_llama
-from saved_models import save_tokenizer
+from saved_models import load_saved, save_tokenizer, served_logits
+from tiny_models import plain_logits
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
 from smartspec.engine.models import checkpoint, gguf_text
 from smartspec.engine.models.gguf_config import ARCHITECTURES, config_values, make_config
 from smartspec.engine.models.gguf_file import open_gguf
 from smartspec.engine.models.gguf_text import configuration_folder
-from smartspec.engine.models.load import load_model
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.unsupported import UnsupportedModelError
 
 HEAD = 24
@@ -100,9 +98,7 @@ def spec_of(parameters: dict) -> GGUFSpec:
 @pytest.mark.parametrize(
     "parameters", [LLAMA3, LINEAR, YARN, LONGROPE], ids=lambda parameters: parameters["rope_type"]
 )
-def test_positions_are_those_of_transformers_own_module(
-    parameters: dict, length: int, tmp_path: Path
-):
+def test_positions_are_those_of_transformers_own_module(parameters, length, tmp_path):
     file = opened(tmp_path, spec_of(parameters))
     ours = LlamaRotaryEmbedding(make_config(config_values(file)[0]))
     hidden, positions = torch.zeros(1, 1, 1), torch.arange(length)[None]
@@ -112,9 +108,7 @@ def test_positions_are_those_of_transformers_own_module(
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
 
 
-def test_a_served_model_computes_by_the_factors_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_served_model_computes_by_the_factors_of_its_file(tmp_path, monkeypatch):
     """Through the fused pass and its table of positions; expected is transformers' llama3 on the
     same weights."""
     need_kernels(LIBRARY)
@@ -136,12 +130,9 @@ def test_a_served_model_computes_by_the_factors_of_its_file(
         return tmp_path
 
     monkeypatch.setattr(checkpoint, "configuration_folder", with_tokenizer)
-    model = load_model(str(path), device="cpu", activations="fp32")
+    model = load_saved(path, activations="fp32")
     tokens = (np.arange(100, dtype=np.int32) * 7) % CONFIG.vocab_size
-    with torch.inference_mode():
-        wanted = expected(torch.from_numpy(tokens.astype(np.int64))[None]).logits[0]
-    runner = ModelRunner(model, num_slots=1, max_len=100)
-    found = runner.forward([Segment(0, 0, tokens, len(tokens))])
+    wanted, found = plain_logits(expected, tokens), served_logits(model, tokens)
     torch.testing.assert_close(found / wanted.std(), wanted / wanted.std(), rtol=0, atol=1e-3)
     assert (found - wanted).std() < 1e-3 * wanted.std()
 
@@ -169,7 +160,7 @@ UNAPPLIED: dict[str, Value] = {
 
 
 @pytest.mark.parametrize("key", UNAPPLIED)
-def test_what_cannot_be_applied_is_refused_by_its_name(key: str, tmp_path: Path):
+def test_what_cannot_be_applied_is_refused_by_its_name(key, tmp_path):
     path = write_gguf(tmp_path / "model.gguf", SPECS["llama"]().with_keys({key: UNAPPLIED[key]}))
     with pytest.raises(
         UnsupportedModelError,
@@ -177,11 +168,11 @@ def test_what_cannot_be_applied_is_refused_by_its_name(key: str, tmp_path: Path)
     ):
         config_values(open_gguf(path))
     with pytest.raises(UnsupportedModelError, match=key):
-        load_model(str(path), device="cpu")
+        load_saved(path)
 
 
 @pytest.mark.parametrize("value", ["many", 1.5, True, -1])
-def test_a_key_of_another_kind(value: Value, tmp_path: Path):
+def test_a_key_of_another_kind(value, tmp_path):
     file = opened(tmp_path, SPECS["llama"]())
     file.scalars["llama.attention.head_count"] = value
     with pytest.raises(
@@ -190,15 +181,22 @@ def test_a_key_of_another_kind(value: Value, tmp_path: Path):
         config_values(file)
 
 
-def test_a_key_that_is_missing_is_named(tmp_path: Path):
-    spec = SPECS["llama"]().having(attention__layer_norm_rms_epsilon=None)
-    with pytest.raises(
-        UnsupportedModelError, match=r"no key llama\.attention\.layer_norm_rms_epsilon"
-    ):
-        config_values(opened(tmp_path, spec))
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"attention.layer_norm_rms_epsilon": None},
+            r"no key llama\.attention\.layer_norm_rms_epsilon",
+        ),
+        ({"general.type": "adapter"}, r"its key general\.type is 'adapter', known is 'model'"),
+    ],
+)
+def test_a_key_that_is_missing_and_a_file_of_no_model_are_named(keys, message, tmp_path):
+    with pytest.raises(UnsupportedModelError, match=message):
+        config_values(opened(tmp_path, SPECS["llama"]().with_keys(keys)))
 
 
-def test_keys_that_change_nothing(tmp_path: Path):
+def test_keys_that_change_nothing(tmp_path):
     harmless: dict[str, Value] = {
         "rope.scaling.finetuned": True,
         "attn_logit_softcapping": 0.0,
@@ -217,14 +215,6 @@ def test_keys_that_change_nothing(tmp_path: Path):
     assert config_values(opened(tmp_path, spec.with_keys(harmless)))[0] == plain
 
 
-def test_an_adapter_is_no_model(tmp_path: Path):
-    spec = SPECS["llama"]().with_keys({"general.type": "adapter"})
-    with pytest.raises(
-        UnsupportedModelError, match=r"its key general\.type is 'adapter', known is 'model'"
-    ):
-        config_values(opened(tmp_path, spec))
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -234,14 +224,14 @@ def test_an_adapter_is_no_model(tmp_path: Path):
         "blk.2.attn_q.weight",
     ],
 )
-def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, tmp_path: Path):
+def test_a_tensor_without_a_place_is_refused_by_its_name(name, tmp_path):
     file = opened(tmp_path, SPECS["llama"]().plus({name: (12,)}))
     with pytest.raises(UnsupportedModelError, match=f"'{name}'"):
         read_stock_model(file)
 
 
 @pytest.mark.parametrize("architecture", ["minimax-m2", "qwen2moe"])
-def test_a_head_that_is_missing_where_llama_cpp_wants_one(architecture: str, tmp_path: Path):
+def test_a_head_that_is_missing_where_llama_cpp_wants_one(architecture, tmp_path):
     spec = SPECS[architecture]()
     del spec.shapes["output.weight"]
     file = opened(tmp_path, spec)
@@ -250,7 +240,7 @@ def test_a_head_that_is_missing_where_llama_cpp_wants_one(architecture: str, tmp
 
 
 @pytest.mark.parametrize("architecture", sorted(SPECS))
-def test_every_architecture_reads_with_every_key_applied(architecture: str, tmp_path: Path):
+def test_every_architecture_reads_with_every_key_applied(architecture, tmp_path):
     """make_config checks that transformers took each value as it was."""
     model = read_stock_model(opened(tmp_path, SPECS[architecture]()))
     with torch.inference_mode():
@@ -258,7 +248,7 @@ def test_every_architecture_reads_with_every_key_applied(architecture: str, tmp_
     assert logits.isfinite().all() and logits.std() > 0.1
 
 
-def test_architectures_that_transformers_reads_and_we_do_not_are_refused_by_name(tmp_path: Path):
+def test_architectures_that_transformers_reads_and_we_do_not_are_refused_by_name(tmp_path):
     assert set(SPECS) == set(ARCHITECTURES)
     for architecture in {name.replace("_", "-") for name in GGUF_CONFIG_MAPPING} - {
         "general",
@@ -271,18 +261,16 @@ def test_architectures_that_transformers_reads_and_we_do_not_are_refused_by_name
         with pytest.raises(
             UnsupportedModelError, match=f"architecture is '{architecture}'.*gemma3, gpt2, llama"
         ):
-            load_model(str(path), device="cpu")
+            load_saved(path)
 
 
-def test_token_ids_are_the_files_and_not_those_of_a_class(tmp_path: Path):
+def test_token_ids_are_the_files_and_not_those_of_a_class(tmp_path):
     file = opened(tmp_path, SPECS["llama"]())
     config = make_config(config_values(file)[0])
     assert (config.bos_token_id, config.eos_token_id) == (0, 0) != (LlamaConfig().bos_token_id, 0)
 
 
-def test_a_configuration_made_by_other_code_or_of_other_factors_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_configuration_made_by_other_code_or_of_other_factors_is_not_taken(tmp_path, monkeypatch):
     """The header of a file says nothing of the numbers in its tensors."""
     monkeypatch.setenv("SMARTSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(

@@ -2,7 +2,6 @@
 what it says."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from gguf_architectures import SPECS, Value, write_gguf
@@ -42,7 +41,7 @@ def llama_cpp() -> Iterator[LlamaCpp]:
 
 
 @pytest.mark.parametrize("architecture", sorted(SPECS))
-def test_logits_are_llama_cpps(llama_cpp: LlamaCpp, architecture: str, tmp_path: Path):
+def test_logits_are_llama_cpps(llama_cpp, architecture, tmp_path):
     usual = our_logits(write_gguf(tmp_path / "usual.gguf", SPECS[architecture]()))
     found = {
         name: compare(llama_cpp, spec, tmp_path, usual)
@@ -57,7 +56,7 @@ def test_logits_are_llama_cpps(llama_cpp: LlamaCpp, architecture: str, tmp_path:
 
 
 @pytest.mark.parametrize("architecture", sorted(SPECS))
-def test_no_key_changes_a_model_unseen(llama_cpp: LlamaCpp, architecture: str, tmp_path: Path):
+def test_no_key_changes_a_model_unseen(llama_cpp, architecture, tmp_path):
     """Every known key, with values of many kinds. Where only llama.cpp refuses a value, nothing may
     change."""
     spec = SPECS[architecture]()

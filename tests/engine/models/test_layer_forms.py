@@ -8,6 +8,7 @@ import pytest
 import torch
 from compiled import need_kernels
 from fused_models import FORMS, VOCABULARY, prepare, random_passes, runner_of, stock_model
+from tiny_models import assert_near, plain_logits
 
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY
@@ -31,30 +32,31 @@ def fused(stock: torch.nn.Module) -> tuple[torch.nn.Module, FusedPass]:
     return model, whole
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_whole_pass_is_transformers_own(form: str):
-    model_type, changes = FORMS[form]
+PLAIN: dict[str, tuple[str, dict[str, object]]] = {
+    **{model_type: (model_type, {}) for model_type in ("llama", "mistral", "qwen2", "qwen3")},
+    "wide heads": ("llama", {"head_dim": 16, "num_attention_heads": 6}),
+    "biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+}
+ALL = pytest.mark.parametrize(
+    ("model_type", "changes"), (PLAIN | FORMS).values(), ids=PLAIN | FORMS
+)
+
+
+@ALL
+def test_a_whole_pass_is_transformers_own(model_type, changes):
     stock = stock_model(model_type, **changes)
     runner = runner_of(*fused(stock))
     stock.set_attn_implementation("eager")
-    with torch.inference_mode():
-        expected = stock(
-            input_ids=torch.from_numpy(TEXT.astype(np.int64))[None], use_cache=False
-        ).logits[0]
-    torch.testing.assert_close(
-        runner.forward([Segment(1, 0, TEXT, len(TEXT))]), expected, rtol=1e-4, atol=1e-4
-    )
+    assert_near(runner.forward([Segment(1, 0, TEXT, len(TEXT))]), plain_logits(stock, TEXT))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_chunks_drafts_and_trees_are_what_its_modules_compute(form: str):
-    model_type, changes = FORMS[form]
+@ALL
+def test_chunks_drafts_and_trees_are_what_its_modules_compute(model_type, changes):
     stock = stock_model(model_type, **changes)
     model, whole = fused(stock)
     actual, expected = runner_of(model, whole, taps=(1, 2)), runner_of(prepare(stock), taps=(1, 2))
     for segments in random_passes():
-        torch.testing.assert_close(
-            actual.forward(segments), expected.forward(segments), rtol=1e-4, atol=1e-4
-        )
+        assert_near(actual.forward(segments), expected.forward(segments))
         for found, wanted in zip(actual.features, expected.features, strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+            assert_near(found, wanted)
+    assert_near(actual.cache._storage, expected.cache._storage)

@@ -1,12 +1,12 @@
 """Every architecture loads as something that computes what transformers computes, or not at all."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from saved_models import save_model
-from transformers import AutoModelForCausalLM
+from saved_models import LONGROPE, load_saved, save_model, stock_logits
 
 from smartspec.engine.attention import ragged as attention
 from smartspec.engine.attention.ragged import Segment
@@ -14,7 +14,6 @@ from smartspec.engine.models import fusion, linear, load_check, panel_linear
 from smartspec.engine.models.checkpoint import UnsupportedModelError
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
 from smartspec.engine.models.linear import PackedLinear
-from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.panel_linear import PanelLinear
@@ -36,13 +35,6 @@ EXPERTS = {
     "n_group": 1,
     "topk_group": 1,
 }
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": [1.0] * 4,
-    "long_factor": [2.0, 2.0, 3.0, 3.0],
-    "original_max_position_embeddings": 48,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +47,7 @@ def quick_start(monkeypatch: pytest.MonkeyPatch):
 def largest_error(folder: Path, loaded: LoadedModel) -> float:
     """Of the logits of TEXT, in chunks beside another request and with wrong drafts rolled back,
     over the largest."""
-    stock = AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", dtype=torch.float32
-    ).eval()
-    with torch.inference_mode():
-        expected = stock(torch.from_numpy(TEXT.astype(np.int64))[None]).logits[0]
+    expected = stock_logits(folder, TEXT)
     runner = ModelRunner(loaded, num_slots=2, max_len=48)
     other = TEXT[::-1].copy()
     first = runner.forward([Segment(1, 0, TEXT[:23], 23)])
@@ -78,21 +66,15 @@ def kinds(loaded: LoadedModel) -> list[int]:
     return [sum(isinstance(module, kind) for module in modules) for kind in types]
 
 
-@pytest.mark.parametrize("model_type", ["hunyuan_v1_moe", "afmoe", "jetmoe"])
-def test_models_that_once_raised_are_right(tmp_path: Path, model_type: str):
-    save_model(tmp_path, model_type, **EXPERTS, **LARGE, kv_channels=8)
-    loaded = load_model(str(tmp_path), device="cpu")
+@pytest.mark.parametrize("model_type", ["hunyuan_v1_moe", "afmoe", "jetmoe", "glm4_moe"])
+def test_models_that_once_raised_or_turn_a_part_of_heads_are_right(tmp_path, model_type):
+    changes = {"kv_channels": 8, "first_k_dense_replace": 1}
+    save_model(tmp_path, model_type, **EXPERTS, **LARGE, **changes)
+    loaded = load_saved(tmp_path)
     assert kinds(loaded)[2] > 0 and kinds(loaded)[3] > 0
-    assert largest_error(tmp_path, loaded) < 1e-4
-
-
-def test_partial_rotary_embeddings_are_fused_as_such(tmp_path: Path):
-    save_model(tmp_path, "glm4_moe", **EXPERTS, **LARGE, first_k_dense_replace=1)
-    loaded = load_model(str(tmp_path), device="cpu")
-    attentions = [module for module in loaded.model.modules() if isinstance(module, FusedAttention)]
-    assert [attention.rotary_width for attention in attentions] == [4, 4, 4] and kinds(loaded)[
-        1
-    ] > 0
+    if model_type == "glm4_moe":
+        attentions = [m for m in loaded.model.modules() if isinstance(m, FusedAttention)]
+        assert [each.rotary_width for each in attentions] == [4, 4, 4] and kinds(loaded)[1] > 0
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
@@ -111,25 +93,21 @@ def test_partial_rotary_embeddings_are_fused_as_such(tmp_path: Path):
         ("gemma3_text", {"layer_types": [SLIDING, FULL, SLIDING]}, (9, None, 9)),
     ],
 )
-def test_windows_are_those_of_the_masks(
-    tmp_path: Path, model_type: str, changes: dict, windows: tuple
-):
+def test_windows_are_those_of_the_masks(tmp_path, model_type, changes, windows):
     save_model(tmp_path, model_type, **EXPERTS, **LARGE, sliding_window=9, **changes)
-    loaded = load_model(str(tmp_path), device="cpu")
+    loaded = load_saved(tmp_path)
     assert loaded.windows == windows
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
-def test_the_check_is_longer_than_the_window_and_leaves_it_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_check_is_longer_than_the_window_and_leaves_it_alone(tmp_path, monkeypatch):
     save_model(tmp_path, "mistral", **LARGE, sliding_window=64)
     references = []
     original = load_check._ragged_error
     monkeypatch.setattr(
         load_check, "_ragged_error", lambda *args: references.append(args[1]) or original(*args)
     )
-    loaded = load_model(str(tmp_path), device="cpu")
+    loaded = load_saved(tmp_path)
     assert references[0].windows == (load_check.SMALL_WINDOW,) * 3
     assert len(references[0].texts[0]) > 2 * load_check.SMALL_WINDOW
     assert loaded.windows == (64, 64, 64) and loaded.model.config.sliding_window == 64
@@ -141,10 +119,8 @@ def longrope(tmp_path: Path) -> Path:
     return save_model(tmp_path, "phi3", **LARGE, **changes, rope_parameters=LONGROPE)
 
 
-def test_rotary_factors_that_switch_limit_the_length(
-    longrope: Path, caplog: pytest.LogCaptureFixture
-):
-    loaded = load_model(str(longrope), device="cpu")
+def test_rotary_factors_that_switch_limit_the_length(longrope, caplog):
+    loaded = load_saved(longrope)
     assert loaded.max_model_len == 48
     assert (
         "served up to 48 tokens, the positions beyond which one request would change" in caplog.text
@@ -156,7 +132,7 @@ def test_rotary_factors_that_switch_limit_the_length(
         ModelRunner(loaded, num_slots=1, max_len=49)
 
 
-def test_a_longer_max_model_len_is_refused_with_the_reason(longrope: Path):
+def test_a_longer_max_model_len_is_refused_with_the_reason(longrope):
     config = EngineConfig(model=str(longrope), drafters=(), device="cpu", max_model_len=64)
     with pytest.raises(
         ValueError, match=r"max_model_len 64 exceeds 48, .* rotary factors .* lower it"
@@ -164,8 +140,8 @@ def test_a_longer_max_model_len_is_refused_with_the_reason(longrope: Path):
         load_models(config)
 
 
-def test_neighbours_and_drafts_up_to_the_limit_change_nothing(longrope: Path):
-    loaded = load_model(str(longrope), device="cpu")
+def test_neighbours_and_drafts_up_to_the_limit_change_nothing(longrope):
+    loaded = load_saved(longrope)
 
     def last_logits(beside: bool) -> torch.Tensor:
         runner = ModelRunner(loaded, num_slots=2, max_len=loaded.max_model_len)
@@ -179,64 +155,54 @@ def test_neighbours_and_drafts_up_to_the_limit_change_nothing(longrope: Path):
 
 
 @pytest.mark.parametrize("rope_type", ["default", "linear", "dynamic", "yarn"])
-def test_other_rotary_embeddings_keep_their_length(tmp_path: Path, rope_type: str):
+def test_other_rotary_embeddings_keep_their_length(tmp_path, rope_type):
     rope = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 2.0}
     save_model(tmp_path, **LARGE, rope_parameters=rope)
-    loaded = load_model(str(tmp_path), device="cpu")
+    loaded = load_saved(tmp_path)
     assert loaded.max_model_len == 96
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
-def test_fused_modules_that_differ_are_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
-):
+def makes_mlps_wrong(patch: pytest.MonkeyPatch) -> None:
     forward = FusedMLP.forward
-    monkeypatch.setattr(FusedMLP, "forward", lambda self, x: forward(self, x) * 1.01)
-    monkeypatch.setattr(fusion, "close", lambda a, b: True)
-    save_model(tmp_path, **LARGE)
-    loaded = load_model(str(tmp_path), device="cpu")
-    assert kinds(loaded) == [0, 0, 0, 22]
-    assert "not served with fused modules: its logits differ" in caplog.text
-    assert largest_error(tmp_path, loaded) < 1e-4
+    patch.setattr(FusedMLP, "forward", lambda self, x: forward(self, x) * 1.01)
+    patch.setattr(fusion, "close", lambda a, b: True)
 
 
-def test_fusing_that_fails_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
-    def fail(model):
-        raise AttributeError("no head_dim")
-
-    monkeypatch.setattr("smartspec.engine.models.load.fuse", fail)
-    loaded = load_model(str(save_model(tmp_path, **LARGE)), device="cpu")
-    assert kinds(loaded) == [0, 0, 0, 22]
-    assert (
-        "not served with fused modules: preparing them fails with AttributeError: no head_dim"
-        in caplog.text
-    )
+def fails_to_fuse(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("smartspec.engine.models.load.fuse", Mock(side_effect=AttributeError("no head")))
 
 
-def test_packed_linears_that_fail_are_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
-):
-    def fail(*args):
-        raise RuntimeError("no such kernel")
+def has_no_packed_linears(patch: pytest.MonkeyPatch) -> None:
+    fail = Mock(side_effect=RuntimeError("no such kernel"))
+    patch.setattr(linear, "_linear", fail)
+    patch.setattr(panel_linear, "panel_linear", fail)
+    patch.setattr("smartspec.engine.models.load.fuse", lambda model: None)
 
-    monkeypatch.setattr(linear, "_linear", fail)
-    monkeypatch.setattr(panel_linear, "panel_linear", fail)
-    monkeypatch.setattr("smartspec.engine.models.load.fuse", lambda model: None)
-    save_model(tmp_path, **LARGE)
-    loaded = load_model(str(tmp_path), device="cpu")
-    assert kinds(loaded) == [0, 0, 0, 0]
-    assert (
-        "not served with packed modules: its pass over several requests fails with RuntimeError"
-        in caplog.text
-    )
+
+@pytest.mark.parametrize(
+    ("harm", "num_linears", "said"),
+    [
+        (makes_mlps_wrong, 22, "fused modules: its logits differ"),
+        (fails_to_fuse, 22, "fused modules: preparing them fails with AttributeError: no head"),
+        (
+            has_no_packed_linears,
+            0,
+            "packed modules: its pass over several requests fails with RuntimeError",
+        ),
+    ],
+)
+def test_what_differs_or_fails_is_not_used(tmp_path, monkeypatch, caplog, harm, num_linears, said):
+    harm(monkeypatch)
+    loaded = load_saved(save_model(tmp_path, **LARGE))
+    assert kinds(loaded) == [0, 0, 0, num_linears]
+    assert f"not served with {said}" in caplog.text
     assert largest_error(tmp_path, loaded) < 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("part", ["window", "scale"])
-def test_a_model_that_differs_with_stock_modules_is_refused(
-    tmp_path: Path, monkeypatch, dtype: str, part: str
-):
+def test_a_model_that_differs_with_stock_modules_is_refused(tmp_path, monkeypatch, dtype, part):
     if part == "window":
         monkeypatch.setattr(load_check, "layer_windows", lambda calls: (None,) * len(calls))
     else:
@@ -246,13 +212,11 @@ def test_a_model_that_differs_with_stock_modules_is_refused(
         monkeypatch.setattr(attention, "cached_attention", wrong)
     save_model(tmp_path, "mistral", **LARGE, sliding_window=9)
     with pytest.raises(UnsupportedModelError, match="even with stock modules its logits differ by"):
-        load_model(str(tmp_path), dtype=dtype, device="cpu")
+        load_saved(tmp_path, dtype=dtype)
 
 
 @pytest.mark.parametrize("model_type", ["mistral", "mixtral", "qwen3_moe"])
-def test_rounding_is_not_taken_for_a_difference(
-    tmp_path: Path, model_type: str, caplog: pytest.LogCaptureFixture
-):
+def test_rounding_is_not_taken_for_a_difference(tmp_path, model_type, caplog):
     save_model(tmp_path, model_type, **EXPERTS, **LARGE)
-    load_model(str(tmp_path), dtype="bfloat16", device="cpu")
+    load_saved(tmp_path, dtype="bfloat16")
     assert not caplog.text

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 import torch
 from compiled import need_kernels
-from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_mistral
+from tiny_models import (
+    VOCABULARY,
+    as_loaded,
+    assert_near,
+    plain_logits,
+    tiny_llama,
+    tiny_mistral,
+    tiny_runner,
+)
 
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.engine.attention.kv_cache import KVCache
@@ -30,20 +38,12 @@ def texts(*lengths: int, seed: int = 0) -> list[np.ndarray]:
     return [random.integers(0, VOCABULARY, length).astype(np.int32) for length in lengths]
 
 
-def plain_logits(model, text: np.ndarray) -> torch.Tensor:
-    return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0]
-
-
-@pytest.mark.parametrize("max_tile_tokens", [0, 3, 64])
+@pytest.mark.parametrize("tile_tokens", [0, 3, 64])
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 @pytest.mark.parametrize("slots", [[0, 1, 2, 3], [5, 2, 3, 0], [7, 6, 1, 4]])
-def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
+def test_chunks_of_any_size_in_any_slots(make_model, slots, tile_tokens):
     """By torch, and by our kernel with tiles that cut the chunks and tiles that do not."""
-    runner = ModelRunner(as_loaded(make_model()), num_slots=8, max_len=64)
-    if max_tile_tokens:
-        need_kernels(LIBRARY)
-        assert runner.max_tile_tokens == 64
-    runner.max_tile_tokens = max_tile_tokens
+    runner = tiny_runner(make_model(), tile_tokens, num_slots=8)
     reference = make_model(attention="eager")
     prompts = texts(11, 30, 2, 17)
     cuts = [[3, 4], [29], [1], [5, 6, 16]]
@@ -66,7 +66,7 @@ def test_chunks_of_any_size_in_any_slots(make_model, slots, max_tile_tokens):
             plain_logits(reference, prompts[i])[end - s.num_logits : end]
             for (i, end), s in zip(owners, segments, strict=True)
         ]
-        torch.testing.assert_close(logits, torch.cat(expected), rtol=1e-4, atol=1e-4)
+        assert_near(logits, torch.cat(expected))
     assert positions == [len(prompt) for prompt in prompts]
 
 
@@ -83,7 +83,7 @@ def test_padding_changes_no_logits_and_writes_nowhere():
         last = runner.forward([Segment(0, 7, first[7:], 2)])
     assert sizes == [32, 32, 32]
     expected = torch.cat([plain_logits(reference, second)[-2:], plain_logits(reference, first)[6:]])
-    torch.testing.assert_close(torch.cat([both, last]), expected, rtol=1e-4, atol=1e-4)
+    assert_near(torch.cat([both, last]), expected)
 
 
 @contextmanager
@@ -97,26 +97,13 @@ def passes_of(model) -> Iterator[list[int]]:
     handle.remove()
 
 
-def test_rejected_tokens_are_overwritten():
-    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=2, max_len=64)
-    (text,) = texts(20)
-    runner.forward([Segment(1, 0, text[:10], 0)])
-    runner.forward([Segment(1, 10, (text[10:16] + 1) % VOCABULARY, 6)])
-    logits = runner.forward([Segment(1, 10, text[10:], 10)])
-    torch.testing.assert_close(
-        logits, plain_logits(tiny_llama(attention="eager"), text)[10:], rtol=1e-4, atol=1e-4
-    )
-
-
 def test_copied_prefix_continues_as_the_original():
-    runner = ModelRunner(as_loaded(tiny_llama()), num_slots=4, max_len=64)
+    runner = tiny_runner()
     (text,) = texts(25)
     runner.forward([Segment(0, 0, text, 0)])
     runner.apply((PrefixCopy(0, 3, 20), Trim(0, 0)))
     logits = runner.forward([Segment(3, 20, text[20:], 5)])
-    torch.testing.assert_close(
-        logits, plain_logits(tiny_llama(attention="eager"), text)[20:], rtol=1e-4, atol=1e-4
-    )
+    assert_near(logits, plain_logits(tiny_llama(attention="eager"), text)[20:])
 
 
 def large_cache() -> KVCache:
@@ -161,11 +148,14 @@ def resident_bytes() -> int:
     )
 
 
+def long_runner() -> ModelRunner:
+    loaded = replace(as_loaded(tiny_llama()), max_model_len=1024)
+    return ModelRunner(loaded, num_slots=4, max_len=1024)
+
+
 def test_a_profile_reads_context_that_was_written_and_leaves_no_memory(monkeypatch):
     """Memory that never was is one page of zeros to a CPU: reading it costs next to nothing."""
-    runner = ModelRunner(
-        replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=4, max_len=1024
-    )
+    runner = long_runner()
     forward, num_unwritten = runner.forward, []
 
     def checked_forward(segments: list[Segment]) -> torch.Tensor:
@@ -187,9 +177,7 @@ def test_a_profile_reads_context_that_was_written_and_leaves_no_memory(monkeypat
 
 
 def test_measuring_ends_when_somebody_waits_and_leaves_nothing():
-    runner = ModelRunner(
-        replace(as_loaded(tiny_llama()), max_model_len=1024), num_slots=2, max_len=1024
-    )
+    runner = long_runner()
     answers = iter([False, False, True])
     with pytest.raises(Interrupted):
         measure_passes(

@@ -11,7 +11,7 @@ import torch
 from compiled import need_kernels, without_kernels
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from saved_models import save_model
+from saved_models import load_saved, save_model
 from transformers import AutoModelForCausalLM
 from transformers.models.bart.modeling_bart import (
     BartLearnedPositionalEmbedding,
@@ -20,7 +20,6 @@ from transformers.models.bart.modeling_bart import (
 
 from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, to_block_panels
 from smartspec.engine.models import quantize
-from smartspec.engine.models.load import load_model
 from smartspec.engine.models.quantized import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -49,17 +48,13 @@ def rounded(folder: Path, kind: gguf.GGMLQuantizationType) -> torch.nn.Module:
 @pytest.mark.parametrize("model_type", ["llama", "gemma"])
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_logits_are_those_of_the_rounded_weights(
-    tmp_path: Path, quantization: str, tied: bool, model_type: str
-):
+def test_logits_are_those_of_the_rounded_weights(tmp_path, quantization, tied, model_type):
     sizes = {"intermediate_size": 80}  # down_proj keeps its floats: 80 wide
     folder = save_model(tmp_path, model_type, tie_word_embeddings=tied, **sizes)
     token_ids = torch.randint(0, 32, (1, 9), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = rounded(folder, quantize.TYPES[quantization])(token_ids).logits
-        model = load_model(
-            str(folder), device="cpu", quantization=quantization, activations="fp32"
-        ).model
+        model = load_saved(folder, quantization=quantization, activations="fp32").model
         assert block_types(model) == {quantize.TYPES[quantization]}
         model.set_attn_implementation("sdpa")
         torch.testing.assert_close(model(token_ids).logits, expected, rtol=1e-4, atol=1e-5)
@@ -68,12 +63,10 @@ def test_logits_are_those_of_the_rounded_weights(
     assert (head.parts[0].blocks.data_ptr() == embedding.quantized.blocks.data_ptr()) == tied
 
 
-def test_the_scale_of_an_embedding_in_bfloat16_is_not_rounded(tmp_path: Path):
+def test_the_scale_of_an_embedding_in_bfloat16_is_not_rounded(tmp_path):
     folder = save_model(tmp_path, "gemma")
     AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
-    embedding = load_model(
-        str(folder), device="cpu", quantization="int8"
-    ).model.get_input_embeddings()
+    embedding = load_saved(folder, quantization="int8").model.get_input_embeddings()
     assert isinstance(embedding, QuantizedEmbedding) and embedding.scale == np.float32(32**0.5)
 
 
@@ -86,12 +79,12 @@ def test_the_scale_of_an_embedding_in_bfloat16_is_not_rounded(tmp_path: Path):
         (torch.nn.Linear(4, 9), None),
     ],
 )
-def test_what_an_embedding_multiplies_by_is_found(embedding: torch.nn.Module, scale: float | None):
+def test_what_an_embedding_multiplies_by_is_found(embedding, scale):
     found = scale_of_embedding(embedding)
     assert found == (None if scale is None else pytest.approx(scale))
 
 
-def test_weights_are_rounded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_are_rounded_once(tmp_path, monkeypatch):
     folder = save_model(tmp_path)
     first = load_int8(folder)
     monkeypatch.setattr(quantize.gguf, "quantize", lambda *a: pytest.fail("rounded twice"))
@@ -108,15 +101,15 @@ def test_weights_are_rounded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ),
     ],
 )
-def test_options_that_cannot_be(tmp_path: Path, options: dict, message: str):
+def test_options_that_cannot_be(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
-        load_model(str(tmp_path), device="cpu", **options)
+        load_saved(tmp_path, **options)
 
 
-def test_a_machine_without_kernels_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_machine_without_kernels_is_named(tmp_path, monkeypatch):
     without_kernels(monkeypatch)
     with pytest.raises(ValueError, match="this machine has none"):
-        load_model(str(tmp_path), device="cpu", quantization="int4")
+        load_saved(tmp_path, quantization="int4")
 
 
 def quantized_cache(tmp_path: Path) -> set[Path]:
@@ -124,13 +117,11 @@ def quantized_cache(tmp_path: Path) -> set[Path]:
 
 
 def load_int8(folder: Path) -> torch.Tensor:
-    return load_model(str(folder), device="cpu", quantization="int8").model.lm_head.parts[0].blocks
+    return load_saved(folder, quantization="int8").model.lm_head.parts[0].blocks
 
 
 @pytest.mark.parametrize("what", ["our code", "gguf's code", "the weights"])
-def test_blocks_of_other_code_or_other_weights_are_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-):
+def test_blocks_of_other_code_or_other_weights_are_made_anew(tmp_path, monkeypatch, what):
     folder = save_model(tmp_path / "model")
     load_int8(folder)
     before = quantized_cache(tmp_path)
@@ -192,7 +183,7 @@ def rewrite(file: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("harm", [damaged, of_something_else, of_other_shapes, written_by_others])
-def test_blocks_that_are_damaged_or_foreign_are_made_anew(tmp_path: Path, harm):
+def test_blocks_that_are_damaged_or_foreign_are_made_anew(tmp_path, harm):
     folder = save_model(tmp_path / "model")
     expected = load_int8(folder)
     (path,) = quantized_cache(tmp_path)
@@ -206,7 +197,7 @@ def test_blocks_that_are_damaged_or_foreign_are_made_anew(tmp_path: Path, harm):
     assert torch.equal(load_int8(folder), expected)
 
 
-def test_a_folder_of_blocks_that_others_can_write_is_not_used(tmp_path: Path, caplog):
+def test_a_folder_of_blocks_that_others_can_write_is_not_used(tmp_path, caplog):
     folder = save_model(tmp_path / "model")
     expected = load_int8(folder)
     (path,) = quantized_cache(tmp_path)

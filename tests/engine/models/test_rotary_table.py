@@ -18,7 +18,7 @@ def rotary_of(**changes: object):
 @pytest.mark.parametrize(
     "parameters", [None, {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}]
 )
-def test_it_holds_what_the_module_computes(parameters: dict | None):
+def test_it_holds_what_the_module_computes(parameters):
     rotary, hidden = (
         rotary_of(**({"rope_parameters": parameters} if parameters else {})),
         torch.empty(1, 6, 36),
@@ -34,6 +34,6 @@ def test_frequencies_that_depend_on_the_length_of_the_text_have_none():
     assert rotary_table(rotary_of(**changes), 32) is not None, "up to that length they do not"
 
 
-def test_a_large_one_is_not_kept(monkeypatch: pytest.MonkeyPatch):
+def test_a_large_one_is_not_kept(monkeypatch):
     monkeypatch.setattr(tables, "MAX_BYTES", 2 * 128 * 8 * 4 - 1)
     assert rotary_table(rotary_of(), 128) is None

@@ -33,7 +33,7 @@ def parts(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("first_empty", [False, True])
-def test_any_part_gives_the_whole_model(first_empty: bool, tmp_path: Path):
+def test_any_part_gives_the_whole_model(first_empty, tmp_path):
     parts = write_parts(tmp_path / "model.gguf", first_empty=first_empty)
     whole = open_gguf(write_gguf(tmp_path / "whole.gguf", SPECS["llama"]()))
     assert len(parts) > 2 and (not first_empty or not gguf.GGUFReader(parts[0]).tensors)
@@ -49,61 +49,50 @@ def test_any_part_gives_the_whole_model(first_empty: bool, tmp_path: Path):
     assert claimed_positions(str(parts[-1])) == claimed_positions(str(whole.path))
 
 
-@pytest.mark.parametrize("missing", range(NUM_PARTS))
-def test_a_missing_part_is_named(parts: list[Path], missing: int):
-    parts[missing].unlink()
-    given = parts[(missing + 1) % NUM_PARTS]
-    with pytest.raises(
-        OSError,
-        match=rf"one of 3 parts.*{parts[missing].name} is missing beside it: download all parts",
-    ):
-        open_gguf(given)
+def is_renamed(parts: list[Path]) -> None:
+    parts[0] = parts[0].rename(parts[0].with_name("renamed.gguf"))
 
 
-def test_several_missing_parts_are_counted(parts: list[Path]):
-    parts[1].unlink()
-    parts[2].unlink()
-    with pytest.raises(OSError, match=rf"{parts[1].name} and 1 more is missing"):
-        open_gguf(parts[0])
-
-
-def test_a_part_under_another_name(parts: list[Path], tmp_path: Path):
-    renamed = parts[0].rename(tmp_path / "renamed.gguf")
-    with pytest.raises(
-        OSError, match=r"renamed\.gguf is one of 3 parts.*does not end in -0000N-of-00003\.gguf"
-    ):
-        open_gguf(renamed)
-
-
-def test_parts_in_each_others_place(parts: list[Path]):
+def are_swapped(parts: list[Path]) -> None:
     aside = parts[1].rename(parts[1].with_suffix(".aside"))
     parts[2].rename(parts[1])
     aside.rename(parts[2])
-    with pytest.raises(
-        OSError, match=r"00002-of-00003\.gguf is not the part.*split\.no is 2, not 1"
-    ):
-        open_gguf(parts[0])
 
 
-def test_a_part_of_another_model(parts: list[Path], tmp_path: Path):
-    (tmp_path / "other").mkdir()
-    spec = SPECS["llama"]().without("blk.1.ffn_up.bias")
-    write_gguf(tmp_path / "other" / "model.gguf", spec, split_max_tensors=12)
-    shutil.copy(tmp_path / "other" / parts[1].name, parts[1])
-    with pytest.raises(
-        OSError, match=r"00002-of-00003\.gguf is not the part.*split\.tensors\.count is"
-    ):
-        open_gguf(parts[0])
+def is_of_another_model(parts: list[Path]) -> None:
+    spec, name = SPECS["llama"]().without("blk.1.ffn_up.bias"), parts[1].name
+    other = parts[1].parent / "other"
+    other.mkdir()
+    write_gguf(other / "model.gguf", spec, split_max_tensors=12)
+    shutil.copy(other / name, parts[1])
 
 
-def test_a_part_twice(parts: list[Path]):
+def is_there_twice(parts: list[Path]) -> None:
     """The right number of parts, and not all tensors."""
     content = bytearray(parts[0].read_bytes())
-    at = content.index(b"split.no") + len(b"split.no") + 4
-    content[at] = 1
+    content[content.index(b"split.no") + len(b"split.no") + 4] = 1
     parts[1].write_bytes(content)
-    with pytest.raises(OSError, match=r"are not of one model .they hold"):
-        open_gguf(parts[2])
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda parts: parts[1].unlink(), "one of 3 parts.*00002-of-00003.gguf is missing beside"),
+        (lambda parts: parts.pop(0).unlink(), "00001-of-00003.gguf is missing beside it: download"),
+        (lambda parts: [part.unlink() for part in parts[1:]], "00002-of-00003.gguf and 1 more is"),
+        (
+            is_renamed,
+            r"renamed\.gguf is one of 3 parts.*does not end in -0000N-of-00003\.gguf",
+        ),
+        (are_swapped, r"00002-of-00003\.gguf is not the part.*split\.no is 2, not 1"),
+        (is_of_another_model, r"00002-of-00003\.gguf is not the part.*split\.tensors\.count is"),
+        (is_there_twice, r"are not of one model .they hold"),
+    ],
+)
+def test_parts_that_are_no_whole_are_named(parts, harm, message):
+    harm(parts)
+    with pytest.raises(OSError, match=message):
+        open_gguf(parts[0])
 
 
 @pytest.fixture
@@ -116,19 +105,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_checkpoint_in_several_files_is_whole(folder: Path):
+def test_a_checkpoint_in_several_files_is_whole(folder):
     assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
     assert locate(str(folder)) == (str(folder), {})
 
 
-def test_a_missing_file_of_a_checkpoint_is_named(folder: Path):
+def test_a_missing_file_of_a_checkpoint_is_named(folder):
     missing = sorted(folder.glob("model-*-of-*.safetensors"))[1]
     missing.unlink()
     with pytest.raises(OSError, match=rf"lacks '{missing.name}', 1 of \d+ files .*: download it"):
         locate(str(folder))
 
 
-def test_a_missing_or_damaged_index_is_named(folder: Path):
+def test_a_missing_or_damaged_index_is_named(folder):
     index = folder / "model.safetensors.index.json"
     for content in ("{", "[]", json.dumps({"weight_map": 3}), "{}"):
         index.write_text(content)

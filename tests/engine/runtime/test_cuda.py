@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from saved_models import save_model
+from saved_models import LONGROPE, save_model
+from test_on_device import of_all_kinds
 from tiny_models import as_loaded, tiny_llama, tiny_mistral
 
 from smartspec import LLM, SamplingParams
 from smartspec.engine.attention.kv_cache import KVCache
-from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.attention.sparse_window import SparseWindow
-from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.llm import GenerationOutput
@@ -28,13 +26,6 @@ DEVICE = torch.device("cuda")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # else attention hardly shows in the logits
 LARGE = {"initializer_range": 0.3, "max_position_embeddings": 512}
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": [1.0] * 4,
-    "long_factor": [2.0, 2.0, 3.0, 3.0],
-    "original_max_position_embeddings": 48,
-}
 OF_LONGROPE = {
     "rope_parameters": LONGROPE,
     "sliding_window": None,
@@ -59,7 +50,7 @@ SAMPLED = SamplingParams(max_tokens=64, temperature=0.4, seed=5, ignore_eos=True
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_models_load(tmp_path: Path, dtype, model_type, changes, windows, length):
+def test_models_load(tmp_path, dtype, model_type, changes, windows, length):
     """Each is probed, and compared with the stock model there."""
     save_model(tmp_path, model_type, **LARGE, **changes)
     loaded = load_model(str(tmp_path), device=str(DEVICE), dtype=dtype)
@@ -128,13 +119,7 @@ def test_a_pass_does_not_wait_for_the_device(make_model):
     runner = ModelRunner(
         replace(as_loaded(make_model().to(DEVICE)), device=DEVICE), num_slots=4, max_len=64
     )
-    tokens = np.arange(9, dtype=np.int32)
-    segments = [
-        Segment(0, 0, tokens, 0),
-        Segment(1, 20, tokens[:4], 4, tree_mask(np.array([-1, 0, 0, 1]), 20)),
-        Segment(2, 12, tokens[:3], 3),
-        Segment(3, 40, tokens[:1], 1, sparse=SparseWindow(2, 8)),
-    ]
+    segments = of_all_kinds()
     expected = runner.forward(segments)
     order, ordered = runner._placed(segments)
     token_ids, plan = runner._plan(ordered)

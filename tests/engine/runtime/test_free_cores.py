@@ -47,7 +47,7 @@ class Machine:
 @pytest.mark.parametrize(
     ("others", "threads"), [(0.0, 4), (0.4, 4), (0.67, 3), (1.0, 3), (2.0, 2), (4.0, 1), (9.0, 1)]
 )
-def test_threads_are_what_others_leave(four_threads, others: float, threads: int):
+def test_threads_are_what_others_leave(four_threads, others, threads):
     assert Machine().steps(others) == threads
 
 
@@ -79,7 +79,7 @@ def test_all_threads_are_used_for_a_profile(four_threads):
 
 
 def test_what_this_process_uses_and_a_hypervisor_takes_is_not_of_others(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     def look(now: float, own: float, *unused: tuple[float, float, float]) -> Usage:
         times = [

@@ -6,11 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_engine import finish, outputs
+from tiny_engine import finish, outputs, requests_of
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime import build, passes, profile
 from smartspec.engine.runtime.build import Engine
 from smartspec.engine.runtime.config import EngineConfig
@@ -124,12 +123,10 @@ def make_engine(drafter: str, policy: str) -> Engine:
 
 def serve(engine: Engine, num_requests: int = 5) -> tuple[list[Request], int, int]:
     """Requests one by one, their decoding steps, and accepted tokens of all but each last step."""
-    requests, num_steps, num_accepted = [], 0, 0
-    for number in range(num_requests):
-        prompt = np.random.default_rng(number).integers(0, VOCABULARY, 12)
-        params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
-        requests.append(Request(number, prompt, params, seed=0))
-        for step in finish(engine.core, requests[-1:]):
+    prompts = [np.random.default_rng(n).integers(0, VOCABULARY, 12) for n in range(num_requests)]
+    requests, num_steps, num_accepted = requests_of(prompts, max_tokens=MAX_TOKENS), 0, 0
+    for request in requests:
+        for step in finish(engine.core, [request]):
             num_steps += len(step.verified_lengths)
             num_accepted += step.num_accepted_tokens
     return requests, num_steps, num_accepted

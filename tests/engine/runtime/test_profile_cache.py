@@ -3,6 +3,7 @@ with its reason."""
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -211,8 +212,7 @@ def test_a_process_that_was_suspended_while_it_measured_has_waited(
 
 def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypatch):
     """As in two containers that share a cache folder; here two threads."""
-    both_wrote, failures = threading.Barrier(2, timeout=60), []
-    replace = Path.replace
+    both_wrote, replace = threading.Barrier(2, timeout=60), Path.replace
 
     def replace_after_both_wrote(self, target):
         both_wrote.wait()
@@ -220,18 +220,8 @@ def test_two_processes_with_one_id_may_store_at_the_same_time(machine, monkeypat
 
     monkeypatch.setattr(Path, "replace", replace_after_both_wrote)
 
-    def store():
-        try:
-            write_file(machine.folder / "name.json", "text")
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=store) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: write_file(machine.folder / "name.json", "text"), range(2)))
     assert list(machine.folder.iterdir()) == [machine.folder / "name.json"]
 
 

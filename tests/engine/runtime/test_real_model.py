@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from compiled import without_kernels
 from default_model import load_once, stock_model
 from real_prompts import PROMPTS, chats
-from tiny_engine import RandomPlans, run
+from tiny_engine import RandomPlans, requests_of, run
 from tiny_engine import outputs as outputs_of
 
 from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.load import load_model
@@ -29,7 +28,6 @@ from smartspec.workload.prompts import draw_prompts, shipped_prompts
 pytestmark = pytest.mark.usefixtures("loaded_once")
 
 SELF_DRAFT = (DEFAULT_MODEL,)
-IN_FP32 = {"device": "cpu", "activations": "fp32"}  # as transformers computes
 # Two candidates this close are a tie in fp32: passes of different sizes sum in different orders.
 TIE_LOGITS = 1e-3
 
@@ -45,12 +43,14 @@ class RandomLengths(RandomPlans):
         return drafted.lengths if self.use_model else self.random.integers(0, drafted.lengths + 1)
 
 
+def engine_of(**options) -> Engine:
+    """With inputs in fp32, as transformers computes."""
+    options = {"max_batch": 4, "strict": True, "device": "cpu", "activations": "fp32"} | options
+    return build_engine(EngineConfig(**options))
+
+
 def generate(engine: Engine, prompts: list[list[int]], max_tokens: int) -> list[Request]:
-    requests = [
-        Request(i, prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0), seed=i)
-        for i, prompt in enumerate(prompts)
-    ]
-    run(engine.core, requests)
+    requests = run(engine.core, requests_of(prompts, max_tokens=max_tokens))
     assert engine.core.scheduler.blocks.num_used_blocks == 0
     return requests
 
@@ -113,11 +113,7 @@ def cases():
 )
 def test_policies_give_the_tokens_of_transformers(cases, policy, drafters):
     prompts, expected = cases
-    engine = build_engine(
-        EngineConfig(
-            policy=policy, drafters=drafters, max_batch=4, kv_tokens=2048, strict=True, **IN_FP32
-        )
-    )
+    engine = engine_of(policy=policy, drafters=drafters, kv_tokens=2048)
     outputs = outputs_of(generate(engine, prompts, 24))
     assert outputs == expected
 
@@ -126,13 +122,7 @@ def test_a_machine_without_our_kernels_gives_the_same_tokens(cases, monkeypatch)
     without_kernels(monkeypatch)
     monkeypatch.setattr(build, "load_model", load_model)  # which fuses what it finds kernels for
     prompts, expected = cases
-    options = {
-        "policy": "fixed:4",
-        "drafters": ("prompt-lookup", "recycling"),
-        "max_batch": 4,
-        "strict": True,
-    }
-    engine = build_engine(EngineConfig(**options))
+    engine = engine_of(policy="fixed:4", drafters=("prompt-lookup", "recycling"))
     assert set(engine.kernels.values()) == {"torch's, because this machine has none"}
     outputs = outputs_of(generate(engine, prompts, 24))
     assert outputs == expected
@@ -142,9 +132,7 @@ def test_a_machine_without_our_kernels_gives_the_same_tokens(cases, monkeypatch)
 def test_lengths_that_change_every_step_under_memory_pressure(cases, use_model):
     prompts, expected = cases
     drafters = SELF_DRAFT if use_model else ("prompt-lookup",)
-    engine = build_engine(
-        EngineConfig(drafters=drafters, max_batch=4, kv_tokens=224, strict=True, **IN_FP32)
-    )
+    engine = engine_of(drafters=drafters, kv_tokens=224)
     engine.core.controller = RandomLengths(use_model)
     requests = generate(engine, prompts, 24)
     assert outputs_of(requests) == expected
@@ -195,13 +183,10 @@ def test_perplexity_is_that_of_the_dequantised_model_and_in_8_bits_hardly_higher
 )
 def test_hundred_real_prompts(hundred, policy, drafters):
     prompts, expected = hundred
-    engine = build_engine(
-        EngineConfig(
-            policy="fixed:1" if policy == "random" else policy,
-            drafters=drafters,
-            strict=True,
-            **IN_FP32,
-        )
+    engine = engine_of(
+        policy="fixed:1" if policy == "random" else policy,
+        drafters=drafters,
+        max_batch=EngineConfig.max_batch,
     )
     if policy == "random":
         engine.core.controller = RandomLengths(drafters == SELF_DRAFT)

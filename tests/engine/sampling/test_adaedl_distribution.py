@@ -68,15 +68,13 @@ def p_of_forks(name: str) -> float:
     return p_of_fit(np.array([num_first, NUM - num_first]), np.array([0.5, 0.5]))
 
 
-def test_the_fork_is_even():
-    assert p_of_forks("adaedl") > LEAST
+OTHERS = ["off", "fixed:20", "specdec++", "hf", "dsde", "gammatune", "sglang-ema"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["off", "fixed:20", "specdec++", "hf", "dsde", "gammatune", "sglang-ema"]
+    "name", ["adaedl", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
-def test_the_fork_is_even_under_other_policies(name):
+def test_the_fork_is_even(name):
     assert p_of_forks(name) > LEAST
 
 

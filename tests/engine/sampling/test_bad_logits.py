@@ -6,11 +6,10 @@ import pytest
 import torch
 from markov_engine import TableExecutor, TableRunner, serve
 from markov_model import p_of_fit
-from test_recycling_engine import WholeDrafts
-from tiny_engine import core_of, outputs, run
-from tiny_models import VOCABULARY, as_loaded, tiny_llama
+from tiny_engine import GREEDY_AND_SAMPLED, RandomPlans, core_of, outputs, run
+from tiny_models import KERNEL_AND_TORCH, VOCABULARY, tiny_llama, tiny_runner
 
-from smartspec.control.records import DrafterView, FreeTests, StopRule
+from smartspec.control.records import DrafterView, FreeTests, Plan, StopRule
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, chain
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
@@ -26,17 +25,25 @@ LONG, SHORT = [i * 7 % 50 for i in range(60)], [3, 1, 4, 1, 5]
 BAD = [BAD_TOKEN, *range(50)]  # whatever comes after the bad token attends to it
 
 
-def make_core(with_kernel: bool, draft_length: int = 4, taps: tuple[int, ...] = ()) -> EngineCore:
-    """with_kernel: our attention kernel where there is one, else torch's, which reads masked
-    positions too."""
+class WholeDrafts(RandomPlans):
+    """Every row drafts with the only drafter, in full length."""
+
+    def plan(self, view) -> Plan:
+        view = view.queried(True)
+        return Plan(lengths=view.draft_lengths[0], drafter=np.zeros(view.num_rows, dtype=int))
+
+    def cut(self, plan, drafted):
+        return drafted.lengths
+
+
+def make_core(tile_tokens: int, taps: tuple[int, ...] = ()) -> EngineCore:
+    """tile_tokens: 0 for torch's attention, which reads masked positions too."""
     model = tiny_llama(0)
     model.model.embed_tokens.weight[BAD_TOKEN] = torch.nan
     # A head's positions are no whole number of pages: giving pages back would not clear them.
-    runner = ModelRunner(as_loaded(model), num_slots=2, max_len=100, taps=taps)
-    if not with_kernel:
-        runner.max_tile_tokens = 0
-    executor = LiveExecutor(runner, (PromptLookupDrafter(max_draft_tokens=draft_length),))
-    return core_of(executor, WholeDrafts(), 50, draft_length, max_batched_tokens=64)
+    runner = tiny_runner(model, tile_tokens, num_slots=2, max_len=100, taps=taps)
+    executor = LiveExecutor(runner, (PromptLookupDrafter(max_draft_tokens=4),))
+    return core_of(executor, WholeDrafts(), 50, 4, max_batched_tokens=64)
 
 
 def make_request(
@@ -54,17 +61,17 @@ def decode(core: EngineCore, *requests: Request) -> list[list[int]]:
     return outputs(run(core, [*requests]))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("with_kernel", [True, False])
-def test_neighbour_and_successor_get_the_tokens_they_would_get_alone(with_kernel, temperature):
+@GREEDY_AND_SAMPLED
+@KERNEL_AND_TORCH
+def test_neighbour_and_successor_get_the_tokens_they_would_get_alone(tile_tokens, temperature):
     def of(request_id, prompt, max_tokens):
         return make_request(request_id, prompt, max_tokens, temperature)
 
     long_alone, short_alone = (
-        decode(make_core(with_kernel), of(i, prompt, max_tokens))[0]
+        decode(make_core(tile_tokens), of(i, prompt, max_tokens))[0]
         for i, prompt, max_tokens in [(0, LONG, 30), (2, SHORT, 8)]
     )
-    core = make_core(with_kernel)
+    core = make_core(tile_tokens)
     neighbour, bad, successor = of(0, LONG, 30), of(1, BAD, 10), of(2, SHORT, 8)
     assert decode(core, neighbour, bad, successor) == [long_alone, [], short_alone]
     assert (bad.finish_reason, neighbour.finish_reason, successor.finish_reason) == (
@@ -95,18 +102,15 @@ class BadDrafts(PromptLookupDrafter):
         )
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("with_kernel", [True, False])
-def test_a_draft_token_without_numbers_ends_no_request(with_kernel, temperature):
-    alone = decode(make_core(with_kernel), make_request(0, SHORT, 12, temperature))[0]
-    core = make_core(with_kernel)
+@GREEDY_AND_SAMPLED
+@KERNEL_AND_TORCH
+def test_a_draft_token_without_numbers_ends_no_request(tile_tokens, temperature):
+    alone = decode(make_core(tile_tokens), make_request(0, SHORT, 12, temperature))[0]
+    core = make_core(tile_tokens)
     drafter = BadDrafts(max_draft_tokens=4)
     drafter.outputs = alone
     core.executor.drafters = (drafter,)
-    request, neighbour = (
-        make_request(0, SHORT, 12, temperature),
-        make_request(0, SHORT, 12, temperature),
-    )
+    request, neighbour = (make_request(0, SHORT, 12, temperature) for _ in range(2))
     neighbour.request_id = 1
     assert decode(core, request, neighbour) == [alone, alone]
     assert (request.error, neighbour.error) == (None, None)
@@ -132,10 +136,10 @@ class FeatureReader(BadDrafts):
         return super().observe(batch, *rest)
 
 
-@pytest.mark.parametrize("with_kernel", [True, False])
-def test_a_pass_without_bad_drafts_leaves_every_request_its_features(with_kernel):
-    alone = decode(make_core(with_kernel), make_request(0, SHORT, 12, 0.0))[0]
-    core = make_core(with_kernel, taps=(1, 2))
+@KERNEL_AND_TORCH
+def test_a_pass_without_bad_drafts_leaves_every_request_its_features(tile_tokens):
+    alone = decode(make_core(tile_tokens), make_request(0, SHORT, 12, 0.0))[0]
+    core = make_core(tile_tokens, taps=(1, 2))
     drafter = FeatureReader(core.executor.runner, max_draft_tokens=4)
     drafter.outputs = alone
     core.executor.drafters = (drafter,)
@@ -145,7 +149,7 @@ def test_a_pass_without_bad_drafts_leaves_every_request_its_features(with_kernel
     assert decode(core, *requests)[1] == alone
     assert {request_id for request_id, _ in drafter.read} == {0, 1}
     for request in requests:
-        target = make_core(with_kernel, taps=(1, 2)).executor.runner
+        target = make_core(tile_tokens, taps=(1, 2)).executor.runner
         target.forward([Segment(0, 0, request.token_ids, 1)])
         for (request_id, position), features in drafter.read.items():
             if request_id == request.request_id:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from markov_model import make_requests
+from random_trees import tree_of
 
 from smartspec.core.batch import NO_DRAFT, Draft, chain
 from smartspec.engine.runtime.config import EngineConfig
@@ -27,10 +28,7 @@ def test_mean_accepted_length_is_that_of_repeated_trials(acceptance):
     """1 + a + ... + a^k tokens of a step, one of them the target's own. 4 standard errors, fixed
     seeds."""
     num, k = 4000, 5
-    found = [
-        v.num_accepted
-        for v in verified(acceptance, [chain(np.full(k, WRONG, dtype=np.int32))] * num, num)
-    ]
+    found = [v.num_accepted for v in verified(acceptance, [chain([WRONG] * k)] * num, num)]
     expected = (1 - acceptance ** (k + 1)) / (1 - acceptance) - 1
     assert abs(np.mean(found) - expected) < 4 * np.std(found) / num**0.5
     share_of_whole = np.mean(np.array(found) == k)
@@ -38,14 +36,14 @@ def test_mean_accepted_length_is_that_of_repeated_trials(acceptance):
 
 
 def test_all_or_nothing_and_the_targets_own_token_after_it():
-    draft = chain(np.full(3, WRONG, dtype=np.int32))
+    draft = chain([WRONG] * 3)
     (whole,), (none,) = verified(1.0, [draft], 1), verified(0.0, [draft], 1)
     assert (whole.emitted_token_ids, whole.num_accepted) == ((WRONG, WRONG, WRONG, OWN), 3)
     assert (none.emitted_token_ids, none.num_accepted) == ((OWN,), 0)
 
 
 def test_requests_with_and_without_drafts_keep_their_rows():
-    drafts = [NO_DRAFT, chain(np.array([WRONG, 6], dtype=np.int32)), NO_DRAFT]
+    drafts = [NO_DRAFT, chain([WRONG, 6]), NO_DRAFT]
     found = verified(1.0, drafts, 3)
     assert [v.emitted_token_ids for v in found] == [(OWN,), (WRONG, 6, OWN), (OWN,)]
 
@@ -56,7 +54,7 @@ def test_a_step_that_only_begins_a_prompt_has_nothing_to_verify():
 
 def test_in_a_tree_the_likeliest_child_is_tried():
     """Nodes 0 and 1 follow the text, 2 follows 1, 3 follows 0: the path is 0, 3."""
-    tree = Draft(np.array([1, 2, 4, 6], dtype=np.int32), np.array([-1, -1, 1, 0], dtype=np.int32))
+    tree = tree_of([1, 2, 4, 6], [-1, -1, 1, 0])
     (found,) = verified(1.0, [tree], 1)
     assert (found.accepted_nodes, found.emitted_token_ids) == ((0, 3), (1, 6, OWN))
 

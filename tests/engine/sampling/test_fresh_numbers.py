@@ -56,29 +56,18 @@ def test_what_would_be_decided_after_the_first_rejection_shows_nowhere(monkeypat
     }
     num_other = 0
 
-    def other_keys_where_open(seeds, positions):
-        nonlocal num_other
-        is_open = positions >= np.array(
-            [first_open[seed] for seed in seeds.tolist()], dtype=np.int64
-        )
-        num_other += int(is_open.sum())
-        return np.where(
-            is_open, position_keys(seeds + 1, positions), position_keys(seeds, positions)
-        )
+    def others_where_open(function):
+        def other(seeds, positions, *purpose):
+            nonlocal num_other
+            is_open = positions >= np.array([first_open[seed] for seed in seeds.tolist()], int)
+            num_other += int(is_open.sum())
+            return function(seeds + is_open, positions, *purpose)
 
-    def other_where_open(seeds, positions, purpose):
-        nonlocal num_other
-        is_open = positions >= np.array(
-            [first_open[seed] for seed in seeds.tolist()], dtype=np.int64
-        )
-        num_other += int(is_open.sum())
-        return np.where(
-            is_open, uniform(seeds + 1, positions, purpose), uniform(seeds, positions, purpose)
-        )
+        return other
 
-    monkeypatch.setattr(sampler, "uniform", other_where_open)
-    monkeypatch.setattr(race, "uniform", other_where_open)
-    monkeypatch.setattr(race, "position_keys", other_keys_where_open)
+    monkeypatch.setattr(sampler, "uniform", others_where_open(uniform))
+    monkeypatch.setattr(race, "uniform", others_where_open(uniform))
+    monkeypatch.setattr(race, "position_keys", others_where_open(position_keys))
     assert verify(logits, requests, drafts) == expected and num_other > 100
 
 

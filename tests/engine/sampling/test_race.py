@@ -48,11 +48,6 @@ def test_a_row_is_drawn_alike_alone_and_in_a_batch():
     assert run_race(probs, seeds, positions).tolist() == alone
 
 
-def test_rows_of_nan_give_no_token_and_leave_the_others_alone():
-    probs = torch.tensor([[0.5, 0.5], [np.nan, np.nan], [0.0, 1.0]])
-    assert run_race(probs, np.zeros(3, np.int64), np.zeros(3, np.int64)).tolist()[1:] == [-1, 1]
-
-
 @pytest.mark.parametrize("temperature", [0.4, 1.0, 1.5])
 def test_who_knows_the_targets_distribution_foresees_its_token(temperature):
     """Of tokens that are all named, whatever the temperature."""

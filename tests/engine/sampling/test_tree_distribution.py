@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from markov_model import PROMPT, make_requests, p_of_fit, p_value, pair_probs, reference_probs
-from random_trees import random_tree
+from markov_model import PROMPT, make_requests, p_of_fit, p_of_pairs, p_value, reference_probs
+from random_trees import random_tree, tree_of
 
 from smartspec.core.batch import NO_DRAFT, Draft, shorten
 from smartspec.core.sampling_params import SamplingParams
@@ -31,7 +31,7 @@ LEAST, WRONG = 1e-3, 1e-6
 
 def as_draft(token_ids: list[int], parents: list[int], probs: list[np.ndarray]) -> Draft:
     rows = torch.from_numpy(np.stack(probs)).float()
-    return Draft(np.array(token_ids, dtype=np.int32), np.array(parents, dtype=np.int32), probs=rows)
+    return tree_of(token_ids, parents, probs=rows)
 
 
 def drawn_chain(random: np.random.Generator) -> Draft:
@@ -118,12 +118,6 @@ def by_hand(make, **params) -> list[tuple[int, ...]]:
     return emitted
 
 
-def p_of_pairs(outputs: np.ndarray, **params) -> float:
-    """Of the first two tokens, were they drawn from the target."""
-    counts = np.bincount(outputs[:, 0] * V + outputs[:, 1], minlength=V * V).reshape(V, V)
-    return p_of_fit(counts, pair_probs(TABLE, SamplingParams(**params)))
-
-
 def p_of_first(emitted: list[tuple[int, ...]]) -> float:
     """Of the first token alone."""
     counts = np.bincount([tokens[0] for tokens in emitted], minlength=V)
@@ -153,7 +147,7 @@ def test_what_is_emitted_has_the_targets_distribution_and_is_as_much_as_the_rule
     make, params
 ):
     outputs, emitted = by_engine(make, **params)
-    assert p_of_pairs(outputs, **params) > LEAST
+    assert p_of_pairs(outputs, TABLE, SamplingParams(**params)) > LEAST
     assert p_of_both(emitted, by_hand(make, **params)) > LEAST
     assert sum(map(len, emitted)) > 1.2 * NUM
 
@@ -178,7 +172,7 @@ def test_biased_drafts_fail_the_same_tests(make):
     """In the engine and in the rule by hand: nothing but the drafts is wrong."""
     (outputs, of_engine), of_rule = by_engine(make), by_hand(make)
     assert (
-        p_of_pairs(outputs) < WRONG
+        p_of_pairs(outputs, TABLE, SamplingParams()) < WRONG
         and p_of_first(of_engine) < WRONG
         and p_of_first(of_rule) < WRONG
     )

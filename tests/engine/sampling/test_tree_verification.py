@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
-from random_trees import path_to, random_tree
+from random_trees import path_to, random_tree, tree_of
 from test_verification import VOCABULARY, mixed_requests, prefix_logits
 
-from smartspec.core.batch import NO_DRAFT, Draft
+from smartspec.core.batch import NO_DRAFT
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.sampling.verification import verify
@@ -59,14 +59,11 @@ def test_trees_of_point_masses_never_change_a_token():
 def test_logprobs_are_those_of_the_path():
     params = SamplingParams(temperature=0.0, logprobs=2, max_tokens=8)
     plain, request = Request(0, [3], params, seed=0), Request(0, [3], params, seed=0)
-    steps = [verify(tree_logits([plain], [NO_DRAFT]), [plain], [NO_DRAFT])[0] for _ in range(1)]
-    plain.append(steps[0].emitted_token_ids)
+    first = verify(tree_logits([plain], [NO_DRAFT]), [plain], [NO_DRAFT])[0]
+    plain.append(first.emitted_token_ids)
     second = verify(tree_logits([plain], [NO_DRAFT]), [plain], [NO_DRAFT])[0]
-    right = steps[0].emitted_token_ids[0]
-    tree = Draft(
-        np.array([(right + 1) % VOCABULARY, right], dtype=np.int32),
-        np.array([-1, -1], dtype=np.int32),
-    )
+    right = first.emitted_token_ids[0]
+    tree = tree_of([(right + 1) % VOCABULARY, right], [-1, -1])
     (result,) = verify(tree_logits([request], [tree]), [request], [tree])
     assert result.accepted_nodes == (1,)
-    assert result.logprobs == (*steps[0].logprobs, *second.logprobs)
+    assert result.logprobs == (*first.logprobs, *second.logprobs)

@@ -118,7 +118,7 @@ def test_greedy_accepts_up_to_the_first_difference_and_recovers_the_argmax():
     request = request_with(temperature=0.0)
     cases = {(0, 1, 2): ((0, 1, 2, 3), 3), (0, 3, 2): ((0, 1), 1), (2, 1, 2): ((0,), 0)}
     for draft, (emitted, num_accepted) in cases.items():
-        (result,) = verify_chains(logits, [request], [np.array(draft, dtype=np.int32)], [None])
+        (result,) = verify_chains(logits, [request], [draft], [None])
         assert result.emitted_token_ids == emitted and result.num_accepted == num_accepted
         assert result.logprobs is None
 
@@ -186,12 +186,12 @@ def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad
     """Greedy, sampled, filtered, penalised; drafts of every kind that are right until they meet the
     bad row."""
     requests = mixed_requests()
-    good_drafts = [np.empty(0, dtype=np.int32)] * len(requests)
+    good_drafts = [()] * len(requests)
     for _ in range(3):  # what plain decoding emits, token by token
         rows = model_logits(requests, good_drafts)
         results = verify_chains(rows, requests, good_drafts, [None] * len(requests))
-        good_drafts = [np.array(result.emitted_token_ids, dtype=np.int32) for result in results]
-    certain = [torch.eye(VOCABULARY)[draft.tolist()] for draft in good_drafts]
+        good_drafts = [result.emitted_token_ids for result in results]
+    certain = [torch.eye(VOCABULARY)[[*draft]] for draft in good_drafts]
     logits = model_logits(requests, good_drafts)
     for i, request in enumerate(requests):
         for probs in ([None] * len(requests), certain):
@@ -207,7 +207,7 @@ def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad
                     "a drawn draft was rejected before: the bad row is not read"
                 )
                 continue
-            assert results[i].emitted_token_ids == tuple(good_drafts[i][:bad_position].tolist())
+            assert results[i].emitted_token_ids == good_drafts[i][:bad_position]
             assert results[i].num_accepted == bad_position
             assert (
                 f"output token {request.num_output_tokens + bad_position} are NaN or infinite"

@@ -1,7 +1,7 @@
 """What is emitted has the target's distribution, for every kind of draft.
 
 The first two emitted tokens of 10,000 requests against their exact distribution, by chi-square
-tests; lengths change in every step.
+tests; lengths change in every step. That biased drafts fail such tests: test_tree_distribution.py.
 """
 
 import numpy as np
@@ -11,8 +11,7 @@ from markov_model import (
     decode,
     make_requests,
     markov_logits,
-    p_of_fit,
-    pair_probs,
+    p_of_pairs,
     reference_probs,
     verify_chains,
 )
@@ -25,7 +24,6 @@ VOCABULARY = 6
 TARGET = np.random.default_rng(1).normal(0, 1.2, (VOCABULARY, VOCABULARY)).astype(np.float32)
 DRAFT = (TARGET + np.random.default_rng(2).normal(0, 1.2, TARGET.shape)).astype(np.float32)
 LEAST = 1e-4  # of the p-values of a right rule one in ten thousand is smaller
-BIASED = 1e-8
 
 
 def target_logits(requests, drafts):
@@ -55,9 +53,8 @@ def arbitrary_draft(requests, lengths):
     ] * len(requests)
 
 
-def drawn_draft(requests, lengths, keep=lambda token_ids, probs: len(token_ids)):
-    """Sampled from the draft model, with the distributions; keep may cut a chain short by what was
-    drawn."""
+def drawn_draft(requests, lengths, keep=lambda probs: len(probs)):
+    """Sampled from the draft model, with the distributions; keep may cut a chain short by these."""
     last = np.array([request.token_ids[-1] for request in requests])
     drawn, probs = [], []
     for depth in range(max(lengths)):
@@ -66,10 +63,7 @@ def drawn_draft(requests, lengths, keep=lambda token_ids, probs: len(token_ids))
         drawn.append(last)
         probs.append(torch.stack(rows))
     chains, distributions = np.stack(drawn, axis=1).astype(np.int32), torch.stack(probs, dim=1)
-    kept = [
-        min(keep(chain, rows), length)
-        for chain, rows, length in zip(chains, distributions, lengths, strict=True)
-    ]
+    kept = [min(keep(rows), length) for rows, length in zip(distributions, lengths, strict=True)]
     pairs = [(chains[i][:length], distributions[i][:length]) for i, length in enumerate(kept)]
     return [chain for chain, _ in pairs], [rows for _, rows in pairs]
 
@@ -78,9 +72,9 @@ def confident_draft(requests, lengths):
     """Sampled, and ended after the first token that was drawn from a distribution without a likely
     token."""
 
-    def first_doubt(token_ids, probs):
+    def first_doubt(probs):
         doubts = np.flatnonzero(probs.amax(dim=1).numpy() < 0.6)
-        return int(doubts[0]) + 1 if len(doubts) else len(token_ids)
+        return int(doubts[0]) + 1 if len(doubts) else len(probs)
 
     return drawn_draft(requests, lengths, keep=first_doubt)
 
@@ -113,17 +107,11 @@ CASES = [
 ]
 
 
-def p_of_pairs(outputs: np.ndarray, params: SamplingParams) -> float:
-    """p-value of the first two tokens, int [n, 2], were they drawn from the target."""
-    counts = np.bincount(outputs[:, 0] * VOCABULARY + outputs[:, 1], minlength=VOCABULARY**2)
-    return p_of_fit(counts.reshape(VOCABULARY, VOCABULARY), pair_probs(TARGET, params))
-
-
 @pytest.mark.parametrize(("drafter", "name"), CASES)
 def test_emitted_tokens_have_the_targets_distribution(drafter, name):
     requests = make_requests(NUM, max_tokens=2, **OPTIONS[name])
     outputs, num_accepted, num_drafted = decode(target_logits, requests, drafter)
-    assert p_of_pairs(outputs, requests[0].params) > LEAST
+    assert p_of_pairs(outputs, TARGET, requests[0].params) > LEAST
     assert num_accepted >= 0.05 * num_drafted
 
 
@@ -145,41 +133,15 @@ def test_a_draft_that_ends_where_a_grammar_cannot_tell_keeps_the_distribution(dr
     for request in requests:
         request.grammar = ShortSighted()
     outputs, num_accepted, num_drafted = decode(target_logits, requests, drafter)
-    assert p_of_pairs(outputs, requests[0].params) > LEAST
+    assert p_of_pairs(outputs, TARGET, requests[0].params) > LEAST
     assert num_accepted >= 0.02 * num_drafted
-
-
-def test_a_wrong_rule_fails_the_same_check():
-    """Dropping a drawn token because it is unlikely leaves kept tokens that no longer follow
-    draft_probs."""
-
-    def drop_unlikely(token_ids, probs):
-        likely = probs.gather(1, torch.from_numpy(token_ids).long().unsqueeze(1)).squeeze(1) >= 0.15
-        return int(likely.int().cumprod(dim=0).sum())
-
-    def draft(requests, lengths):
-        return drawn_draft(requests, lengths, keep=drop_unlikely)
-
-    requests = make_requests(NUM, max_tokens=2)
-    outputs, *_ = decode(target_logits, requests, draft)
-    assert p_of_pairs(outputs, requests[0].params) < BIASED
-
-
-def test_taking_a_drawn_draft_for_a_wrong_distribution_fails_the_same_check():
-    def draft(requests, lengths):
-        chains, probs = drawn_draft(requests, lengths)
-        return chains, [rows.square() / rows.square().sum(dim=-1, keepdim=True) for rows in probs]
-
-    requests = make_requests(NUM, max_tokens=2)
-    outputs, *_ = decode(target_logits, requests, draft)
-    assert p_of_pairs(outputs, requests[0].params) < BIASED
 
 
 def first_step(draft_token: int, draft_probs: np.ndarray | None, num: int = MANY):
     """Verify one draft token per request at the prompt's end: acceptance rate and the emitted first
     tokens [V]."""
     requests = make_requests(num)
-    drafts = [np.array([draft_token], dtype=np.int32)] * num
+    drafts = [[draft_token]] * num
     rows = (
         None
         if draft_probs is None
@@ -225,8 +187,7 @@ def test_a_residual_without_mass_falls_back_to_the_target():
     best = int(TARGET[1].argmax())
     draft_probs = torch.zeros(1, VOCABULARY)
     draft_probs[0, best] = 1.0
-    other = np.array([(best + 1) % VOCABULARY], dtype=np.int32)
-    drafts = [other] * len(requests)
+    drafts = [[(best + 1) % VOCABULARY]] * len(requests)
     results = verify_chains(
         target_logits(requests, drafts), requests, drafts, [draft_probs] * len(requests)
     )

@@ -4,21 +4,15 @@ Half of the drafts go on with tokens that the draft model doubts: those after th
 worth a token's price, and whether they are tells which token the first one was.
 """
 
+import markov_engine
 import numpy as np
-from markov_engine import TableRunner
+from markov_engine import TableExecutor, TableRunner, serve
+from test_policy_distribution import new_policy
 
-from smartspec.control.controller import Controller
-from smartspec.control.goodput.policy import Goodput
 from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import StepSeconds
-from smartspec.core.blocks import BlockManager
-from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.core.scheduler import Scheduler
 from smartspec.engine.drafting.model.drafter import DraftModel
-from smartspec.engine.runtime.executor import LiveExecutor
 
 VOCABULARY, K, NUM_TOKENS = 8, 3, 2500
 FORK, SURE, DOUBTFUL = 0, 1, 2
@@ -39,44 +33,29 @@ def bigram_models():
     return target, draft
 
 
-class TimedExecutor(LiveExecutor):
-    """Reports the time of the curves for what it verified."""
+class CountedCuts(TableExecutor):
+    num_steps = num_cut = 0
+
+    def draft(self, batch, plan):
+        self.drafted = super().draft(batch, plan)
+        return self.drafted
 
     def verify(self, batch, drafts):
-        self.num_fed = sum(map(len, drafts)) + len(batch.decoding) + sum(batch.num_prefill_tokens)
+        self.num_steps += 1
+        self.num_cut += sum(map(len, self.drafted)) > sum(map(len, drafts))
         return super().verify(batch, drafts)
 
-    def _step_seconds(self, target):
-        return StepSeconds(
-            draft=3.3e-4, target=float(TARGET_SECONDS.seconds(self.num_fed)), host=1e-4
-        )
 
-
-def test_what_is_cut_does_not_depend_on_what_was_drawn():
+def test_what_is_cut_does_not_depend_on_what_was_drawn(monkeypatch):
+    monkeypatch.setattr(markov_engine, "TARGET_SECONDS", TARGET_SECONDS)
+    monkeypatch.setattr(markov_engine, "DRAFT_SECONDS", DRAFT_SECONDS)
     target, draft = bigram_models()
-    executor = TimedExecutor(TableRunner(target), (DraftModel(TableRunner(draft), 1),))
-    scheduler = Scheduler(
-        BlockManager(NUM_TOKENS, 16, 1),
-        max_batched_tokens=64,
-        max_model_len=10 * NUM_TOKENS,
-        max_draft_tokens=K,
-    )
-    latency = LatencyModel(TARGET_SECONDS, (DRAFT_SECONDS,))
-    specs = tuple(drafter.spec for drafter in executor.drafters)
-    policy = Goodput()
-    policy.queries = lambda num_rows: True  # in every step
-    controller = Controller(policy, K, latency, drafters=specs, strict=True)
-    core = EngineCore(scheduler, executor, controller)
+    executor = CountedCuts(target, (DraftModel(TableRunner(draft), 1),))
     params = SamplingParams(max_tokens=NUM_TOKENS, temperature=1.0, ignore_eos=True)
     request = Request(0, [FORK], params, seed=7)
-    core.add_request(request)
-    num_cut = num_steps = 0
-    while core.has_work:
-        output = core.step(now=0.02 * num_steps)
-        num_cut += output.num_draft_tokens > output.num_verified_tokens
-        num_steps += 1
+    serve(new_policy("goodput"), [request], executor, batch=1, max_draft_tokens=K)
     after_fork = request.token_ids[1:][request.token_ids[:-1] == FORK]
     num_sure = int((after_fork == SURE).sum())
     deviation = (2 * num_sure - len(after_fork)) / np.sqrt(len(after_fork))
-    assert num_cut > num_steps / 4
+    assert executor.num_cut > executor.num_steps / 4
     assert abs(deviation) < MAX_DEVIATION, f"{num_sure} of {len(after_fork)}"

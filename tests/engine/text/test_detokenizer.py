@@ -102,19 +102,22 @@ def cut(stop: tuple[str, ...], pieces: list[str]) -> tuple[list[str], bool]:
     return [*shown, strings.flush()], False
 
 
+def naively_cut(stop: list[str], text: str) -> tuple[str, bool]:
+    """Of several that are complete at the same character the longest counts."""
+    for end in range(1, len(text) + 1):
+        if complete := [len(each) for each in stop if text[:end].endswith(each)]:
+            return text[: end - max(complete)], True
+    return text, False
+
+
 @pytest.mark.parametrize(
     ("stop", "pieces", "shown", "stopped"),
     [
         ((), ["a", "b"], ["a", "b", ""], False),
-        (("END",), ["abEND"], ["ab"], True),
         (("END",), ["abE", "N", "Dc"], ["ab", "", ""], True),
         (("END",), ["abE", "N", "C", "d"], ["ab", "", "ENC", "d", ""], False),
-        (("END",), ["abEN"], ["ab", "EN"], False),
         (("aab",), ["a", "a", "a", "b"], ["", "", "a", ""], True),
         (("\n\n", "###"), ["one\n", "two#", "\n\n", "##"], ["one", "\ntwo", "#"], True),
-        (("two", "one"), ["one two"], [""], True),
-        (("b", "abc"), ["abc"], ["a"], True),
-        (("bc", "abc"), ["abc"], [""], True),
         (("🎉",), ["party 🎉 over"], ["party "], True),
     ],
 )
@@ -127,11 +130,10 @@ def test_stop_strings(stop, pieces, shown, stopped):
     st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
     st.lists(st.integers(0, 30), max_size=10),
 )
-def test_the_pieces_do_not_matter(text, stop, cuts):
+def test_text_ends_before_the_stop_string_that_is_complete_first_whatever_the_pieces(
+    text, stop, cuts
+):
     bounds = [0, *sorted(min(c, len(text)) for c in cuts), len(text)]
     pieces = [text[start:end] for start, end in itertools.pairwise(bounds)]
     shown, stopped = cut(tuple(stop), pieces)
-    by_character, stopped_by_character = cut(tuple(stop), list(text))
-    assert ("".join(shown), stopped) == ("".join(by_character), stopped_by_character)
-    assert all(s not in "".join(shown) for s in stop)
-    assert stopped == any(s in text for s in stop)
+    assert ("".join(shown), stopped) == naively_cut(stop, text)

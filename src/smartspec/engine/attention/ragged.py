@@ -247,6 +247,10 @@ def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Gr
     begins = first_row + np.concatenate([[0], np.cumsum(lengths)[:-1]])
     ragged = bool((lengths != num_queries).any())
     real = np.flatnonzero(offsets < lengths[:, None])
+
+    def placed(numbers: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(numbers).to(device)
+
     return _Group(
         first_slot=run[0].slot,
         num_slots=len(run),
@@ -254,15 +258,11 @@ def _make_group(run: list[Segment], first_row: int, device: torch.device) -> _Gr
         context=max(s.end for s in run),
         first_row=first_row,
         num_rows=int(lengths.sum()),
-        rows=torch.from_numpy((begins[:, None] + clipped).reshape(-1)).to(device)
-        if ragged
-        else None,
-        real=torch.from_numpy(real).to(device) if ragged else None,
-        places=torch.from_numpy(np.array([s.start for s in run])[:, None] + clipped).to(device),
-        slots=torch.from_numpy(np.repeat([s.slot for s in run], lengths)).to(device),
-        written=torch.from_numpy(np.concatenate([np.arange(s.start, s.end) for s in run])).to(
-            device
-        ),
+        rows=placed((begins[:, None] + clipped).reshape(-1)) if ragged else None,
+        real=placed(real) if ragged else None,
+        places=placed(np.array([s.start for s in run])[:, None] + clipped),
+        slots=placed(np.repeat([s.slot for s in run], lengths)),
+        written=placed(np.concatenate([np.arange(s.start, s.end) for s in run])),
         trees={number: s.tree for number, s in enumerate(run) if s.tree is not None},
         sparse=run[0].sparse,
     )

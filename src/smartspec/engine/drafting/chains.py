@@ -76,11 +76,7 @@ class _Row:
         # A sampled request's draft carries the distributions it was drawn from, a greedy one's
         # none.
         probs = None if self.probs[0] is None else torch.stack(self.probs)
-        return chain(
-            np.array(self.token_ids, dtype=np.int32),
-            probs=probs,
-            confidence=np.array(self.confidence),
-        )
+        return chain(self.token_ids, probs=probs, confidence=np.array(self.confidence))
 
 
 def _confidence(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
@@ -100,14 +96,8 @@ def _confidence(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) ->
 
 def _entropy(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> np.ndarray:
     """Entropy of the same distributions in nats, float [n]."""
-    return (
-        torch.special.entr(torch.stack(_all_probs(logits, draft_probs))).sum(dim=-1).cpu().numpy()
-    )
-
-
-def _all_probs(logits: torch.Tensor, draft_probs: list[torch.Tensor | None]) -> list[torch.Tensor]:
-    """The distribution of each row, [V]: the one drawn from; where greedy, the model's own."""
-    return [
+    probs = [
         torch.softmax(row.float(), dim=-1) if p is None else p
         for row, p in zip(logits, draft_probs, strict=True)
     ]
+    return torch.special.entr(torch.stack(probs)).sum(dim=-1).cpu().numpy()

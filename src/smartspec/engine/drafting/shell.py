@@ -11,14 +11,15 @@ from smartspec.core.batch import Batch, Draft, Verification, no_tokens
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.request import Request
 from smartspec.engine.drafting.chains import draft_chains
-from smartspec.engine.drafting.pass_of_size import LogitsRunner, verification_pass
+from smartspec.engine.drafting.pass_of_size import verification_pass
+from smartspec.engine.models.model_runner import ModelRunner
 
 
 class PassDrafter:
     """Chains by one pass per depth, of a drafter that keeps nothing between steps. Implements
     core.drafter.ProfiledDrafter, but for _pass."""
 
-    def __init__(self, runner: LogitsRunner, spec: DrafterSpec):
+    def __init__(self, runner: ModelRunner, spec: DrafterSpec):
         self.spec, self.runner = spec, runner
 
     @property

@@ -27,7 +27,7 @@ from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
 from smartspec.engine.models.default_model import DEFAULT_MODEL, default_model_file
 from smartspec.engine.models.gguf_config import config_values
 from smartspec.engine.models.gguf_file import GGUFFile, gguf_in, open_gguf
-from smartspec.engine.models.gguf_model import BlocksNotKept, read_gguf_model
+from smartspec.engine.models.gguf_model import read_gguf_model, why_unpacked
 from smartspec.engine.models.gguf_text import configuration_folder
 from smartspec.engine.models.sampling_defaults import keep_gguf_defaults
 from smartspec.engine.models.unsupported import UnsupportedModelError
@@ -194,18 +194,11 @@ def _read_gguf(
         _check_architecture(name, config)
         # no class of the model's would keep it as it is
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        model = None
-        if keep_blocks:
-            try:
-                model = read_gguf_model(file, config, ATTENTION_NAME, known=known)
-            except BlocksNotKept as reason:
-                logger.warning(
-                    "%s: its weights are unpacked to %s, because %s", name, dtype, reason
-                )
-        if model is None:
-            model = read_gguf_model(
-                file, config, ATTENTION_NAME, known=known, keep_blocks=False, dtype=dtype
-            )
+        if keep_blocks and (reason := why_unpacked(file)):
+            logger.warning("%s: its weights are unpacked to %s, because %s", name, dtype, reason)
+            keep_blocks = False
+        options = {"keep_blocks": keep_blocks, "dtype": torch.float32 if keep_blocks else dtype}
+        model = read_gguf_model(file, config, ATTENTION_NAME, known=known, **options)
         keep_gguf_defaults(model.generation_config, file.scalars)
         return model, tokenizer
     except (UnsupportedModelError, OSError):

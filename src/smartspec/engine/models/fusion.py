@@ -104,10 +104,7 @@ class FusedAttention(nn.Module):
         )
         self.is_causal, self.options = True, options
         self.rotary_width, self.turns = rotary_width or self.head_dim, turns
-        found = _linears_of_attention(attention)
-        if found is None:
-            raise ValueError(f"{type(attention).__name__} has other linears than attention has")
-        inner, out = found
+        inner, out = _linears_of_attention(attention)
         self.qkv, self.out = joined(inner), prepared(out)
         self.num_heads = self.out.in_features // self.head_dim
         self.num_kv_heads = (self.qkv.out_features // self.head_dim - self.num_heads) // 2

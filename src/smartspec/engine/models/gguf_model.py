@@ -33,8 +33,13 @@ from smartspec.engine.models.unsupported import UnsupportedModelError
 ROWWISE = (TensorProcessor, LlamaTensorProcessor, Gemma2TensorProcessor)
 
 
-class BlocksNotKept(Exception):
-    """The message says why, so that it reads after "because"."""
+def why_unpacked(file: GGUFFile) -> str | None:
+    """The reason why the file's weights cannot stay in their blocks, None where they can: what lies
+    between them and transformers' is no more than an order of rows."""
+    architecture = file.scalars.get("general.architecture")
+    if TENSOR_PROCESSORS.get(architecture, TensorProcessor) in ROWWISE:
+        return None
+    return f"transformers rearranges those of {architecture!r} models"
 
 
 def read_gguf_model(
@@ -49,20 +54,17 @@ def read_gguf_model(
     """The model of config with the file's weights, on CPU. Every tensor of the file is used.
 
     known: tensors that stand in the configuration already. keep_blocks: weights stay in their
-    blocks where they belong to a plain module; otherwise all are unpacked to dtype. Raises
-    BlocksNotKept where what lies between the file's weights and transformers' is more than an order
-    of rows, UnsupportedModelError naming a tensor that has no place in the model or a weight that
-    the file lacks, ValueError where a weight has another shape than the model's.
+    blocks where they belong to a plain module, see why_unpacked; the others are unpacked to dtype.
+    Raises UnsupportedModelError naming a tensor that has no place in the model or a weight that the
+    file lacks, ValueError where a weight has another shape than the model's.
     """
     architecture = file.scalars.get("general.architecture")
-    processor_class = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
-    if keep_blocks and processor_class not in ROWWISE:
-        raise BlocksNotKept(f"transformers rearranges those of {architecture!r} models")
     # Weights without memory need no initial values, for which torch would import its compiler's
     # algebra.
     with init_empty_weights(include_buffers=False), no_init_weights():
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=dtype)
     model.tie_weights()
+    processor_class = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     processor = processor_class(config=config.to_dict())
     places = get_gguf_hf_weights_map(_Names(model), processor)
     _check_tensors(file, places, known)

@@ -98,19 +98,18 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 def vocabulary_of(metadata: Mapping[str, object]) -> Vocabulary:
     """The same of a file's values by their keys."""
-    said = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
+    prefix = "tokenizer.ggml."
+    said = {key.removeprefix(prefix): value for key, value in metadata.items()}
     model = said.get("model")
     if model not in MODELS:
         raise UnsupportedModelError(
             f"its tokenizer.ggml.model is {model!r}, known are {', '.join(map(repr, MODELS))}: use "
             "another file of this model, or its folder of safetensors with a tokenizer.json"
         )
-    unknown = sorted(
-        key for key in metadata if key.startswith("tokenizer.ggml.") and not _is_known(key)
-    )
-    if unknown:
+    found = {key.removeprefix(prefix) for key in metadata if key.startswith(prefix)}
+    if unknown := sorted(found.difference(_READ.split(), _HARMLESS.split())):
         raise UnsupportedModelError(
-            f"its key {unknown[0]} is not known here: use another file of this model"
+            f"its key {prefix}{unknown[0]} is not known here: use another file of this model"
         )
     tokens = _tokens(said)
     split = None if model == "llama" else _split(said)
@@ -139,10 +138,6 @@ def vocabulary_of(metadata: Mapping[str, object]) -> Vocabulary:
         ),
         chat_templates=_chat_templates(metadata),
     )
-
-
-def _is_known(key: str) -> bool:
-    return key.removeprefix("tokenizer.ggml.") in (*_READ.split(), *_HARMLESS.split())
 
 
 def named_ends(ids: Mapping[str, int]) -> set[int]:
@@ -177,9 +172,8 @@ def _split(said: Mapping) -> Split:
     if not pre:
         logger.warning(
             "the file has no tokenizer.ggml.pre: its text is cut as llama.cpp's default does, "
-            "which may not"
+            "which may not be how the model was trained: better convert the model again"
         )
-        logger.warning("be how the model was trained: better convert the model again")
         pre = "default"
     if pre not in SPLITS:
         raise UnsupportedModelError(

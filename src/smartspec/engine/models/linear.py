@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from smartspec.engine.kernels.cpu import panel_linear
-from smartspec.engine.models.panel_linear import PanelLinear
+from smartspec.engine.models.panel_linear import PanelLinear, ReorderedLinear
 from smartspec.engine.models.quantized import QuantizedLinear
 
 PADDED_ROWS = 4
@@ -25,36 +25,24 @@ MAX_WARM_OUTPUTS = 49152 * 33
 _linear = torch.ops.mkldnn._linear_pointwise.default
 
 
-class PackedLinear(nn.Module):
-    """Packed for oneDNN: x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on
-    CPU; the plain weight is not kept."""
+class PackedLinear(ReorderedLinear):
+    """Packed for oneDNN."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
-        """weight: [out_features, in_features]; bias: [out_features] or None."""
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
+        super().__init__(weight, bias)
         # The number of rows is not known here; without one, oneDNN picks a layout that suits few
         # rows and many.
         self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        self.bias = (
-            None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
-        )
         self.min_rows = 1
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """Shape and dtype of the weight, for models that read it; it holds no values, computing
-        with it raises."""
-        return torch.empty(self.out_features, self.in_features, device="meta")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         num_rows = x.shape[-2]
-        num_computed = padded_rows(num_rows, self.min_rows)
+        num_more = padded_rows(num_rows, self.min_rows) - num_rows
         # The head; for other layers the model runner pads the pass, where our attention runs.
-        if num_rows < num_computed:
-            padded = nn.functional.pad(x, (0, 0, 0, num_computed - num_rows))
-            return _linear(padded, self.packed_weight, self.bias, "none", [], "")[..., :num_rows, :]
-        return _linear(x, self.packed_weight, self.bias, "none", [], "")
+        if num_more:
+            x = nn.functional.pad(x, (0, 0, 0, num_more))
+        output = _linear(x, self.packed_weight, self.bias, "none", [], "")
+        return output[..., :num_rows, :] if num_more else output
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
@@ -62,7 +50,8 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Mo
     else `nn.Linear`."""
     if panel_linear.why_not(weight) is None:
         return PanelLinear(weight, bias)
-    if _packable(weight):
+    is_plain = weight.device.type == "cpu" and weight.dtype == torch.float32
+    if is_plain and torch.backends.mkldnn.is_available():
         return PackedLinear(weight, bias)
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
@@ -184,11 +173,3 @@ def pad_small_batches(model: nn.Module) -> int:
     for layer in layers:
         layer.min_rows = min_rows
     return min_rows
-
-
-def _packable(weight: torch.Tensor) -> bool:
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.float32
-        and torch.backends.mkldnn.is_available()
-    )

@@ -7,15 +7,14 @@ from smartspec.engine.kernels.cpu.panel_linear import panel_linear, to_panels, w
 from smartspec.engine.kernels.cpu.quantized_linear import Weight
 
 
-class PanelLinear(nn.Module):
+class ReorderedLinear(nn.Module):
     """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain
     weight is not kept."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
         """weight: [out_features, in_features]; bias: [out_features] or None."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.panels = to_panels(weight.detach())
         self.bias = None if bias is None else bias.detach().clone()
 
     @property
@@ -23,6 +22,14 @@ class PanelLinear(nn.Module):
         """Shape and dtype of the weight, for models that read it; it holds no values, computing
         with it raises."""
         return torch.empty(self.out_features, self.in_features, device="meta")
+
+
+class PanelLinear(ReorderedLinear):
+    """Its weight lies in panels."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
+        super().__init__(weight, bias)
+        self.panels = to_panels(weight.detach())
 
     @property
     def kernel_weights(self) -> list[Weight]:

@@ -36,10 +36,11 @@ def quantize(model: nn.Module, block_type: GGMLQuantizationType, folder: Path | 
     folder: where the checkpoint lies, for the cache; None does without. Raises OSError where that
     cannot be written.
     """
+    block_size, _ = GGML_QUANT_SIZES[block_type]
     weights = {
         path: module.weight
         for path, module in model.named_modules()
-        if _is_quantizable(module, block_type)
+        if can_be_on_blocks(module) and module.weight.shape[1] % block_size == 0
     }
     blocks = _encoded(weights, block_type) if folder is None else _kept(weights, block_type, folder)
     first_of: dict[int, str] = {}
@@ -91,12 +92,6 @@ def _read(
     }
     return (
         found if {path: tuple(blocks.shape) for path, blocks in found.items()} == wanted else None
-    )
-
-
-def _is_quantizable(module: nn.Module, block_type: GGMLQuantizationType) -> bool:
-    return (
-        can_be_on_blocks(module) and module.weight.shape[1] % GGML_QUANT_SIZES[block_type][0] == 0
     )
 
 

@@ -40,9 +40,9 @@ def apply_logit_rules(
         if rules.endings:
             _ban_endings(rows, request, draft, rules)
         if request.num_output_tokens < request.params.min_tokens:
-            early = np.flatnonzero(
-                request.num_output_tokens + _num_drafted(draft) < request.params.min_tokens
-            )
+            # by the draft tokens before each row's prediction
+            num_tokens = request.num_output_tokens + np.append(0, draft.depths)
+            early = np.flatnonzero(num_tokens < request.params.min_tokens)
             rows[_tensor(early, rows)[:, None], _tensor(request.sorted_stop_token_ids, rows)] = (
                 BANNED
             )
@@ -81,11 +81,6 @@ def broken_grammar(
 
 def _tensor(values: np.ndarray, rows: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(values).to(rows.device)
-
-
-def _num_drafted(draft: Draft) -> np.ndarray:
-    """Draft tokens before each row's prediction: int64 [k + 1]."""
-    return np.append(0, draft.depths)
 
 
 def _ban_endings(rows: torch.Tensor, request: Request, draft: Draft, rules: TokenRules) -> None:

@@ -262,15 +262,10 @@ def seeds_of(requests: Sequence[Request]) -> np.ndarray:
     return np.array([fold_seed(request.seed) for request in requests], dtype=np.int64)
 
 
-def _filters(requests: Sequence[Request]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _filters(requests: Sequence[Request]) -> list[np.ndarray]:
     """temperature, top_k, top_p, min_p, each [N]."""
-    params = [request.params for request in requests]
-    return (
-        np.array([each.temperature for each in params]),
-        np.array([each.top_k for each in params]),
-        np.array([each.top_p for each in params]),
-        np.array([each.min_p for each in params]),
-    )
+    names = ("temperature", "top_k", "top_p", "min_p")
+    return [np.array([getattr(request.params, name) for request in requests]) for name in names]
 
 
 def _column(

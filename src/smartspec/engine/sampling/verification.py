@@ -198,8 +198,10 @@ def _accept_drawn(
     token_ids = (
         torch.from_numpy(rows.draft_token_ids[drawn_rows]).to(target_probs.device).unsqueeze(1)
     )
-    target_prob = target_probs.gather(1, token_ids).squeeze(1).double().cpu().numpy()
-    draft_prob = draft_probs.gather(1, token_ids).squeeze(1).double().cpu().numpy()
+    target_prob, draft_prob = (
+        probs.gather(1, token_ids).squeeze(1).double().cpu().numpy()
+        for probs in (target_probs, draft_probs)
+    )
     requests = [rows.requests[row] for row in drawn_rows]
     u = request_uniform(requests, rows.positions[drawn_rows], ACCEPT)
     return (draft_prob > 0) & (u * draft_prob < target_prob)
