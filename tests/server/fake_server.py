@@ -67,6 +67,12 @@ class FakeServer:
     def post(self, path: str, body: dict) -> httpx.Response:
         return self.http.post(path, json=body)
 
+    def got(self, path: str, body: dict) -> dict:
+        """The answer, which is no refusal."""
+        answer = self.post(path, body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
     def complete(self, headers: dict | None = None, **body) -> httpx.Response:
         return self.http.post("/v1/completions", json=body, headers=headers)
 
@@ -82,11 +88,11 @@ class FakeServer:
 
     def completed(self, **body) -> str:
         """The text of a completion."""
-        return self.complete(**body).json()["choices"][0]["text"]
+        return self.got("/v1/completions", body)["choices"][0]["text"]
 
     def said(self, **body) -> str:
         """The text of a chat's answer."""
-        return self.chat(**body).json()["choices"][0]["message"]["content"]
+        return self.got("/v1/chat/completions", body)["choices"][0]["message"]["content"]
 
     def metrics(self) -> dict[str, float]:
         """Values of /metrics by name and labels, as they are written."""

@@ -16,8 +16,6 @@ from fake_server import (
 
 from smartspec.cli.serve import served_names
 
-UNICODE = "Ünïcode: 🎉👩‍👩‍👧 你好，世界 — naïve ẞ 한국어 🇩🇪!"
-
 
 def test_a_model_of_several_names(tokenizer):
     """vLLM: --served-model-name. Answers and metrics have the first."""
@@ -59,8 +57,7 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
         seen = server.recorded(monkeypatch)
 
         def sampled(path: str, **body) -> tuple:
-            answer = server.post(f"/v1/{path}", body)
-            assert answer.status_code == 200, answer.text
+            server.got(f"/v1/{path}", body)
             params = seen[-1].params
             return params.temperature, params.top_k, params.top_p, params.max_tokens
 
@@ -96,17 +93,9 @@ def test_chat_uses_the_template_and_the_whole_context(server, tokenizer):
     # The template's own end-of-turn token ends the repetition of the prompt.
     assert choice.message.content == prompt.split("<|im_end|>")[0].removeprefix("<|im_start|>")
     assert (choice.message.role, choice.finish_reason) == ("assistant", "stop")
-    endless = server.conversation(messages=messages, extra_body={"ignore_eos": True})
+    endless = server.conversation(messages=messages, extra_body={"ignore_eos": True, "min_p": 0.1})
     assert endless.usage.total_tokens == MAX_MODEL_LEN
     assert endless.choices[0].finish_reason == "length"
-
-
-def test_streamed_unicode_equals_the_whole_answer(either_server):
-    whole = either_server.completed(prompt=UNICODE, max_tokens=200)
-    stream = either_server.completion(prompt=UNICODE, max_tokens=200, stream=True)
-    pieces = [chunk.choices[0].text for chunk in stream]
-    assert "".join(pieces) == whole == UNICODE
-    assert len(pieces) > 3 and not any("\ufffd" in piece for piece in pieces)
 
 
 def test_a_character_cut_in_two_by_the_length_limit_is_left_out(server, tokenizer):
@@ -144,18 +133,6 @@ def test_several_choices(server):
     for chunk in chunks:
         texts[chunk.choices[0].index] += chunk.choices[0].delta.content
     assert texts[0] == texts[1] != ""
-
-
-def test_prompts_as_token_ids(server, tokenizer):
-    token_ids = tokenizer("One two three")["input_ids"]
-    assert server.completed(prompt=token_ids) == "One two three"
-    answer = server.completion(prompt=[token_ids, token_ids[:1]])
-    assert [choice.text for choice in answer.choices] == ["One two three", "One"]
-
-
-def test_alternatives_of_a_completion(server):
-    logprobs = server.completion(prompt="One two three", logprobs=2).choices[0].logprobs
-    assert all(len(top) == 2 and max(top.values()) == -0.5 for top in logprobs.top_logprobs)
 
 
 def test_prompt_logprobs_of_completions_are_in_every_choice(server, tokenizer):
@@ -214,19 +191,3 @@ def test_stop_token_text_is_not_part_of_the_output(server, tokenizer):
     answer = server.completion(prompt=token_ids, extra_body=extra)
     assert answer.choices[0].text == tokenizer.decode(token_ids[:-1])
     assert answer.choices[0].finish_reason == "stop"
-
-
-def test_ignore_eos(server):
-    answer = server.completion(
-        prompt="One two",
-        max_tokens=9,
-        extra_body={"ignore_eos": True, "top_k": 5, "min_p": 0.1},
-    )
-    assert (answer.choices[0].finish_reason, answer.usage.completion_tokens) == ("length", 9)
-
-
-def test_shared_prefixes_are_reported(server):
-    prompt = "a long shared prompt, " * 20
-    server.completion(prompt=prompt, max_tokens=2)
-    again = server.completion(prompt=prompt, max_tokens=2)
-    assert again.usage.prompt_tokens_details.cached_tokens > 0

@@ -86,6 +86,13 @@ async def seeds_of(
     return seeds
 
 
+async def happens(event: threading.Semaphore) -> None:
+    """It happens once more from now on."""
+    while event.acquire(blocking=False):
+        pass
+    await asyncio.to_thread(event.acquire)
+
+
 @with_engine()
 async def test_choices_have_seeds_of_their_own_and_the_first_has_the_one_given(engine):
     given = await seeds_of(engine, [[5, 6]], n=3, seed=7)
@@ -197,11 +204,6 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
             waited.release()
             yield
 
-    async def wait_idly() -> None:
-        while waited.acquire(blocking=False):
-            pass
-        await asyncio.to_thread(waited.acquire)
-
     async def scenario(engine):
         core, executor, began = engine.core, engine.core.executor, 0.0
         begin_step, verify = executor.begin_step, executor.verify
@@ -223,15 +225,15 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
         core.add_request = ticks.spend(16.0, core.add_request)
         engine.listeners.append(outputs.append)
         for _ in range(2):
-            await wait_idly()
+            await happens(waited)
             assert len(await collect(engine, [[5] * 3], max_tokens=3)) == 3
-        await wait_idly()
+        await happens(waited)
         async with aclosing(
             engine.generate([[6]], SamplingParams(max_tokens=400, ignore_eos=True))
         ) as deltas:
             await anext(deltas)
         await engine.call(lambda: None)
-        await wait_idly()
+        await happens(waited)
         await collect(engine, [[7]], max_tokens=2)
 
     run(tokenizer, scenario, idle_work=waiting(), clock=ticks)
@@ -257,17 +259,12 @@ def test_idle_work_goes_on_only_while_there_is_nothing_else_to_do(tokenizer):
             progress.release()
             yield
 
-    async def some_progress() -> None:
-        while progress.acquire(blocking=False):
-            pass
-        await asyncio.to_thread(progress.acquire)
-
     async def scenario(engine):
         nonlocal core
         core = engine.core
-        await some_progress()
+        await happens(progress)
         assert len(await collect(engine, [[5] * 20])) == 21
-        await some_progress()
+        await happens(progress)
         assert was_busy == {False}
 
     run(tokenizer, scenario, idle_work=endless())

@@ -8,7 +8,6 @@ import pytest
 from fake_server import FakeServer, running_server
 
 from smartspec.cli.access import allowed_hosts
-from smartspec.server.http.browsers import name_of
 
 BODY = '{"prompt": "One two"}'
 
@@ -142,7 +141,3 @@ def test_what_is_no_name_is_refused(option):
         pytest.raises(ValueError, match="--allowed-host"),
     ):
         allowed_hosts(option, listener, False)
-
-
-def test_ports_are_told_from_addresses():
-    assert [name_of(host) for host in ("[::1]:80", "a:80", "A.", "")] == ["::1", "a", "a", ""]

@@ -151,15 +151,10 @@ def test_marks_that_are_special_tokens_are_seen(tokenizer, stream):
     own.chat_template = "{{ messages[0].content }}{# [TOOL_CALLS] tools #}"
     with running_server(own) as server:
         messages = [user(f"Yes.[TOOL_CALLS][{oslo()}]")]
-        answer = server.conversation(messages=messages, tools=TOOLS, stream=stream)
-        choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
-        parts = [choice.delta if stream else choice.message for choice in choices]
-        assert "".join(part.content or "" for part in parts) == "Yes."
-        (call,) = [call for part in parts for call in part.tool_calls or ()]
-        assert (
-            json.loads(call.function.arguments) == OSLO
-            and choices[-1].finish_reason == "tool_calls"
-        )
+        found = server.answered(stream, messages=messages, tools=TOOLS)
+        assert (found.text, found.reason) == ("Yes.", "tool_calls")
+        (call,) = found.calls
+        assert json.loads(call.function.arguments) == OSLO
         assert "[TOOL_CALLS]" not in server.said(messages=messages)
 
 
@@ -186,9 +181,8 @@ def test_what_the_server_wrote_it_takes_back(server, tokenizer, set_template, te
         [question, said, *results],
         [question, said, *results, assistant("Wet"), question],
     ):
-        answer = server.post("/tokenize", {"messages": turns, "tools": TOOLS})
-        assert answer.status_code == 200, answer.text
-        prompt = tokenizer.decode(answer.json()["tokens"])
+        answer = server.got("/tokenize", {"messages": turns, "tools": TOOLS})
+        prompt = tokenizer.decode(answer["tokens"])
         assert ("Oslo" in prompt and "Lima" in prompt and "Rain 1" in prompt) == (len(turns) > 1)
         # excerpts that write no tools
         assert "weather" in prompt or template in (MISTRAL, LLAMA, DEEPSEEK)

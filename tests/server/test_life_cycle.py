@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from fake_server import MODEL, NeverHalfClosed, check_error, events_of, eventually, running_server
+from fake_server import NeverHalfClosed, check_error, events_of, eventually, running_server
 from test_connections import post
 
 from smartspec.server.http.errors import RETRY_AFTER_SECONDS
@@ -104,16 +104,25 @@ def test_a_stream_that_fails_ends_with_an_error_event(server):
     assert "engine_error" in events[-1] and "secret" not in events[-1]
 
 
+@pytest.mark.parametrize(
+    ("is_callers", "status", "words", "kind", "code", "outcome"),
+    [
+        (False, 500, "logits are NaN", "server_error", "engine_error", "error"),
+        (True, 400, "no token is left", "invalid_request_error", "invalid_value", "rejected"),
+    ],
+    ids=["the model's fault", "the caller's"],
+)
 def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(
-    either_server, tokenizer
+    either_server, tokenizer, is_callers, status, words, kind, code, outcome
 ):
     (bad,) = tokenizer(" nothing")["input_ids"]
-    either_server.executor.bad_token_id = bad
+    executor, counted = either_server.executor, count(either_server, outcome)
+    executor.bad_token_id, executor.is_callers = bad, is_callers
     neighbour = Background(either_server, prompt="One two three four")
     answer = either_server.complete(prompt=[5, 6, bad])
-    check_error(answer, 500, None, "logits are NaN")
+    check_error(answer, status, None, words)
     error = answer.json()["error"]
-    assert (error["type"], error["code"]) == ("server_error", "engine_error")
+    assert (error["type"], error["code"]) == (kind, code)
     *events, last = events_of(either_server.complete(prompt=[5, 6, bad], stream=True).text)
     assert last == answer.json()
     seen = "".join(event["choices"][0]["text"] for event in events)
@@ -121,21 +130,8 @@ def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(
     assert neighbour.text() == "One two three four"
     eventually(lambda: either_server.engine.num_requests == num_requests(either_server) == 0)
     assert either_server.core.scheduler.blocks.num_used_blocks == 0
-    either_server.executor.bad_token_id = None
-
-
-def test_rules_that_leave_no_token_are_a_bad_request(server, tokenizer):
-    (server.executor.bad_token_id,) = tokenizer(" nothing")["input_ids"]
-    server.executor.is_callers = True
-    body = {"prompt": [5, 6, server.executor.bad_token_id]}
-    rejected = count(server, "rejected")
-    answer = server.complete(**body)
-    check_error(answer, 400, None, "no token is left")
-    error = answer.json()["error"]
-    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_value")
-    assert events_of(server.complete(stream=True, **body).text)[-1] == answer.json()
-    assert count(server, "rejected") == rejected + 2
-    server.executor.bad_token_id, server.executor.is_callers = None, False
+    assert count(either_server, outcome) == counted + 2
+    executor.bad_token_id = None
 
 
 def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
@@ -157,36 +153,3 @@ def test_many_at_once_all_get_their_own_answer(burst_server):
 
 def count(server, outcome: str) -> float:
     return server.metrics()[f'smartspec_requests_total{{outcome="{outcome}"}}']
-
-
-def test_metrics(burst_server, tokenizer):
-    before = burst_server.metrics()
-    prompt = "some words for the metrics, one two three four five six seven"
-    burst_server.complete(prompt=prompt, max_tokens=64)
-    num_tokens = len(tokenizer(prompt)["input_ids"])
-    after = burst_server.metrics()
-
-    def grown(name: str) -> float:
-        return after[f"smartspec_{name}"] - before[f"smartspec_{name}"]
-
-    assert grown('requests_total{outcome="stop"}') == 1
-    assert grown("generation_tokens_total") == num_tokens + 1
-    assert 0 < grown("prompt_tokens_total") <= num_tokens
-    assert grown("verified_tokens_total") == grown("chosen_length_sum") > 0
-    assert 0 < grown("accepted_tokens_total") <= grown("verified_tokens_total")
-    assert grown("decode_rows_total") == grown("chosen_length_count") > 0
-    assert grown("request_ttft_seconds_count") == 1
-    for name in ("requests_running", "requests_waiting", "kv_use_ratio"):
-        assert after[f"smartspec_{name}"] == 0
-    for name in ("request_tpot", "request_e2e", "step", "predicted_step"):
-        assert grown(f"{name}_seconds_count") > 0
-
-
-def test_speculation_and_health(burst_server):
-    state = burst_server.http.get("/v1/speculation").json()
-    assert (state["policy"], state["drafters"], state["model"]) == (
-        "fixed:6",
-        ["prompt-lookup"],
-        MODEL,
-    )
-    assert burst_server.http.get("/health").json() == {"status": "ok"}

@@ -18,9 +18,7 @@ ALL = f"<think>\nWell.\n</think>\nHello {CALL}"
 
 
 def send(server, **fields) -> dict:
-    answer = server.post("/v1/messages", BASE | fields)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return server.got("/v1/messages", BASE | fields)
 
 
 def chat_of(**fields) -> ChatBody:
@@ -160,16 +158,11 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
             {"tools": [TOOL, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}},
             "names 'web_search'",
         ),
-        (
-            {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}},
-            "tool_choice names 'other'",
-        ),
         ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type: "),
         (
             {"thread": {"type": "continue", "previous_message_id": "msg_1"}},
             "thread: unsupported: nothing is stored",
         ),
-        ({"temperature": -1}, "temperature"),
     ],
     ids=str,
 )
