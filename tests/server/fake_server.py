@@ -192,6 +192,13 @@ def check_error(answer: httpx.Response, status: int, param: str | None, *words: 
         assert word in error["message"], error
 
 
+def text_model(
+    tokenizer, sampling_defaults: Mapping[str, float] = MappingProxyType({})
+) -> TextModel:
+    ends = frozenset({tokenizer.eos_token_id})
+    return TextModel(tokenizer, ends, len(tokenizer), MAX_MODEL_LEN, sampling_defaults)
+
+
 @contextmanager
 def running_server(
     tokenizer,
@@ -207,13 +214,7 @@ def running_server(
     """A server of a fake model. options: of served."""
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
-    model = TextModel(
-        tokenizer,
-        frozenset({tokenizer.eos_token_id}),
-        len(tokenizer),
-        MAX_MODEL_LEN,
-        sampling_defaults,
-    )
+    model = text_model(tokenizer, sampling_defaults)
     engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
     with served(engine, tokenizer, grammar_compiler(tokenizer), **options) as server:
         yield server

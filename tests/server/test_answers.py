@@ -53,24 +53,20 @@ def test_the_name_of_a_folder_is_its_last_part(tmp_path, monkeypatch):
 def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
     """vLLM: --generation-config auto. What a request says goes first, whatever the endpoint."""
     defaults = {"temperature": 0.6, "top_k": 7, "top_p": 0.9, "max_tokens": 5}
+    chat = {"messages": [user("Hello there, you all, one and two")]}
+    said, few = {"temperature": 1.0, "top_k": 0, "max_tokens": 9}, {"max_tokens": 3, "top_p": 0.8}
     with running_server(tokenizer, sampling_defaults=defaults) as server:
         seen = server.recorded(monkeypatch)
-
-        def sampled(path: str, **body) -> tuple:
+        for path, body, expected in (
+            ("chat/completions", chat, defaults),
+            ("chat/completions", chat | said, defaults | said),
+            ("chat/completions", chat | {"temperature": None}, defaults),
+            ("completions", {"prompt": "One two"}, defaults | {"max_tokens": 16}),
+            ("responses", {"input": "Hello", "top_p": 1.0}, defaults | {"top_p": 1.0}),
+            ("messages", chat | few, defaults | few),
+        ):
             server.got(f"/v1/{path}", body)
-            params = seen[-1].params
-            return params.temperature, params.top_k, params.top_p, params.max_tokens
-
-        turns = [user("Hello there, you all, one and two")]
-        assert sampled("chat/completions", messages=turns) == (0.6, 7, 0.9, 5)
-        assert sampled(
-            "chat/completions", messages=turns, temperature=1.0, top_k=0, max_tokens=9
-        ) == (1.0, 0, 0.9, 9)
-        assert sampled("chat/completions", messages=turns, temperature=None) == (0.6, 7, 0.9, 5)
-        assert sampled("completions", prompt="One two") == (0.6, 7, 0.9, 16)
-        assert sampled("responses", input="Hello", top_p=1.0) == (0.6, 7, 1.0, 5)
-        said = {"max_tokens": 3, "temperature": 1.0}
-        assert sampled("messages", messages=turns, **said) == (1.0, 7, 0.9, 3)
+            assert {name: getattr(seen[-1].params, name) for name in defaults} == expected
         answer = server.post("/v1/responses", {"input": "Hello"}).json()
         assert (answer["temperature"], answer["top_p"]) == (0.6, 0.9)
 
@@ -106,11 +102,11 @@ def test_a_character_cut_in_two_by_the_length_limit_is_left_out(server, tokenize
 def test_stream_with_usage(server):
     options = {"include_usage": True}
     chunks = [*server.conversation(messages=[user("Hi")], stream=True, stream_options=options)]
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert all(chunk.choices[0].delta.role is None for chunk in chunks[1:-1])
-    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-1] == "stop"
-    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens > 0
-    assert all(chunk.usage is None for chunk in chunks[:-1])
+    *said, last = chunks
+    first, *others = (chunk.choices[0] for chunk in said)
+    assert first.delta.role == "assistant" and not any(choice.delta.role for choice in others)
+    assert others[-1].finish_reason == "stop" and not any(chunk.usage for chunk in said)
+    assert last.choices == [] and last.usage.completion_tokens > 0
     assert len({chunk.id for chunk in chunks}) == 1
 
 

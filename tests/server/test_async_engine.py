@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from fake_core import make_core
+from fake_server import text_model
 
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
@@ -19,7 +20,6 @@ from smartspec.engine.runtime.async_engine import (
     AsyncEngine,
     EngineError,
     QueueFull,
-    TextModel,
 )
 
 
@@ -36,12 +36,7 @@ def run(
         core = make_core(tokenizer.eos_token_id, **options)
         engine = AsyncEngine(
             core,
-            TextModel(
-                tokenizer,
-                frozenset({tokenizer.eos_token_id}),
-                vocab_size=len(tokenizer),
-                max_model_len=512,
-            ),
+            text_model(tokenizer),
             Admission(max_batch=4, max_queue=4),
             idle_work=idle_work,
             clock=clock,

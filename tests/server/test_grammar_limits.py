@@ -94,14 +94,12 @@ print(grammar_worker._compile_in_fork(tables, definition))
 
 def run_script(script: str, tmp_path: Path, tokenizer, *texts: str) -> subprocess.CompletedProcess:
     """With a file of the tokenizer, and of each text."""
-    paths = [tmp_path / str(number) for number in range(1 + len(texts))]
-    for path, text in zip(
-        paths, (grammar_compiler(tokenizer)._vocabulary()["tokenizer_json"], *texts), strict=True
-    ):
+    command = [sys.executable, "-c", script]
+    for text in (grammar_compiler(tokenizer)._vocabulary()["tokenizer_json"], *texts):
+        path = tmp_path / str(len(command))
         path.write_text(text)
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, paths)], capture_output=True, text=True, timeout=60
-    )
+        command.append(str(path))
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):

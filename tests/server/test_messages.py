@@ -243,7 +243,7 @@ def test_an_empty_message_of_the_assistants_is_left_out(server):
     assert counted(USER, called) > counted(USER)  # a call is not continued
 
 
-def test_a_schema_holds_the_text(server):
+def test_a_schema_holds_the_text():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     wanted = {"type": "json_schema", "schema": schema}
     for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):

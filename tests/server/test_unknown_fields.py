@@ -157,8 +157,12 @@ def test_whether_to_think_reaches_the_template_however_it_is_said(server, set_te
         ({"reasoning": {"enabled": False, "effort": "low"}}, "False low"),
         ({"thinking": "x", "enable_thinking": "y", "reasoning": 3}, " "),
         ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, "True "),
+        ({"reasoning_effort": "low"}, " low"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "x"}}, " x"),
     ):
         assert server.said(messages=[USER], **fields).strip() == said.strip(), fields
+    response = server.response(input="Hi", reasoning={"effort": "high", "summary": "auto"})
+    assert response.output_text.strip() == "high"
 
 
 @pytest.mark.parametrize("kind", HOSTED)
