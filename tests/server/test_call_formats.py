@@ -9,18 +9,11 @@ import json
 
 import pytest
 from fake_server import assistant, function, running_server, user, whole_and_streamed
+from test_tools import SCHEMAS, pushed
 
 from smartspec.server.openai.call_formats import HERMES, format_of
-from smartspec.server.openai.tool_calls import ToolCallReader
-from smartspec.server.openai.tools import MAX_CALLS
 
 OSLO, LIMA = {"city": "Oslo"}, {"city": "Lima", "days": 3}
-SCHEMAS = {
-    "weather": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    }
-}
 TOOLS = [function(name, schema) for name, schema in SCHEMAS.items()]
 QWEN3_CODER = """{% if tools %}{{ tools }}{% endif %}{% for message in messages %}{{ message.content }}
 {%- for call in message.tool_calls %}<function={{ call.function.name }}>
@@ -99,13 +92,10 @@ TEXTS = [
 
 
 def read(template: str, text: str, size: int, is_cut: bool = False) -> tuple[str, list[dict]]:
-    reader = ToolCallReader(MAX_CALLS, format_of(template), SCHEMAS)
-    shown, calls = "", []
-    for begin in range(0, len(text), size):
-        piece, found = reader.push(text[begin : begin + size], begin + size >= len(text), is_cut)
-        shown, calls = shown + piece, calls + found
-    assert all(call.name == "weather" for call in calls)
-    return shown, [json.loads(call.arguments) for call in calls]
+    cuts = range(size, len(text), size)
+    shown, calls, _ = pushed(text, cuts, format_of(template), is_cut)
+    assert {name for name, _ in calls} <= {"weather"}
+    return shown, [json.loads(arguments) for _, arguments in calls]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

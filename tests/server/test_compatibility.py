@@ -150,9 +150,7 @@ def test_a_parameter_is_taken_or_refused_as_the_page_says(server, endpoint, name
 
 
 def test_thoughts_reach_the_template(server, tokenizer, set_template):
-    set_template(
-        "x:{% for m in messages %} {{m.reasoning_content}}/{{ m.reasoning }}{% endfor %}"
-    )
+    set_template("x:{% for m in messages %} {{m.reasoning_content}}/{{ m.reasoning }}{% endfor %}")
     thoughts = [
         {"reasoning_content": "well"},
         {"reasoning": "hm"},

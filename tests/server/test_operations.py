@@ -6,16 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from fake_core import make_core
 from fake_server import MODEL, running_server, whole_and_streamed
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from test_config_file import options
 
 from smartspec.cli.config_file import read_classes
 from smartspec.cli.logs import MAX_TRACEBACKS, TRACEBACKS_SECONDS, FewTracebacks, JsonLines
-from smartspec.cli.main import _build_app
 from smartspec.server.http.access_log import BAD_LINES_PER_SECOND, AccessLog
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.generation_body import SpeculationBody
@@ -198,9 +197,7 @@ def test_every_panel_of_a_dashboard_says_what_it_shows(name):
 
 def test_the_example_configuration_is_accepted():
     path = ROOT / "deploy" / "server.toml"
-    serve = typer.main.get_command(_build_app()).commands["serve"]
-    with serve.make_context("serve", ["--config", str(path)], **serve.context_settings) as context:
-        assert context.params["access_log"]
+    assert options("--config", str(path))["access_log"]
     assert read_classes(path).fill(SpeculationBody(workload_class="batch")).max_draft_tokens == 4
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 
 import pytest
 from fake_server import (
@@ -18,7 +19,7 @@ from fake_server import (
 )
 
 from smartspec.server.openai import call_formats
-from smartspec.server.openai.call_formats import HERMES
+from smartspec.server.openai.call_formats import HERMES, CallFormat
 from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.messages import to_plain_template, to_template
 from smartspec.server.openai.tool_calls import ToolCallReader
@@ -31,6 +32,12 @@ PARAMETERS = {
     "properties": {"city": {"$ref": "#/$defs/City"}},
     "required": ["city"],
     "$defs": {"City": {"type": "string"}},
+}
+SCHEMAS = {
+    "weather": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    }
 }
 TOOL = {
     "type": "function",
@@ -63,7 +70,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
     ],
 )
 def test_calls_are_told_from_text(text, shown, called, size):
-    seen, calls, num_calls = pushed(text, list(range(size, len(text), size)))
+    seen, calls, num_calls = pushed(text, range(size, len(text), size))
     assert seen == shown and [name for name, _ in calls] == called and num_calls == len(calls)
     assert all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
 
@@ -130,10 +137,13 @@ PIECES = (
 )
 
 
-def pushed(text: str, cuts: list[int]) -> tuple[str, list[tuple[str, str]], int]:
-    reader, seen, calls = ToolCallReader(MAX_CALLS, HERMES, {}), "", []
+def pushed(
+    text: str, cuts: Sequence[int], form: CallFormat = HERMES, is_cut: bool = False
+) -> tuple[str, list[tuple[str, str]], int]:
+    """The text that is shown, the calls, and how many the reader counts."""
+    reader, seen, calls = ToolCallReader(MAX_CALLS, form, SCHEMAS), "", []
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        piece, found = reader.push(text[begin:end], end == len(text))
+        piece, found = reader.push(text[begin:end], end == len(text), is_cut)
         seen, calls = seen + piece, calls + [(call.name, call.arguments) for call in found]
     return seen, calls, reader.num_calls
 
@@ -159,7 +169,7 @@ def test_each_character_is_looked_at_once(monkeypatch):
         lambda text: parsed.append(len(text)) or json_text.read_json(text),
     )
     text = '<tool_call>{"name":"f","arguments":{"a":"' + "</tool_call>" * 2000
-    shown, calls, _ = pushed(text, list(range(50, len(text), 7)))
+    shown, calls, _ = pushed(text, range(50, len(text), 7))
     assert shown == text and not calls
     assert sum(seen) < len(text) and sum(parsed) < len(text)
 
