@@ -182,12 +182,14 @@ def form_of(schema: dict) -> dict:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
-def check_error(answer: httpx.Response, status: int, param: str | None, *words: str) -> None:
-    """A refusal in OpenAI's shape, whose message has these words."""
+def check_error(
+    answer: httpx.Response, status: int, param: str | None, *words: str, code: str | None = None
+) -> None:
+    """A refusal in OpenAI's shape, whose message has these words. code: where it matters."""
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
-    assert error["param"] == param, error
+    assert error["param"] == param and code in (None, error["code"]), error
     for word in words:
         assert word in error["message"], error
 

@@ -67,7 +67,7 @@ def test_what_a_request_leaves_out_is_the_checkpoints(tokenizer, monkeypatch):
         ):
             server.got(f"/v1/{path}", body)
             assert {name: getattr(seen[-1].params, name) for name in defaults} == expected
-        answer = server.post("/v1/responses", {"input": "Hello"}).json()
+        answer = server.got("/v1/responses", {"input": "Hello"})
         assert (answer["temperature"], answer["top_p"]) == (0.6, 0.9)
 
 

@@ -1,7 +1,8 @@
 """Load, departures and failures: queue limits, clients that go away, steps that raise."""
 
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
+import httpx
 import pytest
 from fake_server import NeverHalfClosed, check_error, events_of, eventually, running_server
 from test_connections import post
@@ -11,23 +12,13 @@ from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 ENDLESS = {"prompt": "One two three", "max_tokens": 400, "ignore_eos": True}
 
 
-class Background:
-    """A request in a thread of its own; answer is there after join."""
+def in_background(server, **body) -> Future[httpx.Response]:
+    """A completion in a thread of its own."""
+    return ThreadPoolExecutor(1).submit(server.complete, **body)
 
-    def __init__(self, server, **body):
-        self.answer = None
-        self._thread = threading.Thread(target=self._send, args=(server, body))
-        self._thread.start()
 
-    def _send(self, server, body):
-        self.answer = server.complete(**body)
-
-    def join(self):
-        self._thread.join(timeout=30)
-        return self.answer
-
-    def text(self) -> str:
-        return self.join().json()["choices"][0]["text"]
+def text_of(request: Future[httpx.Response]) -> str:
+    return request.result(30).json()["choices"][0]["text"]
 
 
 def num_requests(server) -> int:
@@ -36,15 +27,15 @@ def num_requests(server) -> int:
 
 def test_queue_full(small_server):
     small_server.executor.hold()
-    waiting = [Background(small_server, prompt="One two") for _ in range(2)]
+    waiting = [in_background(small_server, prompt="One two") for _ in range(2)]
     eventually(lambda: small_server.engine.num_requests == 2)
     answer = small_server.complete(prompt="One two")
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, str(RETRY_AFTER_SECONDS))
-    assert answer.json()["error"]["code"] == "queue_full"
+    check_error(answer, 429, None, code="queue_full")
+    assert answer.headers["retry-after"] == str(RETRY_AFTER_SECONDS)
     streamed = small_server.complete(prompt="One two", stream=True)
     assert streamed.status_code == 429
     small_server.executor.let_go()
-    assert [request.text() for request in waiting] == ["One two"] * 2
+    assert [text_of(request) for request in waiting] == ["One two"] * 2
     assert small_server.complete(prompt="One two").status_code == 200
 
 
@@ -118,16 +109,15 @@ def test_a_request_without_a_prediction_is_told_so_and_its_neighbour_is_served(
     (bad,) = tokenizer(" nothing")["input_ids"]
     executor, counted = either_server.executor, count(either_server, outcome)
     executor.bad_token_id, executor.is_callers = bad, is_callers
-    neighbour = Background(either_server, prompt="One two three four")
+    neighbour = in_background(either_server, prompt="One two three four")
     answer = either_server.complete(prompt=[5, 6, bad])
-    check_error(answer, status, None, words)
-    error = answer.json()["error"]
-    assert (error["type"], error["code"]) == (kind, code)
+    check_error(answer, status, None, words, code=code)
+    assert answer.json()["error"]["type"] == kind
     *events, last = events_of(either_server.complete(prompt=[5, 6, bad], stream=True).text)
     assert last == answer.json()
     seen = "".join(event["choices"][0]["text"] for event in events)
     assert " nothing".startswith(seen), "it says the prompt back, whose other tokens have no text"
-    assert neighbour.text() == "One two three four"
+    assert text_of(neighbour) == "One two three four"
     eventually(lambda: either_server.engine.num_requests == num_requests(either_server) == 0)
     assert either_server.core.scheduler.blocks.num_used_blocks == 0
     assert count(either_server, outcome) == counted + 2
@@ -139,15 +129,15 @@ def test_an_unforeseen_error_is_a_plain_500(server, monkeypatch):
         "smartspec.server.openai.calls.check_model", lambda requested, served: 1 / 0
     )
     answer = server.complete(prompt="One two")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    check_error(answer, 500, None, code="internal_error")
     assert "division" not in answer.text
 
 
 def test_many_at_once_all_get_their_own_answer(burst_server):
     requests = [
-        Background(burst_server, prompt=f"request number {i}", max_tokens=50) for i in range(8)
+        in_background(burst_server, prompt=f"request number {i}", max_tokens=50) for i in range(8)
     ]
-    texts = [request.text() for request in requests]
+    texts = [text_of(request) for request in requests]
     assert texts == [f"request number {i}" for i in range(8)]
 
 

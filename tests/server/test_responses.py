@@ -83,7 +83,7 @@ def test_a_response_has_one_call_if_that_is_said(burst_server, parallel, num_cal
 
 def test_what_is_not_stored_is_said(server):
     answer = server.post("/v1/responses", {"input": "a", "previous_response_id": "resp_1"})
-    assert "send the items of the conversation as input" in answer.json()["error"]["message"]
+    check_error(answer, 400, "previous_response_id", "send the items of the conversation as input")
 
 
 def test_structured_output(server, monkeypatch):

@@ -167,7 +167,7 @@ def test_a_thought_that_is_continued_stays_one(
         thought.removeprefix("<think>\n"),
         said,
     )
-    blocks = server.post("/v1/messages", body).json()["content"]
+    blocks = server.got("/v1/messages", body)["content"]
     assert [block["type"] for block in blocks] == ["thinking"] * bool(thought) + ["text"]
 
 

@@ -175,10 +175,9 @@ def test_hosted_tools_are_left_out_unless_demanded(server, kind):
     for path, body in bodies.items():
         assert server.post(path, body).status_code == 200
         answer = server.post(path, body | {"tool_choice": {"type": kind, "name": "h"}})
-        check_error(answer, 400, "tool_choice")
-        assert kind in answer.json()["error"]["message"]
+        check_error(answer, 400, "tool_choice", kind)
     assert ignored(server)[kind] == 4 - 2  # refused bodies are not counted
-    tools = server.post("/v1/responses", bodies["/v1/responses"]).json()["tools"]
+    tools = server.got("/v1/responses", bodies["/v1/responses"])["tools"]
     assert [tool["name"] for tool in tools] == ["f"]
 
 
@@ -190,7 +189,7 @@ def test_allowed_tools_are_those_offered(server):
         "tools": [{"type": "function", "name": "f"}, {"type": "mcp"}],
     }
     body = {"input": "a", "tools": [{"type": "function"} | FUNCTION, other], "tool_choice": choice}
-    answer = server.post("/v1/responses", body).json()
+    answer = server.got("/v1/responses", body)
     assert [tool["name"] for tool in answer["tools"]] == ["f"] and answer["tool_choice"] == "auto"
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}
     chat = {
@@ -198,8 +197,7 @@ def test_allowed_tools_are_those_offered(server):
         "tools": [TOOL, function("other")],
     }
     asked = [
-        server.post("/tokenize", chat | more).json()["count"]
-        for more in ({"tool_choice": choice}, {})
+        server.got("/tokenize", chat | more)["count"] for more in ({"tool_choice": choice}, {})
     ]
     assert asked[0] < asked[1]
 
