@@ -144,23 +144,21 @@ class FixedController:
 
     def explain(self) -> dict | None:
         """As of a controller that planned one request's draft."""
-        length = self.length
-        numbers = {
+        uniform = [100.0 + 25 * k for k in range(9)]
+        return {
             "num_rows": 1,
             "prefill_tokens": 0,
             "predicted_goodput": 300.0,
             "predicted_goodput_off": 100.0,
+            "lengths": [self.length],
+            "verified": [self.length],
+            "accepted": [self.length],
+            "what_if": {"steps_ago": 0, "planned": 300.0, "uniform": uniform},
+            "predicted_seconds": 0.002,
+            "measured_seconds": 0.001,
+            "queried": True,
+            "reason": None,
         }
-        lists = {"lengths": [length], "verified": [length], "accepted": [length]}
-        what_if = {
-            "what_if": {
-                "steps_ago": 0,
-                "planned": 300.0,
-                "uniform": [100.0 + 25 * k for k in range(9)],
-            }
-        }
-        seconds = {"predicted_seconds": 0.002, "measured_seconds": 0.001}
-        return numbers | lists | seconds | what_if | {"queried": True, "reason": None}
 
     def state(self) -> dict:
         return {"policy": f"fixed:{self.length}", "decisions": []}

@@ -67,6 +67,12 @@ class FakeServer:
     def post(self, path: str, body: dict) -> httpx.Response:
         return self.http.post(path, json=body)
 
+    def got(self, path: str, body: dict) -> dict:
+        """The answer, which is no refusal."""
+        answer = self.post(path, body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
     def complete(self, headers: dict | None = None, **body) -> httpx.Response:
         return self.http.post("/v1/completions", json=body, headers=headers)
 
@@ -82,11 +88,11 @@ class FakeServer:
 
     def completed(self, **body) -> str:
         """The text of a completion."""
-        return self.complete(**body).json()["choices"][0]["text"]
+        return self.got("/v1/completions", body)["choices"][0]["text"]
 
     def said(self, **body) -> str:
         """The text of a chat's answer."""
-        return self.chat(**body).json()["choices"][0]["message"]["content"]
+        return self.got("/v1/chat/completions", body)["choices"][0]["message"]["content"]
 
     def metrics(self) -> dict[str, float]:
         """Values of /metrics by name and labels, as they are written."""
@@ -176,14 +182,23 @@ def form_of(schema: dict) -> dict:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
-def check_error(answer: httpx.Response, status: int, param: str | None, *words: str) -> None:
-    """A refusal in OpenAI's shape, whose message has these words."""
+def check_error(
+    answer: httpx.Response, status: int, param: str | None, *words: str, code: str | None = None
+) -> None:
+    """A refusal in OpenAI's shape, whose message has these words. code: where it matters."""
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
-    assert error["param"] == param, error
+    assert error["param"] == param and code in (None, error["code"]), error
     for word in words:
         assert word in error["message"], error
+
+
+def text_model(
+    tokenizer, sampling_defaults: Mapping[str, float] = MappingProxyType({})
+) -> TextModel:
+    ends = frozenset({tokenizer.eos_token_id})
+    return TextModel(tokenizer, ends, len(tokenizer), MAX_MODEL_LEN, sampling_defaults)
 
 
 @contextmanager
@@ -201,13 +216,7 @@ def running_server(
     """A server of a fake model. options: of served."""
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
-    model = TextModel(
-        tokenizer,
-        frozenset({tokenizer.eos_token_id}),
-        len(tokenizer),
-        MAX_MODEL_LEN,
-        sampling_defaults,
-    )
+    model = text_model(tokenizer, sampling_defaults)
     engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
     with served(engine, tokenizer, grammar_compiler(tokenizer), **options) as server:
         yield server

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from fake_core import make_core
+from fake_server import text_model
 
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
@@ -19,7 +20,6 @@ from smartspec.engine.runtime.async_engine import (
     AsyncEngine,
     EngineError,
     QueueFull,
-    TextModel,
 )
 
 
@@ -36,12 +36,7 @@ def run(
         core = make_core(tokenizer.eos_token_id, **options)
         engine = AsyncEngine(
             core,
-            TextModel(
-                tokenizer,
-                frozenset({tokenizer.eos_token_id}),
-                vocab_size=len(tokenizer),
-                max_model_len=512,
-            ),
+            text_model(tokenizer),
             Admission(max_batch=4, max_queue=4),
             idle_work=idle_work,
             clock=clock,
@@ -84,6 +79,13 @@ async def seeds_of(
     await collect(engine, prompts, n, seed=seed)
     engine.core.add_request = add_request
     return seeds
+
+
+async def happens(event: threading.Semaphore) -> None:
+    """It happens once more from now on."""
+    while event.acquire(blocking=False):
+        pass
+    await asyncio.to_thread(event.acquire)
 
 
 @with_engine()
@@ -197,11 +199,6 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
             waited.release()
             yield
 
-    async def wait_idly() -> None:
-        while waited.acquire(blocking=False):
-            pass
-        await asyncio.to_thread(waited.acquire)
-
     async def scenario(engine):
         core, executor, began = engine.core, engine.core.executor, 0.0
         begin_step, verify = executor.begin_step, executor.verify
@@ -223,15 +220,15 @@ def test_the_seconds_of_steps_are_all_the_time_the_engine_was_busy_and_none_that
         core.add_request = ticks.spend(16.0, core.add_request)
         engine.listeners.append(outputs.append)
         for _ in range(2):
-            await wait_idly()
+            await happens(waited)
             assert len(await collect(engine, [[5] * 3], max_tokens=3)) == 3
-        await wait_idly()
+        await happens(waited)
         async with aclosing(
             engine.generate([[6]], SamplingParams(max_tokens=400, ignore_eos=True))
         ) as deltas:
             await anext(deltas)
         await engine.call(lambda: None)
-        await wait_idly()
+        await happens(waited)
         await collect(engine, [[7]], max_tokens=2)
 
     run(tokenizer, scenario, idle_work=waiting(), clock=ticks)
@@ -257,17 +254,12 @@ def test_idle_work_goes_on_only_while_there_is_nothing_else_to_do(tokenizer):
             progress.release()
             yield
 
-    async def some_progress() -> None:
-        while progress.acquire(blocking=False):
-            pass
-        await asyncio.to_thread(progress.acquire)
-
     async def scenario(engine):
         nonlocal core
         core = engine.core
-        await some_progress()
+        await happens(progress)
         assert len(await collect(engine, [[5] * 20])) == 21
-        await some_progress()
+        await happens(progress)
         assert was_busy == {False}
 
     run(tokenizer, scenario, idle_work=endless())

@@ -47,7 +47,6 @@ def still_serves(server):
         ("max_tokens", "5", "integer"),
         ("max_tokens", 5.5, "integer"),
         ("temperature", -1, "-1"),
-        ("temperature", "hot", "number"),
         ("repetition_penalty", 1e-300, "[0.01, 100]"),
         ("top_p", 0, "0"),
         ("top_k", -2, "-2"),
@@ -61,16 +60,12 @@ def still_serves(server):
         ("prompt_logprobs", 21, "21"),
         ("prompt_logprobs", -1, "-1"),
         ("n", 1000, "128"),
-        ("suffix", "end", "unsupported"),
         ("guided_grammar", "start: 'a'", "JSON schemas"),
         ("structured_outputs", {"grammar": "start: 'a'"}, "exactly one"),
         ("best_of", 2, "unsupported"),
         ("request_id", "a b", "pattern"),
         ("request_id", "a" * 129, "128"),
-        ("stream", "yes", "boolean"),
-        ("guided_json", '{"minimum": 1e999}', "1e999"),
         ("guided_json", '{"items":' * 400 + "{}" + "}" * 400, "nested"),
-        ("guided_json", '{"const": "\\ud800"}', "surrogate"),
     ],
 )
 def test_a_value_of_a_completion(server, field, value, word):
@@ -89,16 +84,23 @@ def test_a_value_of_a_completion(server, field, value, word):
         ({"prompt": [[5] * 400] * 4, "echo": True, "logprobs": 20}, "logprobs", "33600 entries"),
         ({"echo": True, "max_tokens": -2}, "max_tokens", "-2"),
         ({"prompt": [5] * 9, "truncate_prompt_tokens": 8}, "truncate_prompt_tokens", "9 tokens"),
-        (
-            {"response_format": {"type": "yaml"}},
-            "response_format.type",
-            "json_object",
-        ),
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "json_object"),
         ({"bad_words": ["x" * 257]}, "bad_words[0]", "256"),
+        ({"prompt": ["a"] * 250_000}, None, "250000 choices"),
+        ({"n": MAX_BATCH + MAX_QUEUE + 1}, None, f"more than the {MAX_BATCH + MAX_QUEUE}"),
+        ({"stop_token_ids": ["a"] * 250_000}, "stop_token_ids[0]", "integer"),
+        ({"stop_token_ids": [5] * 1025}, "stop_token_ids", "1024"),
+        ({"stop": "x" * 1025}, "stop", "1025"),
+        (dict.fromkeys(map(str, range(30_000)), 1), None, "128 fields"),
+        ({"speculation": dict.fromkeys(map(str, range(200)), 1)}, "speculation", "128 fields"),
+        ({"prompt": 10**2000}, "prompt", "..."),
     ],
 )
 def test_completion_bodies(server, body, param, word):
-    check_error(server.complete(**{"prompt": "a"} | body), 400, param, word)
+    """What is too much is refused in few words, before it takes long."""
+    answer = server.complete(**{"prompt": "a"} | body)
+    check_error(answer, 400, param, word)
+    assert len(answer.content) < 1000
 
 
 @pytest.mark.parametrize(
@@ -111,35 +113,26 @@ def test_completion_bodies(server, body, param, word):
         ({"messages": [USER, {"content": "Hi"}]}, "messages[1].role", "required"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "required"),
         ({"messages": [user(5)]}, "messages[0].content", "string"),
-        (
-            {"messages": [user([{"type": "image_url"}])]},
-            "messages[0].content",
-            "text",
-        ),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "20, got 21"),
         ({"logprobs": 2}, "logprobs", "boolean"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "required"),
-        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
-        (
-            {"continue_final_message": True},
-            "continue_final_message",
-            "assistant",
-        ),
+        ({"continue_final_message": True}, "continue_final_message", "assistant"),
         (
             {"chat_template_kwargs": {"tokenize": True}},
             "chat_template_kwargs.tokenize",
             "variable",
         ),
-        ({"functions": [{"name": "f"}]}, "functions", "unsupported"),
+        ({"reasoning_effort": 3}, "reasoning_effort", "string"),
+        (
+            {"messages": [USER | {"reasoning_content": 5}]},
+            "messages[0].reasoning_content",
+            "string",
+        ),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported"),
         ({"chat_template": "{{ 1 }}"}, "chat_template", "unsupported"),
         ({"documents": [{"text": "a"}]}, "documents", "unsupported"),
-        (
-            {"messages": [user("word " * 1000)]},
-            "messages",
-            str(MAX_MODEL_LEN),
-        ),
+        ({"messages": [user("word " * 1000)]}, "messages", str(MAX_MODEL_LEN)),
     ],
 )
 def test_chat_bodies(server, body, param, word):
@@ -157,7 +150,6 @@ def test_chat_bodies(server, body, param, word):
         (b'{"prompt": "\xff\xfe"}', None, "JSON"),
         (b'{"prompt": "\\ud800"}', None, "JSON"),
         (b'{"prompt": "a", "temperature": NaN}', "temperature", "finite"),
-        (b'{"prompt": "a", "temperature": Infinity}', "temperature", "finite"),
         (b'{"prompt": "a", "top_p": 1e999}', "top_p", "finite"),
     ],
 )
@@ -254,29 +246,6 @@ def test_chat_templates_that_do_not_end_hold_nobody_up(server, set_template, mon
         for chat in chats:
             check_error(chat.result(), 400, "messages", "longer than")
     eventually(lambda: not any(thread.name == "chat template" for thread in threading.enumerate()))
-
-
-@pytest.mark.parametrize(
-    ("body", "param", "word"),
-    [
-        ({"prompt": ["a"] * 250_000}, None, "250000 choices"),
-        ({"n": MAX_BATCH + MAX_QUEUE + 1}, None, f"more than the {MAX_BATCH + MAX_QUEUE}"),
-        ({"stop_token_ids": ["a"] * 250_000}, "stop_token_ids[0]", "integer"),
-        ({"stop_token_ids": [5] * 1025}, "stop_token_ids", "1024"),
-        ({"stop": "x" * 1025}, "stop", "1025"),
-        (dict.fromkeys(map(str, range(30_000)), 1), None, "128 fields"),
-        (
-            {"speculation": dict.fromkeys(map(str, range(200)), 1)},
-            "speculation",
-            "128 fields",
-        ),
-        ({"prompt": 10**2000}, "prompt", "..."),
-    ],
-)
-def test_what_is_too_much_is_refused_before_it_takes_long(server, body, param, word):
-    answer = server.complete(**{"prompt": "a"} | body)
-    check_error(answer, 400, param, word)
-    assert len(answer.content) < 1000
 
 
 @pytest.mark.parametrize("content", [b"[" + b"[]," * 300_000 + b"1]", b'{"":1,"a":1' * 20_000])

@@ -9,18 +9,11 @@ import json
 
 import pytest
 from fake_server import assistant, function, running_server, user, whole_and_streamed
+from test_tools import SCHEMAS, pushed
 
 from smartspec.server.openai.call_formats import HERMES, format_of
-from smartspec.server.openai.tool_calls import ToolCallReader
-from smartspec.server.openai.tools import MAX_CALLS
 
 OSLO, LIMA = {"city": "Oslo"}, {"city": "Lima", "days": 3}
-SCHEMAS = {
-    "weather": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    }
-}
 TOOLS = [function(name, schema) for name, schema in SCHEMAS.items()]
 QWEN3_CODER = """{% if tools %}{{ tools }}{% endif %}{% for message in messages %}{{ message.content }}
 {%- for call in message.tool_calls %}<function={{ call.function.name }}>
@@ -99,13 +92,10 @@ TEXTS = [
 
 
 def read(template: str, text: str, size: int, is_cut: bool = False) -> tuple[str, list[dict]]:
-    reader = ToolCallReader(MAX_CALLS, format_of(template), SCHEMAS)
-    shown, calls = "", []
-    for begin in range(0, len(text), size):
-        piece, found = reader.push(text[begin : begin + size], begin + size >= len(text), is_cut)
-        shown, calls = shown + piece, calls + found
-    assert all(call.name == "weather" for call in calls)
-    return shown, [json.loads(call.arguments) for call in calls]
+    cuts = range(size, len(text), size)
+    shown, calls, _ = pushed(text, cuts, format_of(template), is_cut)
+    assert {name for name, _ in calls} <= {"weather"}
+    return shown, [json.loads(arguments) for _, arguments in calls]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -151,15 +141,10 @@ def test_marks_that_are_special_tokens_are_seen(tokenizer, stream):
     own.chat_template = "{{ messages[0].content }}{# [TOOL_CALLS] tools #}"
     with running_server(own) as server:
         messages = [user(f"Yes.[TOOL_CALLS][{oslo()}]")]
-        answer = server.conversation(messages=messages, tools=TOOLS, stream=stream)
-        choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
-        parts = [choice.delta if stream else choice.message for choice in choices]
-        assert "".join(part.content or "" for part in parts) == "Yes."
-        (call,) = [call for part in parts for call in part.tool_calls or ()]
-        assert (
-            json.loads(call.function.arguments) == OSLO
-            and choices[-1].finish_reason == "tool_calls"
-        )
+        found = server.answered(stream, messages=messages, tools=TOOLS)
+        assert (found.text, found.reason) == ("Yes.", "tool_calls")
+        (call,) = found.calls
+        assert json.loads(call.function.arguments) == OSLO
         assert "[TOOL_CALLS]" not in server.said(messages=messages)
 
 
@@ -186,9 +171,8 @@ def test_what_the_server_wrote_it_takes_back(server, tokenizer, set_template, te
         [question, said, *results],
         [question, said, *results, assistant("Wet"), question],
     ):
-        answer = server.post("/tokenize", {"messages": turns, "tools": TOOLS})
-        assert answer.status_code == 200, answer.text
-        prompt = tokenizer.decode(answer.json()["tokens"])
+        answer = server.got("/tokenize", {"messages": turns, "tools": TOOLS})
+        prompt = tokenizer.decode(answer["tokens"])
         assert ("Oslo" in prompt and "Lima" in prompt and "Rain 1" in prompt) == (len(turns) > 1)
         # excerpts that write no tools
         assert "weather" in prompt or template in (MISTRAL, LLAMA, DEEPSEEK)

@@ -32,10 +32,14 @@ def check_serves(server: FakeServer) -> None:
     assert server.completed(prompt="One two") == "One two"
 
 
+def received(connection: socket.socket) -> bytes:
+    """All until the server closes the connection."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def seconds_until_closed(connection: socket.socket) -> float:
     began = time.monotonic()
-    while connection.recv(1000):
-        pass
+    received(connection)
     return time.monotonic() - began
 
 
@@ -102,10 +106,7 @@ def exchange(server: FakeServer, data: bytes, closes: bool = False) -> bytes:
         connection.sendall(data)
         if closes:
             connection.shutdown(socket.SHUT_WR)
-        pieces = []
-        while piece := connection.recv(65536):
-            pieces.append(piece)
-    return b"".join(pieces)
+        return received(connection)
 
 
 def post(version: str = "1.1", head: str = "", **body) -> bytes:
@@ -162,7 +163,7 @@ def test_an_offer_of_another_protocol_is_ignored(server, offer, piece, version):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(0, len(data), piece):
             connection.sendall(data[at : at + piece])
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        answer = received(connection)
     assert answer.count(b"HTTP/1.1 200") == len(requests) and b'"One two"' in answer
     assert version == "1.0" or (b'"three"' in answer and answer.endswith(b'{"status":"ok"}'))
 
@@ -193,7 +194,7 @@ def test_a_client_that_closes_its_side_after_the_request_gets_its_answer(quick_s
         connection.shutdown(socket.SHUT_WR)
         eventually(lambda: quick_server.core.num_running == 1)
         quick_server.executor.let_go()
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        answer = received(connection)
     assert b"One" in answer and answer.endswith(b"0\r\n\r\n" if stream else b"}")
     assert b"connection: close" in answer
 

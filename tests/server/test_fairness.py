@@ -2,8 +2,8 @@
 
 import openai
 import pytest
-from fake_server import MODEL, eventually, running_server
-from test_life_cycle import Background
+from fake_server import MODEL, check_error, eventually, running_server
+from test_life_cycle import in_background, text_of
 
 from smartspec.server.http.keys import ApiKeys
 
@@ -27,7 +27,7 @@ def test_one_request_does_not_wait_for_a_crowd(shared_server):
     shared_server.executor.hold()
     crowd = {"Authorization": "Bearer crowd"}
     requests = [
-        Background(
+        in_background(
             shared_server,
             headers=crowd,
             prompt=f"number {i} of many",
@@ -37,17 +37,14 @@ def test_one_request_does_not_wait_for_a_crowd(shared_server):
         for i in range(6)
     ]
     eventually(lambda: shared_server.engine.num_requests == 6)
-    assert (
-        shared_server.complete(headers=crowd, prompt="One")
-        .json()["error"]["message"]
-        .startswith("6 of at most 6")
-    )
-    one = Background(shared_server, headers={"Authorization": "Bearer one"}, prompt="One two")
+    answer = shared_server.complete(headers=crowd, prompt="One")
+    check_error(answer, 429, None, "6 of at most 6")
+    one = in_background(shared_server, headers={"Authorization": "Bearer one"}, prompt="One two")
     eventually(lambda: shared_server.engine.num_requests == 7)
     shared_server.executor.let_go()
-    assert one.text() == "One two"
-    assert sum(request.answer is not None for request in requests) <= 2
-    assert all(request.join().status_code == 200 for request in requests)
+    assert text_of(one) == "One two"
+    assert sum(request.done() for request in requests) <= 2
+    assert all(request.result(30).status_code == 200 for request in requests)
 
 
 def cached(completions, **body) -> int:

@@ -25,6 +25,7 @@ from smartspec.server.structured.grammar_check import (
     GrammarCheckFailed,
 )
 from smartspec.server.structured.grammars import MAX_WAITING_OF_CLIENT, GrammarCompiler
+from smartspec.server.structured.token_grammar import TokenGrammar
 
 USER = user("Hello there")
 
@@ -38,8 +39,8 @@ def bomb(number: int) -> dict:
     }
 
 
-@pytest.fixture
-def check(tokenizer):
+@pytest.fixture(scope="module")
+def check(tokenizer) -> Iterator[GrammarCheck]:
     compiler = grammar_compiler(tokenizer)
     check = GrammarCheck(compiler._vocabulary)
     yield check
@@ -93,14 +94,12 @@ print(grammar_worker._compile_in_fork(tables, definition))
 
 def run_script(script: str, tmp_path: Path, tokenizer, *texts: str) -> subprocess.CompletedProcess:
     """With a file of the tokenizer, and of each text."""
-    paths = [tmp_path / str(number) for number in range(1 + len(texts))]
-    for path, text in zip(
-        paths, (grammar_compiler(tokenizer)._vocabulary()["tokenizer_json"], *texts), strict=True
-    ):
+    command = [sys.executable, "-c", script]
+    for text in (grammar_compiler(tokenizer)._vocabulary()["tokenizer_json"], *texts):
+        path = tmp_path / str(len(command))
         path.write_text(text)
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, paths)], capture_output=True, text=True, timeout=60
-    )
+        command.append(str(path))
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def test_too_much_memory_ends_the_fork(check, tokenizer, tmp_path, monkeypatch):
@@ -177,51 +176,46 @@ def test_no_helper_outlives_its_server(tokenizer, tmp_path, busy_with):
 LETTERS = definition(regex="a+")
 
 
-def test_grammars_of_all_requests_share_a_bound(own_compiler, monkeypatch):
-    monkeypatch.setattr(grammars, "MAX_BYTES", 5 * 2**20)
-    held = [own_compiler.compile(LETTERS) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("bound", "words", "is_shared"),
+    [("MAX_BYTES", "take 4 MB", True), ("MAX_BYTES_OF_CLIENT", "yours 4 MB", False)],
+)
+def test_grammars_of_all_requests_and_those_of_a_client_have_a_bound(
+    own_compiler, monkeypatch, bound, words, is_shared
+):
+    monkeypatch.setattr(grammars, bound, 5 * 2**20)
+
+    def compile_for(client: str) -> TokenGrammar:
+        return own_compiler.compile(LETTERS, origin=Origin(client))
+
+    held = [compile_for("a") for _ in range(2)]
     copies = [held[0].copy()]
-    with pytest.raises(QueueFull, match="4 MB"):
-        own_compiler.compile(LETTERS)
+    with pytest.raises(QueueFull, match=words):
+        compile_for("b" if is_shared else "a")
+    assert is_shared or compile_for("b").allowed().any()
     held.pop(0)
     with pytest.raises(QueueFull):
-        own_compiler.compile(LETTERS)  # a copy of it is still there
+        compile_for("a")  # a copy of it is still there
     copies.clear()
-    assert own_compiler.compile(LETTERS).allowed().any()
+    assert compile_for("a").allowed().any()
+    held.clear()
+    assert not own_compiler._num_bytes_of
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "param"),
+    ("fields", "param"),
     [
-        ("chat/completions", {"response_format": form_of(bomb(900001))}, "response_format"),
-        ("chat/completions", {"structured_outputs": {"json": bomb(900007)}}, "structured_outputs"),
-        ("chat/completions", {"guided_regex": "b?" * 1300 + "b" * 1300}, "guided_regex"),
-        (
-            "chat/completions",
-            {"tools": [function("f", bomb(900019))], "tool_choice": "required"},
-            "tool_choice",
-        ),
-        (
-            "responses",
-            {"text": {"format": {"type": "json_schema", "schema": bomb(900037)}}},
-            "response_format",
-        ),
+        ({"response_format": form_of(bomb(900001))}, "response_format"),
+        ({"tools": [function("f", bomb(900019))], "tool_choice": "required"}, "tool_choice"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=["schema", "arguments"],
 )
-def test_a_bomb_is_refused_while_another_request_streams(server, path, fields, param):
+def test_a_bomb_is_refused_while_another_request_streams(server, fields, param):
     server.executor.hold(after=2)
-    with server.client.completions.create(
-        model="fake-model", prompt="One two three", stream=True
-    ) as stream:
+    with server.completion(prompt="One two three", stream=True) as stream:
         first = next(iter(stream))
-        who = {"input": "Hi"} if path == "responses" else {"messages": [USER]}
-        answer = server.post(f"/v1/{path}", who | fields)
-        check_error(answer, 400, param)
-        assert (
-            "0.5 s" in answer.json()["error"]["message"]
-            and "use a simpler one" in answer.json()["error"]["message"]
-        )
+        answer = server.chat(messages=[USER], **fields)
+        check_error(answer, 400, param, "0.5 s", "use a simpler one")
         server.executor.let_go()
         text = first.choices[0].text + "".join(chunk.choices[0].text for chunk in stream)
     assert text == "One two three"
@@ -256,8 +250,8 @@ def test_a_helper_that_fails_is_no_fault_of_the_caller(server, tokenizer, monkey
     check_error(answer, 503, "guided_regex")
 
 
-def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch):
-    asked = []
+def test_what_one_key_asked_for_displaces_nothing_of_another(monkeypatch):
+    check, asked = GrammarCheck(dict), []
     monkeypatch.setattr(
         check, "_query", lambda text, _: asked.append(text) or {"error": None, "num_bytes": 1}
     )
@@ -267,16 +261,6 @@ def test_what_one_key_asked_for_displaces_nothing_of_another(check, monkeypatch)
     asked.clear()
     check.check("mine", threading.Event(), "b")
     assert not asked and len([*check._known]) == MAX_REMEMBERED + 1
-
-
-def test_one_client_takes_half_of_the_room_for_grammars(own_compiler, monkeypatch):
-    monkeypatch.setattr(grammars, "MAX_BYTES_OF_CLIENT", 4 * 2**20)
-    held = [own_compiler.compile(LETTERS, origin=Origin("a")) for _ in range(2)]
-    with pytest.raises(QueueFull, match="yours 4 MB"):
-        own_compiler.compile(LETTERS, origin=Origin("a"))
-    assert own_compiler.compile(LETTERS, origin=Origin("b")).allowed().any()
-    held.clear()
-    assert not own_compiler._num_bytes_of
 
 
 def test_one_client_takes_half_of_the_places_where_definitions_wait(own_compiler, monkeypatch):

@@ -22,7 +22,6 @@ def said(**message) -> Message:
     [
         (assistant(None), ""),
         ({"role": "assistant"}, ""),
-        (assistant([]), ""),
         (user([]), ""),
         (
             user(["a", {"type": "text", "text": "b", "cache_control": {}}]),
@@ -107,6 +106,41 @@ def test_the_older_form_of_calls():
 
 def read(*items: dict) -> list[Message]:
     return to_messages(ResponsesBody.model_validate({"input": [*items, USER]}).input)[:-1]
+
+
+THOUGHT = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [],
+    "content": [{"type": "reasoning_text", "text": "hm"}],
+}
+
+
+def call_item(number: int) -> dict:
+    return {"type": "function_call", "call_id": f"c{number}", "name": "f", "arguments": "{}"}
+
+
+def output_item(number: int, output: object) -> dict:
+    return {"type": "function_call_output", "call_id": f"c{number}", "output": output}
+
+
+def test_items_are_the_messages_of_a_chat():
+    """A thought goes with the message after it, if that is the assistant's."""
+    said = assistant("Wet")
+    messages = read(
+        *(USER, THOUGHT, call_item(1), THOUGHT, THOUGHT, call_item(2)),
+        *(output_item(1, "rain"), output_item(2, [{"type": "input_text", "text": "sun"}])),
+        *(THOUGHT, said, {"type": "reasoning", "id": "rs_2", "summary": []}, USER, THOUGHT),
+    )
+    assert [(m.role, m.content, m.reasoning_content, m.tool_call_id, m.name) for m in messages] == [
+        ("user", "hi", None, None, None),
+        ("assistant", "", "hm\nhm\nhm", None, None),
+        ("tool", "rain", None, "c1", "f"),
+        ("tool", "sun", None, "c2", "f"),
+        ("assistant", "Wet", "hm", None, None),
+        ("user", "hi", None, None, None),
+    ]
+    assert [call.id for call in messages[1].tool_calls] == ["c1", "c2"]
 
 
 @pytest.mark.parametrize(
@@ -234,16 +268,10 @@ def test_more_tokens_than_fit_are_clipped_and_the_answer_says_so(server, path, s
 
 
 def test_clipped_to_what_the_context_leaves(server):
-    def usage(**fields) -> dict:
-        return server.complete(prompt=[5] * 100, ignore_eos=True, **fields).json()["usage"]
-
-    left = MAX_MODEL_LEN - 100
-    assert (
-        usage(max_tokens=10**6)["completion_tokens"]
-        == usage(max_tokens=-1)["completion_tokens"]
-        == left
-    )
-    assert usage()["completion_tokens"] == 16
+    for wanted in (10**6, -1):
+        body = {"prompt": [5] * 100, "ignore_eos": True, "max_tokens": wanted}
+        usage = server.got("/v1/completions", body)["usage"]
+        assert usage["completion_tokens"] == MAX_MODEL_LEN - 100
 
 
 @pytest.mark.parametrize("path", LIMITS)

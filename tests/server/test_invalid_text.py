@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from fake_server import FakeServer, function, running_server, user
+from fake_server import FakeServer, check_error, function, running_server, user
 from real_server import running_model
 
 from smartspec.cli.serve import ServerOptions, serve
@@ -37,13 +37,8 @@ def invalid_server(tokenizer) -> Iterator[FakeServer]:
 )
 def test_what_could_not_be_kept_is_refused_by_name(invalid_server, field, value):
     answer = invalid_server.chat(messages=MESSAGES, **{field: value})
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["param"] == field
-    assert (
-        f"--forced-acceptance, so its text is invalid and {field} could not be kept: leave it out"
-        in error["message"]
-    )
+    remedy = f"{field} could not be kept: leave it out"
+    check_error(answer, 400, field, f"--forced-acceptance, so its text is invalid and {remedy}")
 
 
 def test_completions_are_refused_their_logprobs_too(invalid_server):
@@ -62,9 +57,9 @@ def test_the_served_name_says_it():
     assert invalid_text_name("m", 0.7) == "m:invalid-text:forced-acceptance-0.7"
 
 
-def test_another_server_has_no_such_field(own_server):
-    assert "forced_acceptance" not in own_server.http.get("/v1/speculation").json()
-    assert own_server.chat(messages=MESSAGES, max_tokens=2, seed=0).status_code == 200
+def test_another_server_has_no_such_field(server):
+    assert "forced_acceptance" not in server.http.get("/v1/speculation").json()
+    assert server.chat(messages=MESSAGES, max_tokens=2, seed=0).status_code == 200
 
 
 def test_steps_are_not_speculated_on_with_invalid_text():

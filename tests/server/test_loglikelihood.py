@@ -79,22 +79,6 @@ def as_lm_eval(server: FakeServer, pairs: list[Pair]) -> list[tuple[float, bool]
     return found
 
 
-def by_prompt_logprobs(server: FakeServer, pairs: list[Pair]) -> list[tuple[float, bool]]:
-    """The same through vLLM's field."""
-    body = {"prompt_logprobs": 1, "max_tokens": 1, "temperature": 0}
-    answer = server.complete(prompt=[pair.token_ids for pair in pairs], **body).json()
-    found = []
-    for choice, pair in zip(answer["choices"], pairs, strict=True):
-        entries = choice["prompt_logprobs"][len(pair.context) :]
-        own = [
-            entry[str(token_id)] for entry, token_id in zip(entries, pair.continuation, strict=True)
-        ]
-        found.append(
-            (sum(entry["logprob"] for entry in own), all(entry["rank"] == 1 for entry in own))
-        )
-    return found
-
-
 def reference(pairs: list[Pair]) -> list[tuple[float, float]]:
     """transformers' log-likelihood of each continuation on the dequantised weights; and by how much
     each token leads all others, at least (below 0: it is not greedy)."""
@@ -116,18 +100,17 @@ def reference(pairs: list[Pair]) -> list[tuple[float, float]]:
     return found
 
 
-@pytest.mark.parametrize("score", [as_lm_eval, by_prompt_logprobs])
 @pytest.mark.parametrize(
     ("count", "max_tokens"), [(6, 40), pytest.param(200, 160, marks=pytest.mark.slow)]
 )
-def test_log_likelihoods_are_those_of_transformers(real_server, score, count, max_tokens):
+def test_log_likelihoods_are_those_of_transformers(real_server, count, max_tokens):
     pairs = make_pairs(count, max_tokens)
     batches = in_batches(pairs)
 
     def work(number: int) -> list[tuple[float, bool]]:
         if number % 2:  # others meanwhile, whose prefixes are cached: they generate with drafts
             real_server.complete(prompt=batches[number][0].token_ids, max_tokens=8, temperature=0)
-        return score(real_server, batches[number])
+        return as_lm_eval(real_server, batches[number])
 
     with ThreadPoolExecutor(3) as pool:
         found = [pair for batch in pool.map(work, range(len(batches))) for pair in batch]

@@ -18,9 +18,7 @@ ALL = f"<think>\nWell.\n</think>\nHello {CALL}"
 
 
 def send(server, **fields) -> dict:
-    answer = server.post("/v1/messages", BASE | fields)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return server.got("/v1/messages", BASE | fields)
 
 
 def chat_of(**fields) -> ChatBody:
@@ -160,16 +158,11 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
             {"tools": [TOOL, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}},
             "names 'web_search'",
         ),
-        (
-            {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}},
-            "tool_choice names 'other'",
-        ),
         ({"output_config": {"format": {"type": "yaml"}}}, "output_config.format.type: "),
         (
             {"thread": {"type": "continue", "previous_message_id": "msg_1"}},
             "thread: unsupported: nothing is stored",
         ),
-        ({"temperature": -1}, "temperature"),
     ],
     ids=str,
 )
@@ -180,15 +173,11 @@ def test_bad_bodies(server, fields, words):
 def check_error(answer, status: int, kind: str, words: str) -> None:
     """In Anthropic's shape, with the id that its client reads from the headers."""
     assert answer.status_code == status, answer.text
-    body = answer.json()
-    assert set(body) == {"type", "error", "request_id"} and set(body["error"]) == {
-        "type",
-        "message",
-    }
-    assert (body["type"], body["error"]["type"]) == ("error", kind) and words in body["error"][
-        "message"
-    ], body
-    assert body["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+    body, message = answer.json(), answer.json()["error"]["message"]
+    request_id = answer.headers["request-id"]
+    error = {"type": kind, "message": message}
+    assert body == {"type": "error", "error": error, "request_id": request_id}
+    assert words in message and request_id == answer.headers["x-request-id"]
 
 
 def test_errors_of_every_kind_have_anthropics_shape(server, guarded_server, small_server):
@@ -242,7 +231,7 @@ def test_what_the_assistant_has_begun_is_continued(tokenizer, begun):
 
 def test_an_empty_message_of_the_assistants_is_left_out(server):
     def counted(*turns: dict) -> int:
-        return server.post("/v1/messages/count_tokens", {"messages": turns}).json()["input_tokens"]
+        return server.got("/v1/messages/count_tokens", {"messages": turns})["input_tokens"]
 
     for content in ("", [], " \n", [text_part("")]):
         assert counted(USER, assistant(content)) == counted(USER)
@@ -250,7 +239,7 @@ def test_an_empty_message_of_the_assistants_is_left_out(server):
     assert counted(USER, called) > counted(USER)  # a call is not continued
 
 
-def test_a_schema_holds_the_text(server):
+def test_a_schema_holds_the_text():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     wanted = {"type": "json_schema", "schema": schema}
     for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):

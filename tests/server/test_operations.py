@@ -6,16 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from fake_core import make_core
 from fake_server import MODEL, running_server, whole_and_streamed
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from test_config_file import options
 
 from smartspec.cli.config_file import read_classes
 from smartspec.cli.logs import MAX_TRACEBACKS, TRACEBACKS_SECONDS, FewTracebacks, JsonLines
-from smartspec.cli.main import _build_app
 from smartspec.server.http.access_log import BAD_LINES_PER_SECOND, AccessLog
 from smartspec.server.live.metrics import ServerMetrics
 from smartspec.server.openai.generation_body import SpeculationBody
@@ -58,7 +57,6 @@ def test_vllm_names_tell_the_same(tokenizer):
         return found[f"vllm:{name}{{{written}}}"]
 
     assert vllm("generation_tokens_total") == found["smartspec_generation_tokens_total"] == 9
-    assert vllm("num_requests_running") == 0
     assert vllm("spec_decode_num_accepted_tokens_total") == 6
     assert vllm("spec_decode_num_drafts_total") == 1
     assert vllm("request_success_total", finished_reason="stop") == 1
@@ -66,6 +64,12 @@ def test_vllm_names_tell_the_same(tokenizer):
         assert vllm("spec_decode_num_accepted_tokens_per_pos_total", position=position) == 1
     for name in VLLM_HISTOGRAMS:
         assert vllm(f"{name}_count") == vllm(f"{name}_bucket", le="+Inf") == 1
+    assert found["smartspec_chosen_length_sum"] == found["smartspec_verified_tokens_total"] == 6
+    assert found["smartspec_chosen_length_count"] == found["smartspec_decode_rows_total"] == 2
+    assert found["smartspec_step_seconds_count"] == 3
+    assert found["smartspec_predicted_step_seconds_count"] > 0
+    for name in ("requests_running", "requests_waiting", "kv_use_ratio"):
+        assert found[f"smartspec_{name}"] == 0
     # A gap between two steps, of which the second of the three brought seven tokens.
     assert vllm("inter_token_latency_seconds_count") == 2
     queue, prefill, decode, e2e = (
@@ -75,40 +79,30 @@ def test_vllm_names_tell_the_same(tokenizer):
     assert min(queue, prefill, decode) >= 0 and queue + prefill + decode == pytest.approx(e2e)
 
 
-def test_a_line_for_every_request(tokenizer, caplog):
+def test_a_line_of_one_printable_word_a_field_for_every_request(tokenizer, caplog):
+    """What the connection lets through of a proxy's address: no line feeds, but C1 controls, that
+    begin a line or a terminal's command."""
+    forged = b"1.2.3.4 GET /forged 200 0.1 ms"
+    given = [b"\x9b31mred", b"one\x85two", "é".encode(), forged, b"x" * 9999, b"203.0.113.7, ::1"]
     with (
         caplog.at_level(logging.INFO, "smartspec.access"),
         running_server(tokenizer, access_log=True) as server,
     ):
         server.complete(prompt="One two")
-        server.http.get("/nowhere%0a127.0.0.1 GET /forged 200")
-    whole, missing = (record for record in caplog.records if record.name == "smartspec.access")
-    assert re.fullmatch(r"127\.0\.0\.1 POST /v1/completions 200 \d+\.\d ms", whole.message)
-    assert "\n" not in missing.message and missing.fields["status"] == 404
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [b"\x9b31mred", b"one\x85two", "é".encode(), b"1.2.3.4 GET /forged 200 0.1 ms", b"x" * 9999],
-)
-def test_an_address_from_a_proxy_is_one_printable_word(tokenizer, caplog, raw):
-    """What the connection lets through: no line feeds, but C1 controls, that begin a line or a
-    terminal's command."""
-    with (
-        caplog.at_level(logging.INFO, "smartspec.access"),
-        running_server(tokenizer, access_log=True) as server,
-    ):
-        server.http.get("/health", headers=[(b"X-Forwarded-For", raw)])
-        server.http.get("/health", headers=[(b"X-Forwarded-For", b"203.0.113.7, 127.0.0.1")])
-        server.http.get("/a%20200%201.0%20ms%1b[31m", headers=[(b"User-Agent", raw)])
+        for raw in given:
+            server.http.get("/health", headers=[(b"X-Forwarded-For", raw)])
+        server.http.get("/a%20200%201.0%20ms%1b[31m%0a127.0.0.1")
     lines = [record for record in caplog.records if record.name == "smartspec.access"]
-    assert len(lines) == 3 and all(
-        line.message.isascii() and line.message.isprintable() for line in lines
-    )
-    assert all(len(line.message.split(" ")) == 6 and len(line.message) < 1000 for line in lines)
-    assert lines[1].message.startswith("203.0.113.7 GET /health 200")
-    assert lines[2].fields["path"] == r"/a\x20200\x201.0\x20ms\x1b[31m"
-    JsonLines().format(lines[0])
+    assert len(lines) == len(given) + 2
+    for line in lines:
+        assert line.message.isascii() and line.message.isprintable()
+        assert len(line.message.split(" ")) == 6 and len(line.message) < 1000
+        JsonLines().format(line)
+    whole, *_, last, missing = lines
+    assert re.fullmatch(r"127\.0\.0\.1 POST /v1/completions 200 \d+\.\d ms", whole.message)
+    assert last.message.startswith("203.0.113.7 GET /health 200")
+    assert missing.fields["path"] == r"/a\x20200\x201.0\x20ms\x1b[31m\n127.0.0.1"
+    assert missing.fields["status"] == 404
 
 
 def test_no_lines_unless_requested(server, caplog):
@@ -169,14 +163,13 @@ def test_a_client_that_finds_what_fails_does_not_fill_the_log():
     assert few.filter(logging.LogRecord("any", logging.ERROR, __file__, 1, "a line", (), None))
 
 
-@pytest.mark.parametrize(("name", "expected"), [("bulk", 0), ("chat", None)])
-def test_a_request_of_a_class_has_its_settings(tokenizer, name, expected, monkeypatch):
+def test_a_request_of_a_class_has_its_settings(tokenizer, monkeypatch):
     classes = WorkloadClasses({"bulk": {"max_draft_tokens": 0}})
     with running_server(tokenizer, classes=classes) as server:
         seen = server.recorded(monkeypatch)
-        server.complete(prompt="One two", speculation={"workload_class": name})
-    assert [request.speculation.max_draft_tokens for request in seen] == [expected]
-    assert SpeculationBody(workload_class=name).max_draft_tokens is None
+        for name in ("bulk", "chat"):
+            server.complete(prompt="One two", speculation={"workload_class": name})
+    assert [request.speculation.max_draft_tokens for request in seen] == [0, None]
 
 
 def test_the_dashboard_shows_metrics_that_exist():
@@ -204,9 +197,7 @@ def test_every_panel_of_a_dashboard_says_what_it_shows(name):
 
 def test_the_example_configuration_is_accepted():
     path = ROOT / "deploy" / "server.toml"
-    serve = typer.main.get_command(_build_app()).commands["serve"]
-    with serve.make_context("serve", ["--config", str(path)], **serve.context_settings) as context:
-        assert context.params["access_log"]
+    assert options("--config", str(path))["access_log"]
     assert read_classes(path).fill(SpeculationBody(workload_class="batch")).max_draft_tokens == 4
 
 

@@ -1,9 +1,7 @@
 """POST /v1/responses, with OpenAI's client."""
 
 import pytest
-from fake_server import check_error, user
-
-from smartspec.server.openai.responses_items import InputItem, to_messages
+from fake_server import check_error
 
 SAID = "system\nOne two three"
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
@@ -28,18 +26,6 @@ def test_a_whole_response(server):
     )
     cut = send(server, max_output_tokens=2)
     assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens"
-
-
-def test_a_streamed_response(burst_server):
-    events = list(send(burst_server, stream=True))
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert (
-        "".join(event.delta for event in events if event.type == "response.output_text.delta")
-        == SAID
-    )
-    kinds = [event.type for event in events]
-    assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
-    assert events[-1].response.output_text == SAID and events[-1].response.usage.output_tokens > 0
 
 
 def test_a_conversation_in_items(server):
@@ -73,9 +59,11 @@ def test_a_stream_has_the_same_items(burst_server, text):
     whole = said_back(burst_server, text)
     events = list(said_back(burst_server, text, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [events[0].type, events[-1].type] == ["response.created", "response.completed"]
     last = events[-1].response
-
-    assert last.output_text == whole.output_text
+    said = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(said) == last.output_text == whole.output_text
+    assert last.usage.output_tokens == whole.usage.output_tokens
     done = [event.item.id for event in events if event.type == "response.output_item.done"]
     added = [event.item.id for event in events if event.type == "response.output_item.added"]
     assert done == added == [item.id for item in last.output]
@@ -95,43 +83,7 @@ def test_a_response_has_one_call_if_that_is_said(burst_server, parallel, num_cal
 
 def test_what_is_not_stored_is_said(server):
     answer = server.post("/v1/responses", {"input": "a", "previous_response_id": "resp_1"})
-    assert "send the items of the conversation as input" in answer.json()["error"]["message"]
-
-
-def test_calls_and_outputs_go_back_into_the_conversation(server):
-    items = [
-        user("What is the weather?"),
-        {"type": "reasoning", "id": "rs_1", "summary": [], "content": []},
-        {
-            "type": "function_call",
-            "call_id": "c1",
-            "name": "weather",
-            "arguments": '{"city": "Oslo"}',
-            "id": "fc_1",
-        },
-        {
-            "type": "function_call",
-            "call_id": "c2",
-            "name": "weather",
-            "arguments": '{"city": "Rome"}',
-        },
-        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
-        {
-            "type": "function_call_output",
-            "call_id": "c2",
-            "output": [{"type": "input_text", "text": "sun"}],
-        },
-    ]
-    _, assistant, one, two = to_messages([InputItem(**item) for item in items])
-    assert [call.id for call in assistant.tool_calls] == [
-        "c1",
-        "c2",
-    ] and assistant.role == "assistant"
-    assert [(m.role, m.content, m.tool_call_id, m.name) for m in (one, two)] == [
-        ("tool", "rain", "c1", "weather"),
-        ("tool", "sun", "c2", "weather"),
-    ]
-    assert server.response(input=items, tools=[TOOL]).output_text
+    check_error(answer, 400, "previous_response_id", "send the items of the conversation as input")
 
 
 def test_structured_output(server, monkeypatch):
@@ -147,30 +99,11 @@ def test_structured_output(server, monkeypatch):
     [
         ({"input": None}, "input"),
         ({"input": []}, "input"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": {"id": "conv_1"}}, "conversation"),
-        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-        (
-            {
-                "tools": [{"type": "web_search"}],
-                "tool_choice": {"type": "web_search"},
-            },
-            "tool_choice",
-        ),
-        (
-            {"tools": [{"type": "web_search"}], "tool_choice": "required"},
-            "tool_choice",
-        ),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        (
-            {"tools": [TOOL], "tool_choice": {"type": "function", "name": "other"}},
-            "tool_choice",
-        ),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0]"),
         ({"temperature": -1}, "temperature"),
-        ({"input": [user([{"type": "input_image"}])]}, "input[0].content"),
         (
             {"text": {"format": {"type": "json_schema", "schema": {"type": "foo"}}}},
             "response_format",

@@ -6,8 +6,8 @@ import signal
 import httpx
 import openai
 import pytest
-from fake_server import FakeServer, eventually, running_server
-from test_life_cycle import ENDLESS, Background
+from fake_server import FakeServer, check_error, eventually, running_server
+from test_life_cycle import ENDLESS, in_background, text_of
 
 from smartspec.server.http.errors import RETRY_AFTER_SECONDS
 
@@ -22,22 +22,19 @@ def stop(server: FakeServer, *signals: signal.Signals) -> None:
 def test_sigterm_lets_requests_finish_and_refuses_new_ones(tokenizer):
     with running_server(tokenizer, drain_seconds=30) as server:
         server.executor.hold()
-        request = Background(server, prompt="One two")
+        request = in_background(server, prompt="One two")
         eventually(lambda: server.engine.num_requests == 1)
         assert server.http.get("/health").status_code == server.http.get("/live").status_code == 200
         stop(server, signal.SIGTERM)
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/live").status_code == 200
         refused = server.complete(prompt="Three")
-        assert (refused.status_code, refused.headers["retry-after"]) == (
-            503,
-            str(RETRY_AFTER_SECONDS),
-        )
-        assert refused.json()["error"]["code"] == "engine_stopped"
+        check_error(refused, 503, None, code="engine_stopped")
+        assert refused.headers["retry-after"] == str(RETRY_AFTER_SECONDS)
         with pytest.raises(openai.InternalServerError, match="stopping"):
-            server.client.completions.create(model="fake-model", prompt="Three")
+            server.completion(prompt="Three")
         server.executor.let_go()
-        assert request.text() == "One two"
+        assert text_of(request) == "One two"
         eventually(lambda: not server.engine.alive)
 
 
@@ -54,7 +51,7 @@ def test_what_does_not_finish_is_told_so(tokenizer, drain_seconds, signals):
         ) as answer:
             lines = answer.iter_lines()
             next(lines)
-            whole = Background(server, **ENDLESS)
+            whole = in_background(server, **ENDLESS)
             eventually(lambda: server.engine.num_requests == 2)
             stop(server, *signals)
             eventually(lambda: server.engine._stopped)
@@ -65,7 +62,7 @@ def test_what_does_not_finish_is_told_so(tokenizer, drain_seconds, signals):
             "engine_stopped",
             "server_error",
         ) and "stopped" in error["message"]
-        assert whole.join().status_code == 503
+        assert whole.result(30).status_code == 503
 
 
 def test_head_requests_of_load_balancers(server):

@@ -63,16 +63,12 @@ def test_null_and_nothing_mean_the_defaults(server, views, speculation):
     [
         ("weight", 5e-324, "greater than or equal to 0.01"),
         ("weight", 1e6, "less than or equal to 100"),
-        ("weight", "heavy", "number"),
         ("max_draft_tokens", -1, "greater than or equal to 0"),
-        ("max_draft_tokens", 2.5, "integer"),
         ("max_draft_tokens", 2**40, "less than 2147483648"),
         ("tpot_target_ms", 0, "greater than 0"),
-        ("tpot_target_ms", -5, "-5"),
         ("tpot_target_ms", 1e-322, "greater than 0.001"),
         ("workload_class", "", "at least 1"),
         ("workload_class", "x" * 65, "at most 64"),
-        ("workload_class", 5, "string"),
     ],
 )
 def test_bad_options_are_answered_400_with_field_and_range(server, endpoint, field, value, words):

@@ -16,7 +16,6 @@ from fake_server import (
 )
 
 from smartspec.server.openai.chat_body import ChatBody
-from smartspec.server.openai.responses_items import InputItem, to_messages
 from smartspec.server.openai.thoughts import ThoughtReader, num_thought_tokens
 from smartspec.server.structured.fields import after_thought
 
@@ -168,7 +167,7 @@ def test_a_thought_that_is_continued_stays_one(
         thought.removeprefix("<think>\n"),
         said,
     )
-    blocks = server.post("/v1/messages", body).json()["content"]
+    blocks = server.got("/v1/messages", body)["content"]
     assert [block["type"] for block in blocks] == ["thinking"] * bool(thought) + ["text"]
 
 
@@ -189,35 +188,3 @@ def test_a_response_has_an_item_of_it(burst_server, set_template):
     assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
     done = [event.output_index for event in events if event.type == "response.output_item.done"]
     assert done == [0, 1, 2]
-
-
-def test_a_thought_goes_back_with_the_message_after_it():
-    thought = {
-        "type": "reasoning",
-        "id": "rs_1",
-        "summary": [],
-        "content": [{"type": "reasoning_text", "text": "hm"}],
-    }
-    call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
-    said = assistant("Rain")
-    items = [
-        thought,
-        call,
-        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
-        thought,
-        said,
-    ]
-    items += [
-        {"type": "reasoning", "id": "rs_2", "summary": []},
-        user("Thanks"),
-        thought,
-    ]
-    messages = to_messages([InputItem(**item) for item in items])
-    (both,) = to_messages([InputItem(**item) for item in (thought, thought, call, thought, call)])
-    assert both.reasoning_content == "hm\nhm\nhm" and len(both.tool_calls) == 2
-    assert [(m.role, m.reasoning_content) for m in messages] == [
-        ("assistant", "hm"),
-        ("tool", None),
-        ("assistant", "hm"),
-        ("user", None),
-    ]

@@ -64,12 +64,12 @@ def test_bytes_join_to_the_text(either_server, stream, text):
 @whole_and_streamed
 @pytest.mark.parametrize("text", TEXTS)
 def test_offsets_point_into_the_text(either_server, stream, text):
-    said, parts = completion(either_server, stream, prompt=text, logprobs=1)
+    said, parts = completion(either_server, stream, prompt=text, logprobs=2)
     assert said == text == "".join(parts["tokens"])
     check_offsets(text, parts["tokens"], parts["text_offset"])
     assert set(parts["token_logprobs"]) == {-0.5}
     for token, top in zip(parts["tokens"], parts["top_logprobs"], strict=True):
-        assert top[token] == -0.5
+        assert top[token] == -0.5 and len(top) == 2
 
 
 @whole_and_streamed

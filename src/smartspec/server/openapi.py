@@ -1,12 +1,12 @@
 """The OpenAPI document of the server, which is FastAPI's with our bodies, and a page that shows
 it."""
 
-import html
 from functools import cache
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
+from jinja2 import Environment
 from pydantic.json_schema import models_json_schema
 
 from smartspec.server.anthropic.body import MessagesBody, PromptBody
@@ -27,6 +27,31 @@ BODIES: dict[str, type[Body]] = {
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
 }
+# The document for people: one table of fields per body. No scripts, nothing from elsewhere.
+PAGE = """<!doctype html><html lang=en><meta charset=utf-8><title>SmartSpec</title>
+<style>
+body { font: 1rem system-ui; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+       color-scheme: light dark }
+td { padding: .2rem 1rem .2rem 0; vertical-align: top }
+code { word-break: break-word }
+</style>
+<h1>SmartSpec</h1>
+<p>The document itself: <a href="openapi.json">openapi.json</a></p>
+{% for path, methods in document.paths.items() %}
+{% for method, operation in methods.items() %}
+<h2>{{ method.upper() }} {{ path }}</h2>
+<p>{{ operation.summary }}</p>
+{% if operation.requestBody %}
+{% set schema = document.components.schemas[bodies[path].__name__] %}
+<table>
+{% for name, field in schema.properties.items() %}
+<tr><td>{{ name }}<td>{{ "required" if name in schema.required }}<td><code>{{ kind(field) }}</code>
+{% endfor %}
+</table>
+{% endif %}
+{% endfor %}
+{% endfor %}
+"""
 
 
 def add_document(app: FastAPI) -> None:
@@ -49,48 +74,8 @@ def add_document(app: FastAPI) -> None:
 
     @app.get("/docs", response_class=HTMLResponse)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(document()))
-
-
-def docs_page(document: dict) -> str:
-    """The document for people: one table of fields per body. No scripts, nothing from elsewhere."""
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><title>SmartSpec</title>",
-        f"<style>{STYLE}</style>",
-    ]
-    parts.append(
-        '<h1>SmartSpec</h1><p>The document itself: <a href="openapi.json">openapi.json</a></p>'
-    )
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            parts.append(
-                f"<h2>{method.upper()} "
-                f"{html.escape(path)}</h2><p>{html.escape(operation['summary'])}</p>"
-            )
-            if "requestBody" in operation:
-                reference = operation["requestBody"]["content"]["application/json"]["schema"][
-                    "$ref"
-                ]
-                parts.append(
-                    _table(document["components"]["schemas"][reference.removeprefix(REFERENCE)])
-                )
-    return "".join(parts)
-
-
-STYLE = (
-    "body{font:1rem system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light "
-    "dark}td{padding:.2rem 1rem .2rem 0;vertical-align:top}code{word-break:break-word}"
-)
-
-
-def _table(schema: dict) -> str:
-    rows = []
-    for name, field in schema["properties"].items():
-        need = "required" if name in schema.get("required", ()) else ""
-        rows.append(
-            f"<tr><td>{html.escape(name)}<td>{need}<td><code>{html.escape(_kind(field))}</code>"
-        )
-    return f"<table>{''.join(rows)}</table>"
+        page = Environment(autoescape=True).from_string(PAGE)
+        return HTMLResponse(page.render(document=document(), bodies=BODIES, kind=_kind))
 
 
 def _kind(field: dict) -> str:

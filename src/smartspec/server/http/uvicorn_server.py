@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -65,10 +66,8 @@ class HttpServer(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        ends = asyncio.get_running_loop().time() + self._drain_seconds
-        while (
-            self._drains and self._engine.num_requests and asyncio.get_running_loop().time() < ends
-        ):
+        ends = time.monotonic() + self._drain_seconds
+        while self._drains and self._engine.num_requests and time.monotonic() < ends:
             await asyncio.sleep(POLL_SECONDS)
         await self._engine.stop()  # uvicorn waits for connections, and those wait for the engine
         await super().shutdown(sockets)

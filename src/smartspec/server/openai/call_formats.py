@@ -53,10 +53,9 @@ class CallFormat:
             return calls, "" if calls else text
         found: list[Found] = []
         while text := self._without_marks(text):
-            name = _NAME.match(text) if self.has_names else None
-            begin = name.end() if name else 0
+            name, begin = self._name_before(text)
             end = JsonPrefix().feed(text, begin)
-            calls = _calls(text[begin:end], name and name[1])
+            calls = _calls(text[begin:end], name)
             if not calls:
                 break
             found, text = found + calls, text[end:]
@@ -68,11 +67,15 @@ class CallFormat:
         marks = (*self.begin, *self.between, *(["<function="] if self.has_tags else []))
         if any(mark.startswith(text[: len(mark)]) for mark in marks):
             return True
-        name = _NAME.match(text) if self.has_names else None
-        begin = name.end() if name else 0
+        _, begin = self._name_before(text)
         return JsonPrefix().feed(text, begin) == len(text) or bool(
             self.has_names and _CUT_NAME.fullmatch(text)
         )
+
+    def _name_before(self, text: str) -> tuple[str | None, int]:
+        """The name that stands before arguments, and where these begin."""
+        name = _NAME.match(text) if self.has_names else None
+        return (name[1], name.end()) if name else (None, 0)
 
     def _without_marks(self, text: str) -> str:
         """The text from the next call on."""

@@ -1,6 +1,5 @@
 """Makes a Call for the engine from the bytes of a body."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -221,10 +220,12 @@ def _requested_grammar(body: GenerationBody) -> RequestedGrammar | None:
     requested = body.grammars()
     if not requested:
         return None
-    others = [name for name in NOT_WITH_GRAMMAR if getattr(body, name)]
-    for one, other in itertools.pairwise((*requested, *others)):
+    names = [*requested, *(name for name in NOT_WITH_GRAMMAR if getattr(body, name))]
+    if len(names) > 1:
         raise APIError(
-            400, f"{one} cannot be combined with {other}: together they may leave no token", one
+            400,
+            f"{names[0]} cannot be combined with {names[1]}: together they may leave no token",
+            names[0],
         )
     ((name, what),) = requested.items()
     try:

@@ -100,6 +100,9 @@ class TemplateFields(Body):
         return variables | self.chat_template_kwargs
 
 
+Messages = Annotated[list[Message], FailFast()]
+
+
 class Prediction(Body):
     """A guess of the answer, which drafts are made of."""
 
@@ -110,7 +113,7 @@ class Prediction(Body):
 class ChatBody(TemplateFields, ToolFields, GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], FailFast()] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: Messages = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = None
     prediction: Prediction | None = None
     logprobs: bool = False
@@ -211,7 +214,7 @@ class TokenizeBody(TemplateFields, ToolFields):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], FailFast()] = Field([], max_length=MAX_MESSAGES)
+    messages: Messages = Field([], max_length=MAX_MESSAGES)
     add_special_tokens: bool = True
 
     @model_validator(mode="after")

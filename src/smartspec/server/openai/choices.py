@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from smartspec.engine.text.stream import TextDelta
 from smartspec.server.http.event_stream import event
 from smartspec.server.openai.deltas import usage
-from smartspec.server.openai.formats import ChoiceFormat, ScoredPrompt
+from smartspec.server.openai.formats import ChatFormat, CompletionFormat, ScoredPrompt
 from smartspec.server.openai.prompt_logprobs import prompt_json
 from smartspec.server.openai.streaming import Call
 
@@ -15,7 +15,12 @@ from smartspec.server.openai.streaming import Call
 class Choices:
     """Implements streaming.Format. form: of each choice. decode: the text of token ids."""
 
-    def __init__(self, call: Call, form: ChoiceFormat, decode: Callable[[list[int]], str]):
+    def __init__(
+        self,
+        call: Call,
+        form: CompletionFormat | ChatFormat,
+        decode: Callable[[list[int]], str],
+    ):
         self._call, self._form, self._decode = call, form, decode
         answer_id = f"{form.id_prefix}-{call.body.request_id or uuid.uuid4().hex}"
         self._head = {"id": answer_id, "created": int(time.time()), "model": call.model}

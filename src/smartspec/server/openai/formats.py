@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from smartspec.core.batch import TokenLogprobs
 from smartspec.engine.text.stream import TextDelta
@@ -24,23 +24,6 @@ class ScoredPrompt:
     written: list[dict | None] | None  # as vLLM's `prompt_logprobs`, None if that was not requested
 
 
-class ChoiceFormat(Protocol):
-    """The form of a choice in one endpoint's answers; an object serves one call."""
-
-    id_prefix: str
-    whole_object: str
-    chunk_object: str
-
-    def whole_choice(self, delta: TextDelta) -> dict:
-        """The choice of an answer that is not streamed."""
-
-    def chunk_choice(self, delta: TextDelta, is_first: bool) -> dict:
-        """The choice of a streamed chunk; called in order. is_first: of this choice."""
-
-    def place_prompts(self, answer: dict, prompts: Sequence[ScoredPrompt]) -> None:
-        """Place the log-probabilities of each choice's prompt into the answer."""
-
-
 @dataclass(frozen=True)
 class CompletionFormat:
     """POST /v1/completions. show_top: whether alternatives were requested. echoed: what goes before
@@ -56,9 +39,11 @@ class CompletionFormat:
     read_echo: Callable[[str, list[int], tuple[TokenLogprobs, ...]], Sequence[TokenText]] | None
 
     def whole_choice(self, delta: TextDelta) -> dict:
+        """The choice of an answer that is not streamed."""
         return self.chunk_choice(delta, is_first=True)
 
     def chunk_choice(self, delta: TextDelta, is_first: bool) -> dict:
+        """The choice of a streamed chunk; called in order. is_first: of this choice."""
         echoed = self.echoed[delta.index] if self.echoed else ""
         # With an echo they are as many as usage counts, the token that ended the answer among them:
         # lm-eval takes the last one off, whatever it is.
@@ -71,6 +56,7 @@ class CompletionFormat:
         }
 
     def place_prompts(self, answer: dict, prompts: Sequence[ScoredPrompt]) -> None:
+        """Place the log-probabilities of each choice's prompt into the answer."""
         for choice, prompt in zip(answer["choices"], prompts, strict=True):
             if prompt.written is not None:
                 choice["prompt_logprobs"] = prompt.written
@@ -103,7 +89,8 @@ def _tops(token: TokenText) -> dict[str, float | None] | None:
 
 
 class ChatFormat:
-    """POST /v1/chat/completions. reading: what the text is read for."""
+    """POST /v1/chat/completions: as CompletionFormat, and an object serves one call. reading: what
+    the text is read for."""
 
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"

@@ -248,8 +248,7 @@ class PromptReader:
         return token_ids
 
     def _tokenize(self, text: str, add_special_tokens: bool) -> list[int]:
-        encoding = self._tokenizer(text, add_special_tokens=add_special_tokens)
-        return encoding["input_ids"]
+        return self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
 
     def _check_length(self, param: str, num_characters: int, verb: str = "has") -> None:
         """Refuse what cannot fit without the seconds it takes to tokenise megabytes."""

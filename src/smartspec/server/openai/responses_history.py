@@ -12,15 +12,14 @@ from pydantic import ValidationInfo
 
 from smartspec.server.http.body_model import ignore, is_strict
 
-KNOWN = ("message", "function_call", "function_call_output", "reasoning")
 CALL, OUTPUT = "_call", "_output"
 # what a call is made with, in the words of its kind
 ARGUMENTS = ("arguments", "input", "action", "operation")
 
 
 def read_items(given: object, info: ValidationInfo) -> object:
-    """Items of KNOWN types; a text is a message. Anything that is no item stays, and is refused
-    later."""
+    """Items of the types of InputItem; a text is a message. Anything that is no item stays, and is
+    refused later."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list):

@@ -100,7 +100,8 @@ class StructuredOutputs(Body):
         if self.regex is not None:
             return LLMatcher.grammar_from_regex(self.regex)
         if self.choice is not None:
-            return choice_grammar(self.choice)
+            quoted = (json.dumps(choice, ensure_ascii=False) for choice in self.choice)
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))
         return json_grammar(ANY_OBJECT if self.json_ is None else self.json_)
 
 
@@ -142,12 +143,6 @@ def check_schema_size(text: str) -> None:
             f"a JSON schema of {size} bytes, descriptions left out, is longer than the "
             f"{MAX_SCHEMA_BYTES} that are read"
         )
-
-
-def choice_grammar(choices: list[str]) -> str:
-    """One of these texts."""
-    quoted = (json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))
 
 
 def after_thought(definition: str, is_open: bool) -> str:

@@ -27,7 +27,7 @@ from smartspec.server.structured.grammar_worker import (
 
 MAX_HELPERS = 2
 MAX_REMEMBERED = 128  # definitions of one API key
-MAX_START_SECONDS = 60.0
+MAX_ANSWER_SECONDS = MAX_WAIT_SECONDS + 60.0  # of a helper that starts, or that compiles
 POLL_SECONDS = 0.02  # how soon a helper stops after the caller was cancelled
 REMEDY = (
     "use a simpler one: fewer alternatives, smaller counts in {m,n}, minLength, maxItems or "
@@ -129,13 +129,10 @@ class _Helper:
             start_new_session=True,
         )
         try:
-            self._exchange(vocabulary, threading.Event(), MAX_START_SECONDS)
+            self.query(vocabulary, threading.Event())
         except (OSError, ValueError):
             self.close()
             raise
-
-    def query(self, definition: str, given_up: threading.Event) -> dict:
-        return self._exchange(definition, given_up, MAX_WAIT_SECONDS + MAX_START_SECONDS)
 
     def close(self) -> None:
         self._process.kill()
@@ -144,14 +141,14 @@ class _Helper:
             self._process.stdin.close()
         self._process.stdout.close()
 
-    def _exchange(self, question: object, given_up: threading.Event, max_seconds: float) -> dict:
+    def query(self, question: object, given_up: threading.Event) -> dict:
         self._process.stdin.write(json.dumps(question).encode() + b"\n")
         self._process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            for _ in range(int(max_seconds / POLL_SECONDS)):
+            for _ in range(int(MAX_ANSWER_SECONDS / POLL_SECONDS)):
                 if selector.select(POLL_SECONDS):
                     return json.loads(self._process.stdout.readline())
                 if given_up.is_set():
                     self._process.terminate()  # it ends what it is doing, and says so
-        raise OSError(f"no answer in {max_seconds:g} s")
+        raise OSError(f"no answer in {MAX_ANSWER_SECONDS:g} s")

@@ -119,9 +119,8 @@ class GrammarCompiler:
         backend = copy(self._backend)
         backend.no_padding()
         backend.no_truncation()
-        text = backend.to_str()
         return {
-            "tokenizer_json": text,
+            "tokenizer_json": backend.to_str(),
             "vocab_size": self._vocab_size,
             "eos_token_ids": self._eos_token_ids,
         }

@@ -29,16 +29,11 @@ def read_json(text: str) -> object:
     return value
 
 
-def _is_too_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner = [
-            part.values() if isinstance(part, dict) else part
-            for part in level
-            if isinstance(part, dict | list)
-        ]
-        level = [part for parts in inner for part in parts]
-    return any(isinstance(part, dict | list) for part in level)
+def _is_too_deep(value: object, room: int = MAX_DEPTH) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return room == 0 or any(_is_too_deep(part, room - 1) for part in parts)
 
 
 def _no_number(name: str) -> float:
