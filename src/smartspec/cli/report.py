@@ -168,7 +168,7 @@ def _matrix(chosen: Chosen) -> tuple["Matrix", "Prompts"]:
     from hashlib import sha256
 
     from smartspec.report.matrix import Matrix
-    from smartspec.report.texts import cells_of, chosen_prompts
+    from smartspec.report.options import cells_of, chosen_prompts
 
     default = chosen.effort.workloads if chosen.prompts is None else "all"
     prompts = chosen_prompts(chosen.prompts, chosen.workloads or default)
@@ -193,7 +193,7 @@ def _matrix(chosen: Chosen) -> tuple["Matrix", "Prompts"]:
 
 
 def _variants(chosen: Chosen) -> list["Variant"]:
-    from smartspec.report.texts import running_server, started_variants
+    from smartspec.report.options import running_server, started_variants
 
     running = [running_server(text) for text in chosen.base_url or ()]
     if not running or chosen.policies is not None:
@@ -236,7 +236,8 @@ def write_report(matrix: "Matrix", folder: "Folder") -> None:
     from smartspec.bench.report import write_json
     from smartspec.report.folder import PAGE, SUMMARY
     from smartspec.report.page import write_page
-    from smartspec.report.story import Results, our_variant, sections_of, summary_of
+    from smartspec.report.results import Results, our_variant
+    from smartspec.report.sections import sections_of
 
     results = Results(
         matrix,
@@ -247,7 +248,7 @@ def write_report(matrix: "Matrix", folder: "Folder") -> None:
         our_variant(matrix),
     )
     write_page(folder.path / PAGE, "SmartSpec report", sections_of(results))
-    write_json(folder.path / SUMMARY, summary_of(results))
+    write_json(folder.path / SUMMARY, results.to_json())
 
 
 def _tell(folder: "Folder", outcome: "Outcome") -> None:

@@ -47,6 +47,14 @@ def digested(record: RequestRecord) -> RequestRecord:
     )
 
 
+Runs = Mapping[tuple[str, str, int], Measured]  # by key
+
+
+def runs_of(runs: Runs, variant: str, cell: str) -> list[Measured]:
+    """All repetitions of a cell with a variant, in order."""
+    return [run for key, run in sorted(runs.items()) if key[:2] == (variant, cell)]
+
+
 @dataclass(frozen=True)
 class Folder:
     """The content of the folder, with the environment and the command of its first run."""

@@ -4,7 +4,7 @@ text around it."""
 import re
 from io import StringIO
 
-from smartspec.report.sections import Line, Plot
+from smartspec.report.page_parts import Line, Plot
 
 INK = "#010203"  # becomes the page's own colour of text, light or dark
 # Okabe and Ito's, for all eyes, with grey for yellow.
@@ -49,8 +49,7 @@ def _for_a_page(svg: str) -> str:
     """The element alone, as wide as what it stands in, without ids that nothing refers to."""
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", svg)
-    svg = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", svg)
+    svg = re.sub(r' (?:width|height)="[^"]*"', "", svg, count=2)  # its own come first
     used = {*re.findall(r'(?:href="|url\()#([^")]+)', svg)}
     return re.sub(
         r' id="([^"]*)"', lambda found: found.group() if found.group(1) in used else "", svg
