@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import typer
-from fake_openai_server import run_fake_server
+from scripted_server import scripted
 from typer.testing import CliRunner
 
 from smartspec.bench.run import LoadSettings, plan_load
@@ -19,7 +19,7 @@ app.command()(bench)
 
 @pytest.fixture
 def fake():
-    with run_fake_server() as server:
+    with scripted() as server:
         yield server
 
 
@@ -114,7 +114,7 @@ def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
         text=True,
         preexec_fn=notice_interrupts,
     )
-    assert fake.waiting.wait(timeout=60)  # one answer is complete, the other never will be
+    assert fake.hangs.wait(timeout=60)  # one answer is complete, the other never will be
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr

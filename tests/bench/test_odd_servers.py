@@ -1,14 +1,11 @@
 """What servers send: read, or one clear sentence that counts as a failed request."""
 
 import json
-import threading
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from scripted_server import Answer, scripted
 
 from smartspec.bench import client
 from smartspec.bench.client import LoadRequest, Target
@@ -18,51 +15,10 @@ from smartspec.bench.report import notes
 from smartspec.bench.run import LoadPlan, measure
 
 
-@dataclass
-class Answer:
-    body: bytes = b""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "text/event-stream"})
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self._send(self.server.said)
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        answers = self.server.answers
-        self._send(answers.pop(0) if len(answers) > 1 else answers[0])
-
-    def _send(self, answer: Answer) -> None:
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(answer.body)
-
-    def log_message(self, *arguments):
-        pass
-
-
-@contextmanager
-def server(*answers: Answer, said: Answer | None = None):
-    """Answers requests with these in turn, the last one as often as it is asked; a GET with what is
-    said."""
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.answers, made.said = list(answers), said or Answer(b"", 404)
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_address[1]}"
-    made.shutdown()
-    made.server_close()
-    thread.join()
-
-
 def asked(*answers: Answer, num_requests: int = 1, **options):
     requests = [LoadRequest(str(number), "", "Hi", 6) for number in range(num_requests)]
-    with server(*answers) as url:
-        return measure(Target(url, "m", **options), LoadPlan(requests, concurrency=1))
+    with scripted(answers=answers) as server:
+        return measure(Target(server.url, "m", **options), LoadPlan(requests, concurrency=1))
 
 
 def chunk(content=None, finish_reason=None, **rest) -> dict:
@@ -137,14 +93,29 @@ def test_it_is_read(body):
     assert any("at once, not as a stream" in line for line in notes(summary)) == (not is_stream)
 
 
-def test_arguments_of_a_call_that_are_an_object_are_its_text():
-    call = {
-        "tool_calls": [None, {"function": {"name": "f", "arguments": {"a": 1}}}, {"function": None}]
-    }
-    (record,), _ = asked(
-        Answer(events({"choices": [{"delta": call, "finish_reason": "tool_calls"}]}))
-    )
-    assert (record.error, record.text) == (None, 'f{"a": 1}')
+def call(name: str | None, arguments: object) -> dict:
+    function = {"name": name, "arguments": arguments}
+    return {"tool_calls": [None, {"function": function}, {"function": None}]}
+
+
+OTHER_TOKENS = {  # deltas of vLLM, whose thoughts have one name or both, and calls of OpenAI
+    "abc": [
+        {"reasoning": "a"},
+        {"reasoning_content": "b"},
+        {"reasoning_content": "c", "reasoning": "c"},
+    ],
+    "f{}no": [call("f", ""), call(None, "{}"), {"tool_calls": None, "refusal": "no"}],
+    'f{"a": 1}': [call("f", {"a": 1})],
+}
+
+
+@pytest.mark.parametrize(("text", "deltas"), OTHER_TOKENS.items(), ids=OTHER_TOKENS)
+def test_thoughts_and_calls_are_tokens(text, deltas):
+    """An answer that has nothing else has a first token too, and as many as there were deltas."""
+    chunks = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    (record,), _ = asked(Answer(events(*chunks)))
+    assert (record.error, record.text) == (None, text) and record.ttft_seconds is not None
+    assert record.num_output_tokens == len(deltas)
 
 
 def test_halves_of_characters_are_put_together_or_replaced():
@@ -246,10 +217,10 @@ def test_other_errors_are_not_waited_for(waits):
 
 @pytest.mark.parametrize("said", [None, "{}", '{"data": null}', "[]", "<html>", '{"data": []}'])
 def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
-    with server(Answer(), said=said and Answer(said.encode())) as url:
-        assert find_model(url, "own") == "own"
+    with scripted(said=Answer(status=404) if said is None else Answer(said.encode())) as server:
+        assert find_model(server.url, "own") == "own"
         with pytest.raises(ValueError, match="name the model with --model"):
-            find_model(url)
+            find_model(server.url)
 
 
 @pytest.mark.parametrize(
@@ -258,10 +229,10 @@ def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
 def test_other_servers_have_no_counters(text):
     names = ("draft_tokens", "verified_tokens", "accepted_tokens", "decode_rows")
     metrics = "".join(f"smartspec_{name}_total NaN\n" for name in names) + text
-    with server(Answer(), said=Answer(metrics.encode())) as url:
-        assert read_counters(url) is None
-    with server(Answer(), said=Answer(text.encode())) as url:
-        assert read_policy(url) is None
+    with scripted(said=Answer(metrics.encode())) as server:
+        assert read_counters(server.url) is None
+        server.said = Answer(text.encode())
+        assert read_policy(server.url) is None
     assert parse_counters(text) is None
 
 

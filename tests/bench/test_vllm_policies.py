@@ -5,9 +5,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import fake_openai_server
 import numpy as np
 import pytest
+import scripted_server
 from lib import servers, vllm_policies
 from lib.vllm_policies import Cell, Results
 
@@ -70,7 +70,7 @@ def test_each_round_has_requests_of_its_own():
 
 
 def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path):
-    command = servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"])
+    command = servers.ServerCommand([sys.executable, scripted_server.__file__, "--port", "{port}"])
     requests = CELLS[0].requests(prompts_of(3), 0, 4, waves=1)
     with ExitStack() as stack:
         targets = vllm_policies.start({"off": command, "smartspec": command}, tmp_path, stack)
