@@ -7,9 +7,9 @@ import pytest
 from scripted_server import WORDS, scripted
 
 from smartspec.bench.client import LoadRequest, Target
-from smartspec.bench.load import run_load
+from smartspec.bench.load import LoadPlan
 from smartspec.bench.probe import find_model
-from smartspec.bench.run import LoadPlan, LoadSettings, measure, plan_load
+from smartspec.bench.run import LoadSettings, measure, plan_load
 
 
 @pytest.fixture
@@ -142,8 +142,3 @@ def test_a_trace_plan_takes_times_lengths_and_the_order_of_prompt_lengths(prompt
 def test_arrival_modes_exclude_each_other(prompts_file):
     with pytest.raises(ValueError, match="--concurrency and --rate exclude each other"):
         plan_load(LoadSettings(prompts_file, concurrency=1, rate=1.0))
-
-
-def test_run_load_wants_one_mode():
-    with pytest.raises(ValueError, match="either a concurrency or arrival times"):
-        run_load(Target("http://h", "m"), [], print).send(None)

@@ -10,9 +10,10 @@ from scripted_server import Answer, scripted
 from smartspec.bench import client
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.events import EventReader
+from smartspec.bench.load import LoadPlan
 from smartspec.bench.probe import find_model, parse_counters, read_counters, read_policy
 from smartspec.bench.report import notes
-from smartspec.bench.run import LoadPlan, measure
+from smartspec.bench.run import measure
 
 
 def asked(*answers: Answer, num_requests: int = 1, **options):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from smartspec.bench.run import LoadPlan
+from smartspec.bench.load import LoadPlan
 from smartspec.control import CostCurve, LatencyModel
 
 controller_time, simulated_trees, simulator, start = (
