@@ -59,19 +59,6 @@ def test_nothing_reads_a_folder_beside_the_clone():
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'Path(__file__).parents[2] / "shared" / "data"',
-        "--prompts ../data/a.jsonl",
-        'open("/work/a")',
-        "/mnt/shared/a",
-    ],
-)
-def test_a_path_beside_the_clone_is_seen(line):
-    assert BESIDE_THE_CLONE.search(line)
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_subcommands_are_known_and_default_paths_are_relative(command):
     found = subcommands(command)
@@ -128,13 +115,7 @@ def test_the_index_names_every_command():
 
 
 def test_shipped_prompts_and_those_of_a_path_by_task(tmp_path):
-    shipped = commands.prompts_by_task(None)
-    assert {task: len(prompts) for task, prompts in shipped.items()} == {
-        **dict.fromkeys(
-            ("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation"), 16
-        ),
-        "mixed": 128,
-    }
+    assert len(commands.prompts_by_task(None)["mixed"]) == 128
     (tmp_path / "a.jsonl").write_text(
         '{"prompt": "one", "task": "mt/writing"}\n{"prompt": "two"}\n'
     )

@@ -137,8 +137,3 @@ def test_a_trace_plan_takes_times_lengths_and_the_order_of_prompt_lengths(prompt
     assert plan.arrival_seconds.tolist() == [0.0, 1.0, 2.0]
     assert [request.prompt_id for request in plan.requests] == ["30", "10", "20"]
     assert [request.max_tokens for request in plan.requests] == [5, 20, 7]
-
-
-def test_arrival_modes_exclude_each_other(prompts_file):
-    with pytest.raises(ValueError, match="--concurrency and --rate exclude each other"):
-        plan_load(LoadSettings(prompts_file, concurrency=1, rate=1.0))

@@ -78,14 +78,6 @@ def test_the_best_fixed_length_is_named_where_there_are_several():
     assert "best fixed" not in "\n".join(glance(results(variants=VARIANTS)).text)
 
 
-def test_no_difference_is_inside_the_noise():
-    section = glance(results(changed={("goodput", CHAT): 2.0, ("goodput", CODE): 2.0}))
-    assert (
-        "goodput against off, 2 cells: slower in 0, inside the noise in 2, faster in 0."
-        in "\n".join(section.text)
-    )
-
-
 def test_what_failed_and_what_is_missing_is_said():
     of = results(failed=[("off", CHAT)], repetitions=2)
     text = "\n".join(glance(of).text)

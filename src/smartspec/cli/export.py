@@ -83,20 +83,20 @@ def export(options: Table, **given) -> None:
     from smartspec.sim.scenario import Scenario
 
     lengths, chosen = options.chosen, options.chosen or (1,)
-    longest = options.max_draft_tokens if lengths is None else max(lengths)
-    scenario = Scenario(
-        max_draft_tokens=longest, max_batch=options.max_batch, batch=1, **settings_of(given)
-    )
-    doubt = length_table.ACCEPTANCE_DOUBT if options.engine is Engine.SGLANG else 0.0
-    doubts = (-doubt, 0.0, doubt) if doubt else (0.0,)
-    tables = [
-        length_table.length_table(scenario, min(max(options.acceptance + d, 0.0), 1.0))
-        for d in doubts
-    ]
     if lengths is not None and options.engine is not Engine.VLLM:
         raise ValueError(
             f"--lengths {options.lengths} is for vllm: {options.engine} has no such graphs"
         )
+    longest = options.max_draft_tokens if lengths is None else max(lengths)
+    scenario = Scenario(
+        max_draft_tokens=longest, max_batch=options.max_batch, batch=1, **settings_of(given)
+    )
+    doubt = length_table.ACCEPTANCE_DOUBT
+    doubts = (-doubt, 0.0, doubt) if options.engine is Engine.SGLANG else (0.0,)
+    tables = [
+        length_table.length_table(scenario, min(max(options.acceptance + d, 0.0), 1.0))
+        for d in doubts
+    ]
     least = 0 if options.allow_zero else min(chosen)
     if zeros := [entry for table in tables for entry in table if entry.length < min(chosen)]:
         sizes = f"{min(entry.first for entry in zeros)} to {max(entry.last for entry in zeros)}"

@@ -145,13 +145,11 @@ def _check_same(path: Path, kept: dict, description: dict, environment: Mapping[
         raise ValueError(f"{path / MATRIX} is not of a report: {remedy}")
     if differing := differences(kept["matrix"], description):
         raise ValueError(f"{path} holds another matrix ({'. '.join(differing)}): {remedy}")
-    here = dict(environment)
     for name in ("cpu", "cores"):
-        if kept["environment"].get(name) != here.get(name):
-            there = kept["environment"].get(name)
+        there, here = kept["environment"].get(name), environment.get(name)
+        if there != here:
             raise ValueError(
-                f"{path} is of another machine ({name} {there} there, {here.get(name)} here): "
-                f"{remedy}"
+                f"{path} is of another machine ({name} {there} there, {here} here): {remedy}"
             )
 
 
