@@ -54,11 +54,8 @@ def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
 def test_without_a_prompt_file_the_shipped_prompts_are_sent(fake):
     result = invoke("--base-url", fake.url, "--num-prompts", "3", "--max-tokens", "2")
     assert result.exit_code == 0, result.output
-    questions = {prompt.text for prompt in shipped_prompts()}
-    assert (
-        len(fake.bodies) == 3
-        and {body["messages"][-1]["content"] for body in fake.bodies} <= questions
-    )
+    asked = {body["messages"][-1]["content"] for body in fake.bodies}
+    assert len(asked) == 3 and asked <= {prompt.text for prompt in shipped_prompts()}
 
 
 def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
@@ -105,13 +102,8 @@ def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
     command += ["--concurrency", "1", "--seed", str(seed), "--output", str(output)]
     # A test run in the background of a script ignores SIGINT, and so would what it starts.
     notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=notice_interrupts,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, preexec_fn=notice_interrupts, **pipes)
     assert fake.hangs.wait(timeout=60)  # one answer is complete, the other never will be
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)

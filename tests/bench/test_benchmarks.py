@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from lib import commands
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,6 @@ PLAIN = ("gpu_cells",)  # with the machine's own Python, which may have no typer
 SERVERS = ("llama_cpp_server", "openvino_server")  # programs that `peers.py` starts
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")
 
-commands = importlib.import_module("lib.commands")
 
 
 def subcommands(command: str) -> dict[str, typer.models.CommandInfo]:

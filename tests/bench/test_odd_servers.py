@@ -33,9 +33,7 @@ def events(*chunks: dict, end: str = "data: [DONE]\n\n") -> bytes:
     return ("".join(f"data: {json.dumps(each)}\n\n" for each in chunks) + end).encode()
 
 
-def whole(content) -> dict:
-    message = {"role": "assistant", "content": content}
-    return {"choices": [{"message": message, "finish_reason": "stop"}]}
+WHOLE = {"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}]}
 
 
 def over_lines(chunk: dict) -> bytes:
@@ -43,43 +41,36 @@ def over_lines(chunk: dict) -> bytes:
     return b"data: " + json.dumps(chunk, indent=1).replace("\n", "\ndata: ").encode() + b"\n\n"
 
 
-AB = events(chunk("a"), chunk("b", "stop"))
+A, B = chunk("a"), chunk("b", "stop")
+AB = events(A, B)
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2}
 READ = {
     "null fields": events(
         chunk("a", error=None, usage=None),
         {"choices": None, "error": None},
         {"choices": [None, {"delta": None, "finish_reason": None}]},
-        chunk("b", "stop"),
+        chunk("b", "stop", error=False),
         {"choices": None, "usage": USAGE, "error": {}},
     ),
-    "an event that is null": events(chunk("a"), None, chunk("b", "stop")),
-    "data over two lines": over_lines(chunk("ab", "stop")) + b"data: [DONE]\n\n",
+    "an event that is null": events(A, None, B),
     "no empty lines": AB.replace(b"\n\n", b"\n"),
-    "CRLF": AB.replace(b"\n", b"\r\n"),
-    "CR": AB.replace(b"\n", b"\r"),
     "a byte order mark": b"\xef\xbb\xbf" + AB,
     "comments, names, ids": b": wait\n\nevent: x\nid: 1\nretry: 3\n" + AB,
-    "no [DONE]": events(chunk("a"), chunk("b", "stop"), end=""),
-    "no line end after the last": events(chunk("a"), chunk("b", "stop"), end="")[:-2],
-    "no stream": json.dumps(whole("ab")).encode(),
-    "no stream, on several lines": b"\n" + json.dumps(whole("ab"), indent=2).encode(),
+    "no [DONE]": events(A, B, end=""),
+    "no line end after the last": events(A, B, end="")[:-2],
+    "no stream": json.dumps(WHOLE).encode(),
+    "no stream, on several lines": b"\n" + json.dumps(WHOLE, indent=2).encode(),
     "content as parts": events(
         chunk([{"type": "text", "text": "a"}]),
         chunk([{"type": "image"}, {"type": "text", "text": "b"}], "stop"),
     ),
     "thoughts as parts": events(
-        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]),
-        chunk("b", "stop"),
+        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]), B
     ),
-    "no stream, content as parts": json.dumps(whole([{"type": "text", "text": "ab"}])).encode(),
     "usage that is none": events(
         chunk("a", usage=[]), chunk("b", "stop", usage={"completion_tokens": "2"})
     ),
-    "a finish reason that is a number": events(chunk("a"), chunk("b", 1)),
-    "an error that is null beside choices": events(
-        chunk("a", error=None), chunk("b", "stop", error=False)
-    ),
+    "a finish reason that is a number": events(A, chunk("b", 1)),
 }
 
 
@@ -128,7 +119,7 @@ def test_halves_of_characters_are_put_together_or_replaced():
     assert record.text == "\N{GRINNING FACE}\N{REPLACEMENT CHARACTER}"
 
 
-NO_STREAM = "not a stream of completion chunks: it"
+NO_STREAM, REPORTED = "not a stream of completion chunks: it", "the server reported:"
 NAMED = {
     "a page": (b"<html>\n<body>Log in</body>", f"{NO_STREAM} begins with '<html>"),
     "nothing": (b"", f"{NO_STREAM} is empty"),
@@ -139,22 +130,16 @@ NAMED = {
     "content that is a number": (events(chunk(7)), "is none of its chunks"),
     "too deep": (b"data: " + b"[" * 100_000 + b"\n\n", "is none of its chunks"),
     "an error": (
-        events({"error": {"message": "out\nof \x1b[31mmemory"}}),
-        "the server reported: out of [31mmemory",
+        events({"error": {"message": "out\nof \x1b[31mmemory"}}), f"{REPORTED} out of [31mmemory"
     ),
     "an error without a message": (
-        events({"error": {"message": None, "code": 7}}),
-        "the server reported: {'error'",
+        events({"error": {"message": None, "code": 7}}), f"{REPORTED} {{'error'"
     ),
-    "an error of vLLM": (
-        b'{"object": "error", "message": "no room"}',
-        "the server reported: no room",
-    ),
+    "an error of vLLM": (b'{"object": "error", "message": "no room"}', f"{REPORTED} no room"),
     "an error beside null choices": (
-        events({"choices": None, "error": "no room"}),
-        "the server reported: no room",
+        events({"choices": None, "error": "no room"}), f"{REPORTED} no room"
     ),
-    "an end in the middle": (events(chunk("a"), end=""), "the stream ended before [DONE]"),
+    "an end in the middle": (events(A, end=""), "the stream ended before [DONE]"),
 }
 
 
