@@ -55,8 +55,9 @@ from lib.servers import (
 from rich.table import Table
 
 from smartspec.bench.client import LoadRequest, Target
+from smartspec.bench.load import LoadPlan
 from smartspec.bench.report import optional, write_json
-from smartspec.bench.run import LoadPlan, measure
+from smartspec.bench.run import measure
 from smartspec.workload.prompts import Prompt, draw_prompts
 
 # neither special tokens nor beyond the default model's vocabulary

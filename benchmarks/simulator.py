@@ -28,8 +28,7 @@ from lib.servers import ServerCommand, running, server_command
 from rich.table import Table
 
 from smartspec.bench.client import Target
-from smartspec.bench.load import run_load
-from smartspec.bench.run import LoadPlan
+from smartspec.bench.load import LoadPlan, run_load
 from smartspec.control.controller import Controller
 from smartspec.control.latency.model import LatencyModel
 from smartspec.control.log.recorded_log import RecordedLog
@@ -81,12 +80,7 @@ def cache_without_profiles(folder: Path) -> Path:
 
 def load(target: Target, plan: LoadPlan) -> list[RequestRecord]:
     records: list[RequestRecord] = []
-    arrivals, concurrency = plan.arrival_seconds, plan.concurrency
-    asyncio.run(
-        run_load(
-            target, plan.requests, records.append, concurrency=concurrency, arrival_seconds=arrivals
-        )
-    )
+    asyncio.run(run_load(target, plan, records.append))
     if errors := [record.error for record in records if record.error is not None]:
         raise ValueError(f"{len(errors)} requests failed: {errors[0]}")
     order = {request.prompt_id: i for i, request in enumerate(plan.requests)}

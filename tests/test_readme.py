@@ -100,19 +100,6 @@ def test_seeded_sampling_is_repeatable_and_speculation_is_seen(server):
     )
 
 
-def test_bad_requests_disturb_no_other_request(server):
-    client = openai.OpenAI(base_url=f"{server}/v1", api_key="unused", max_retries=0)
-    model = client.models.list().data[0].id
-    with pytest.raises(openai.BadRequestError, match="context"):
-        client.completions.create(model=model, prompt="a b " * 9000, max_tokens=4)
-    with pytest.raises(openai.NotFoundError, match="no model 'other'"):
-        client.completions.create(model="other", prompt="a", max_tokens=4)
-    assert (
-        client.completions.create(model=model, prompt="a", max_tokens=4).usage.completion_tokens
-        <= 4
-    )
-
-
 def test_bench(server, tmp_path):
     prompts, output = tmp_path / "prompts.jsonl", tmp_path / "result.json"
     prompts.write_text(
@@ -207,20 +194,3 @@ def test_a_server_that_is_told_to_end_leaves_a_whole_decision_log_that_can_be_re
     replayed = run(*SMARTSPEC, "log", "replay", str(log), "--policy", "goodput,fixed:2")
     assert replayed.returncode == 0, replayed.stderr
     assert "fixed:2" in replayed.stdout and "off" in replayed.stdout
-
-
-def test_simulate_compares_policies():
-    command = (
-        "simulate",
-        "--batch",
-        "8",
-        "--num-requests",
-        "30",
-        "--policy",
-        "goodput,off",
-        "--output-tokens",
-        "20",
-    )
-    simulated = run(*SMARTSPEC, *command)
-    assert simulated.returncode == 0, simulated.stderr
-    assert "goodput" in simulated.stdout and "off" in simulated.stdout

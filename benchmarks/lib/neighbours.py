@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from smartspec.bench.client import LoadRequest, Target
-from smartspec.bench.run import LoadPlan, measure
+from smartspec.bench.load import LoadPlan
+from smartspec.bench.run import measure
 
 # ends with this process
 BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"

@@ -13,8 +13,9 @@ from rich.table import Table
 from lib.commands import console_of, table_of
 from lib.servers import SETTLE_SECONDS
 from smartspec.bench.client import LoadRequest, Target
+from smartspec.bench.load import LoadPlan
 from smartspec.bench.report import write_json
-from smartspec.bench.run import LoadPlan, measure
+from smartspec.bench.run import measure
 from smartspec.workload.arrivals import poisson_arrivals
 from smartspec.workload.prompts import Prompt, draw_prompts
 

@@ -16,8 +16,9 @@ from rich.table import Table
 from lib.commands import console_of, read_kept, table_of
 from lib.servers import ServerCommand, running, server_command
 from smartspec.bench.client import LoadRequest, Target
+from smartspec.bench.load import LoadPlan
 from smartspec.bench.report import write_json
-from smartspec.bench.run import LoadPlan, measure
+from smartspec.bench.run import measure
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.observation.length_tables import vllm_config
 from smartspec.sim.length_table import length_table

@@ -10,7 +10,7 @@ from lab.paper.lengths import PAIR
 from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.virtual_run import run_virtually
 from smartspec.control.log.decision import DecisionRecord
-from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.page_parts import Line, Plot, Section, Table
 from smartspec.sim.scenario import Scenario
 
 NAME = "change"

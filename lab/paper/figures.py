@@ -12,7 +12,7 @@ from lab.paper.predictions import goodput_section, prediction_figure, time_secti
 from lab.paper.published import offline_figure, published_section
 from lab.paper.rate_step import MIXED, rate_step_figure, rate_step_section
 from lab.paper.step_fit import fit_section, measured_steps
-from smartspec.report.sections import Section
+from smartspec.report.page_parts import Section
 
 
 def simulated_figures(file: PointFile, effort: Effort) -> tuple[Figure, ...]:

@@ -11,7 +11,7 @@ from lab.paper.cells import CELLS, NO_DRAFTER, Cell, Effort
 from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.ratios import SPREAD, Ratio, ratio_of_seeds
 from lab.paper.virtual_run import latencies_of, run_virtually
-from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.page_parts import Line, Plot, Section, Table
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import kv_tokens
 

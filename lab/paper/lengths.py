@@ -9,7 +9,7 @@ speed-up is among these: acceptance 0.9, length 7, few requests.
 from collections.abc import Sequence
 
 from lab.paper.points import Figure, Point, Settings, Values
-from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.page_parts import Line, Plot, Section, Table
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import simulate_static
 from smartspec.sim.static_load import Phase

@@ -17,8 +17,9 @@ from smartspec.report.environment import environment
 from smartspec.report.folder import Folder, Measured
 from smartspec.report.live import ServerOptions, live_runs
 from smartspec.report.matrix import CHANGING, MIXED, Cell, Load, Matrix, Run, Step, Variant
-from smartspec.report.sections import Line, Plot, Section, Table
-from smartspec.report.story import Results, sections_of
+from smartspec.report.page_parts import Line, Plot, Section, Table
+from smartspec.report.results import Results
+from smartspec.report.sections import sections_of
 from smartspec.workload.workloads import shipped_workloads
 
 CAPACITY, LENGTHS, PREDICTIONS = "live_capacity", "live_lengths", "live_predictions"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lab.paper.cells import Effort
     from lab.paper.points import Figure, Point, PointFile
     from smartspec.report.matrix import Matrix
-    from smartspec.report.sections import Section
+    from smartspec.report.page_parts import Section
 
 POINTS, PAGE, LIVE = "paper.jsonl", "paper.html", "live"
 TITLE = "The figures of the SmartSpec paper, made here"

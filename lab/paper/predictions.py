@@ -11,7 +11,7 @@ from lab.paper.decisions import EARLY_STEPS, StepTable, size_text
 from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.virtual_run import run_virtually
 from smartspec.control.log.recorded_log import RecordedLog
-from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.page_parts import Line, Plot, Section, Table
 from smartspec.sim.scenario import Scenario
 
 NAME = "predictions"

@@ -12,7 +12,7 @@ from lab.paper.latency import Latencies, best_fixed, by_rate, fixed_of, means_by
 from lab.paper.lengths import OVER_OFF
 from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.virtual_run import run_virtually
-from smartspec.report.sections import Section, Table
+from smartspec.report.page_parts import Section, Table
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.world.traffic import Traffic
 from smartspec.workload.summary import summarize

@@ -15,7 +15,7 @@ from lab.paper.cells import Effort
 from lab.paper.points import Figure, Point, Settings, Values
 from lab.paper.ratios import SPREAD, ratio_of_seeds
 from lab.paper.virtual_run import latencies_of, run_virtually
-from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.page_parts import Line, Plot, Section, Table
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.virtual_engine import Run
 from smartspec.sim.world.traffic import Traffic, random_lengths

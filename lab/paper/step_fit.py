@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.page_parts import Line, Plot, Section, Table
 
 MEASURED = Path(__file__).parents[2] / "docs/results/h100.jsonl"
 COMMAND = "python -m lab.paper"

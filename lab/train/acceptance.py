@@ -24,12 +24,11 @@ from safetensors.torch import save
 from lab.heads.acceptance_head import FILE, LEAST, AcceptanceHead
 from lab.train.batches import collate, epoch, grouped, held_out_rows
 from lab.train.earlier_head import earlier_head
-from lab.train.files import write_whole
+from lab.train.files import alone, write_whole
 from lab.train.run import record_missing
 from lab.train.shards import shard_paths
 from lab.train.unroll import NUM_DEPTHS, TrainingBatch, unroll
 from smartspec.engine.drafting.head.eagle3 import Eagle3Head
-from smartspec.texts.files import alone
 
 NUM_STEPS = 3  # tokens of the chains that are learned from
 

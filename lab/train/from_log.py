@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.train.files import alone
 from lab.train.generate import ROWS_PER_SHARD, without_loop
 from lab.train.shards import shard_paths, write_shard
 from smartspec.drafters.answer_files import read_kept
 from smartspec.drafters.finished_answers import END, PROMPT_TOKENS
 from smartspec.drafters.tokenizer_digest import quick_digest
 from smartspec.engine.models.load import load_model
-from smartspec.texts.files import alone
 from smartspec.texts.shards import TokenRow, read_shard, tokenizer_digest
 
 MIN_ANSWER = 8  # tokens: less teaches nothing about drafts

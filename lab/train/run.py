@@ -10,7 +10,7 @@ from torch import nn
 from lab.train.card import write_card
 from lab.train.earlier_head import head_to_learn_on
 from lab.train.export import export_rows
-from lab.train.files import write_whole
+from lab.train.files import alone, write_whole
 from lab.train.fit import CHECKPOINT, Training, TrainingSettings
 from lab.train.generate import BLOCK_SIZE, GenerationLimits, Generator, NoDrafts, generate_shards
 from lab.train.kinds import KINDS, start_of, taps_of, write
@@ -28,7 +28,6 @@ from smartspec.engine.models.checkpoint import locate, read_checkpoint
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
-from smartspec.texts.files import alone
 from smartspec.texts.shards import read_shard, tokenizer_digest
 from smartspec.workload.prompts import read_prompts
 

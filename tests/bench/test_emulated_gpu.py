@@ -1,32 +1,33 @@
 """The parts of an emulated GPU that need no vLLM: step times, accepted drafts, verification,
 tables, records."""
 
-import importlib
 import json
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import vllm_gpu
+from lib.emulated_gpu import (
+    acceptance,
+    adaptive,
+    cells,
+    clock,
+    published,
+    report,
+    setups,
+    step_time,
+    tables,
+)
 
 from smartspec.control import CostCurve, LatencyModel
 
-step_time, setups, acceptance, adaptive, cells, tables, report, published, clock = (
-    importlib.import_module(f"lib.emulated_gpu.{name}")
-    for name in (
-        "step_time", "setups", "acceptance", "adaptive", "cells", "tables", "report", "published",
-        "clock",
-    )
-)  # fmt: skip
+linear = CostCurve.linear
 SIZE = step_time.StepSize(
     fed=8, rows=2, context=1000, attended=4000.0, scored=8, is_captured=True, draft_tokens=3
 )
 NAMES = ["off", "fixed:3", "goodput"]
 CELL = cells.Cell("8b-h100", "eagle3", "closed:32", "off")
-
-
-def linear(constant: float, per_token: float) -> CostCurve:
-    return CostCurve.linear(constant, per_token)
 
 
 def begun(stated) -> np.ndarray:
@@ -91,7 +92,7 @@ def test_a_profile_that_the_plugin_has_kept_is_a_setup(tmp_path):
     assert setup.gpu_time("eagle3").draft_seconds(replace(SIZE, draft_tokens=1)) == pytest.approx(
         6.0
     )
-    path.write_text(json.dumps(LatencyModel(linear(10.0, 1.0), ()).to_dict()))
+    path.write_text(json.dumps(LatencyModel(linear(10.0, 1.0)).to_dict()))
     assert setup.gpu_time("ngram").draft is None
     with pytest.raises(ValueError, match="no cost of draft passes"):
         setup.gpu_time("eagle3")
@@ -222,9 +223,8 @@ def test_a_measured_profile_begins_each_step_at_the_end_of_the_last():
 
 
 def test_vllms_python_may_be_a_relative_path(tmp_path, monkeypatch):
-    command = importlib.import_module("vllm_gpu")
     (tmp_path / "python").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     # It is started, and then says that there is no such program.
     with pytest.raises(ValueError, match="nothing failed with"):
-        command._call("./python", "nothing")
+        vllm_gpu._call("./python", "nothing")

@@ -1,68 +1,25 @@
 """What servers send: read, or one clear sentence that counts as a failed request."""
 
 import json
-import threading
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from scripted_server import Answer, scripted
 
 from smartspec.bench import client
 from smartspec.bench.client import LoadRequest, Target
 from smartspec.bench.events import EventReader
+from smartspec.bench.load import LoadPlan
 from smartspec.bench.probe import find_model, parse_counters, read_counters, read_policy
 from smartspec.bench.report import notes
-from smartspec.bench.run import LoadPlan, measure
-
-
-@dataclass
-class Answer:
-    body: bytes = b""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "text/event-stream"})
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self._send(self.server.said)
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        answers = self.server.answers
-        self._send(answers.pop(0) if len(answers) > 1 else answers[0])
-
-    def _send(self, answer: Answer) -> None:
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(answer.body)
-
-    def log_message(self, *arguments):
-        pass
-
-
-@contextmanager
-def server(*answers: Answer, said: Answer | None = None):
-    """Answers requests with these in turn, the last one as often as it is asked; a GET with what is
-    said."""
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.answers, made.said = list(answers), said or Answer(b"", 404)
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_address[1]}"
-    made.shutdown()
-    made.server_close()
-    thread.join()
+from smartspec.bench.run import measure
 
 
 def asked(*answers: Answer, num_requests: int = 1, **options):
     requests = [LoadRequest(str(number), "", "Hi", 6) for number in range(num_requests)]
-    with server(*answers) as url:
-        return measure(Target(url, "m", **options), LoadPlan(requests, concurrency=1))
+    with scripted(answers=answers) as server:
+        return measure(Target(server.url, "m", **options), LoadPlan(requests, concurrency=1))
 
 
 def chunk(content=None, finish_reason=None, **rest) -> dict:
@@ -76,9 +33,7 @@ def events(*chunks: dict, end: str = "data: [DONE]\n\n") -> bytes:
     return ("".join(f"data: {json.dumps(each)}\n\n" for each in chunks) + end).encode()
 
 
-def whole(content) -> dict:
-    message = {"role": "assistant", "content": content}
-    return {"choices": [{"message": message, "finish_reason": "stop"}]}
+WHOLE = {"choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}]}
 
 
 def over_lines(chunk: dict) -> bytes:
@@ -86,43 +41,36 @@ def over_lines(chunk: dict) -> bytes:
     return b"data: " + json.dumps(chunk, indent=1).replace("\n", "\ndata: ").encode() + b"\n\n"
 
 
-AB = events(chunk("a"), chunk("b", "stop"))
+A, B = chunk("a"), chunk("b", "stop")
+AB = events(A, B)
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2}
 READ = {
     "null fields": events(
         chunk("a", error=None, usage=None),
         {"choices": None, "error": None},
         {"choices": [None, {"delta": None, "finish_reason": None}]},
-        chunk("b", "stop"),
+        chunk("b", "stop", error=False),
         {"choices": None, "usage": USAGE, "error": {}},
     ),
-    "an event that is null": events(chunk("a"), None, chunk("b", "stop")),
-    "data over two lines": over_lines(chunk("ab", "stop")) + b"data: [DONE]\n\n",
+    "an event that is null": events(A, None, B),
     "no empty lines": AB.replace(b"\n\n", b"\n"),
-    "CRLF": AB.replace(b"\n", b"\r\n"),
-    "CR": AB.replace(b"\n", b"\r"),
     "a byte order mark": b"\xef\xbb\xbf" + AB,
     "comments, names, ids": b": wait\n\nevent: x\nid: 1\nretry: 3\n" + AB,
-    "no [DONE]": events(chunk("a"), chunk("b", "stop"), end=""),
-    "no line end after the last": events(chunk("a"), chunk("b", "stop"), end="")[:-2],
-    "no stream": json.dumps(whole("ab")).encode(),
-    "no stream, on several lines": b"\n" + json.dumps(whole("ab"), indent=2).encode(),
+    "no [DONE]": events(A, B, end=""),
+    "no line end after the last": events(A, B, end="")[:-2],
+    "no stream": json.dumps(WHOLE).encode(),
+    "no stream, on several lines": b"\n" + json.dumps(WHOLE, indent=2).encode(),
     "content as parts": events(
         chunk([{"type": "text", "text": "a"}]),
         chunk([{"type": "image"}, {"type": "text", "text": "b"}], "stop"),
     ),
     "thoughts as parts": events(
-        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]),
-        chunk("b", "stop"),
+        chunk([{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]), B
     ),
-    "no stream, content as parts": json.dumps(whole([{"type": "text", "text": "ab"}])).encode(),
     "usage that is none": events(
         chunk("a", usage=[]), chunk("b", "stop", usage={"completion_tokens": "2"})
     ),
-    "a finish reason that is a number": events(chunk("a"), chunk("b", 1)),
-    "an error that is null beside choices": events(
-        chunk("a", error=None), chunk("b", "stop", error=False)
-    ),
+    "a finish reason that is a number": events(A, chunk("b", 1)),
 }
 
 
@@ -137,14 +85,29 @@ def test_it_is_read(body):
     assert any("at once, not as a stream" in line for line in notes(summary)) == (not is_stream)
 
 
-def test_arguments_of_a_call_that_are_an_object_are_its_text():
-    call = {
-        "tool_calls": [None, {"function": {"name": "f", "arguments": {"a": 1}}}, {"function": None}]
-    }
-    (record,), _ = asked(
-        Answer(events({"choices": [{"delta": call, "finish_reason": "tool_calls"}]}))
-    )
-    assert (record.error, record.text) == (None, 'f{"a": 1}')
+def call(name: str | None, arguments: object) -> dict:
+    function = {"name": name, "arguments": arguments}
+    return {"tool_calls": [None, {"function": function}, {"function": None}]}
+
+
+OTHER_TOKENS = {  # deltas of vLLM, whose thoughts have one name or both, and calls of OpenAI
+    "abc": [
+        {"reasoning": "a"},
+        {"reasoning_content": "b"},
+        {"reasoning_content": "c", "reasoning": "c"},
+    ],
+    "f{}no": [call("f", ""), call(None, "{}"), {"tool_calls": None, "refusal": "no"}],
+    'f{"a": 1}': [call("f", {"a": 1})],
+}
+
+
+@pytest.mark.parametrize(("text", "deltas"), OTHER_TOKENS.items(), ids=OTHER_TOKENS)
+def test_thoughts_and_calls_are_tokens(text, deltas):
+    """An answer that has nothing else has a first token too, and as many as there were deltas."""
+    chunks = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    (record,), _ = asked(Answer(events(*chunks)))
+    assert (record.error, record.text) == (None, text) and record.ttft_seconds is not None
+    assert record.num_output_tokens == len(deltas)
 
 
 def test_halves_of_characters_are_put_together_or_replaced():
@@ -156,7 +119,7 @@ def test_halves_of_characters_are_put_together_or_replaced():
     assert record.text == "\N{GRINNING FACE}\N{REPLACEMENT CHARACTER}"
 
 
-NO_STREAM = "not a stream of completion chunks: it"
+NO_STREAM, REPORTED = "not a stream of completion chunks: it", "the server reported:"
 NAMED = {
     "a page": (b"<html>\n<body>Log in</body>", f"{NO_STREAM} begins with '<html>"),
     "nothing": (b"", f"{NO_STREAM} is empty"),
@@ -167,22 +130,16 @@ NAMED = {
     "content that is a number": (events(chunk(7)), "is none of its chunks"),
     "too deep": (b"data: " + b"[" * 100_000 + b"\n\n", "is none of its chunks"),
     "an error": (
-        events({"error": {"message": "out\nof \x1b[31mmemory"}}),
-        "the server reported: out of [31mmemory",
+        events({"error": {"message": "out\nof \x1b[31mmemory"}}), f"{REPORTED} out of [31mmemory"
     ),
     "an error without a message": (
-        events({"error": {"message": None, "code": 7}}),
-        "the server reported: {'error'",
+        events({"error": {"message": None, "code": 7}}), f"{REPORTED} {{'error'"
     ),
-    "an error of vLLM": (
-        b'{"object": "error", "message": "no room"}',
-        "the server reported: no room",
-    ),
+    "an error of vLLM": (b'{"object": "error", "message": "no room"}', f"{REPORTED} no room"),
     "an error beside null choices": (
-        events({"choices": None, "error": "no room"}),
-        "the server reported: no room",
+        events({"choices": None, "error": "no room"}), f"{REPORTED} no room"
     ),
-    "an end in the middle": (events(chunk("a"), end=""), "the stream ended before [DONE]"),
+    "an end in the middle": (events(A, end=""), "the stream ended before [DONE]"),
 }
 
 
@@ -246,10 +203,10 @@ def test_other_errors_are_not_waited_for(waits):
 
 @pytest.mark.parametrize("said", [None, "{}", '{"data": null}', "[]", "<html>", '{"data": []}'])
 def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
-    with server(Answer(), said=said and Answer(said.encode())) as url:
-        assert find_model(url, "own") == "own"
+    with scripted(said=Answer(status=404) if said is None else Answer(said.encode())) as server:
+        assert find_model(server.url, "own") == "own"
         with pytest.raises(ValueError, match="name the model with --model"):
-            find_model(url)
+            find_model(server.url)
 
 
 @pytest.mark.parametrize(
@@ -258,10 +215,10 @@ def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
 def test_other_servers_have_no_counters(text):
     names = ("draft_tokens", "verified_tokens", "accepted_tokens", "decode_rows")
     metrics = "".join(f"smartspec_{name}_total NaN\n" for name in names) + text
-    with server(Answer(), said=Answer(metrics.encode())) as url:
-        assert read_counters(url) is None
-    with server(Answer(), said=Answer(text.encode())) as url:
-        assert read_policy(url) is None
+    with scripted(said=Answer(metrics.encode())) as server:
+        assert read_counters(server.url) is None
+        server.said = Answer(text.encode())
+        assert read_policy(server.url) is None
     assert parse_counters(text) is None
 
 

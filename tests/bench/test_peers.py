@@ -3,9 +3,9 @@
 import json
 import sys
 
-import fake_openai_server
 import peers
 import pytest
+import scripted_server
 from lib import servers
 from lib.commands import read_kept
 
@@ -88,7 +88,7 @@ def test_servers_are_started_measured_in_turn_and_stopped_in_every_round(monkeyp
     monkeypatch.setattr(peers, "SETTLE_SECONDS", 0)
     commands = {
         name: servers.ServerCommand(
-            [sys.executable, fake_openai_server.__file__, "{port}"], {"NAME": name}
+            [sys.executable, scripted_server.__file__, "--port", "{port}"], {"NAME": name}
         )
         for name in "ab"
     }

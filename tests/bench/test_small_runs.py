@@ -1,24 +1,21 @@
 """Benchmarks that no other test runs, in the small: what they call is still there, and simple cases
 come out right."""
 
-import importlib
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import simulator
+import start
+from lib import controller_time, simulated_trees
 
-from smartspec.bench.run import LoadPlan
+from smartspec.bench.load import LoadPlan
 from smartspec.control import CostCurve, LatencyModel
-
-controller_time, simulated_trees, simulator, start = (
-    importlib.import_module(name)
-    for name in ("lib.controller_time", "lib.simulated_trees", "simulator", "start")
-)
+from smartspec.sim.world.recorded_acceptance import Recording
 
 
 def test_a_simulated_run_without_drafts_takes_a_pass_for_every_token():
-    recordings = importlib.import_module(simulator.RecordedGroundTruth.__module__)
-    nothing = recordings.Recording(np.zeros(9), np.zeros(9, dtype=int), np.zeros(9, dtype=int))
+    nothing = Recording(np.zeros(9), np.zeros(9, dtype=int), np.zeros(9, dtype=int))
     curve = CostCurve.linear(0.01, 0.0)
     seconds = simulator.simulated_seconds(
         LoadPlan([], arrival_seconds=np.zeros(1)),

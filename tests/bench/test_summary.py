@@ -44,12 +44,12 @@ def test_distribution_of_hand_made_values():
 def test_summary_of_hand_made_records():
     records = [
         record(),
-        record(start=1.0, end_to_end=4.0, num_tokens=9),
+        record(start=1.0, end_to_end=4.0, num_tokens=9, has_usage=False),
         record(error="500 boom", num_tokens=5),
     ]
     summary = summarize(records, num_unfinished=2)
     assert (summary.num_completed, summary.num_errors, summary.num_unfinished) == (2, 1, 2)
-    assert summary.errors == {"500 boom": 1}
+    assert summary.errors == {"500 boom": 1} and summary.num_without_usage == 1
     assert summary.duration_seconds == 5.0
     assert (summary.num_prompt_tokens, summary.num_output_tokens) == (14, 20)
     assert summary.output_tokens_per_second == 4.0
@@ -60,15 +60,8 @@ def test_summary_of_hand_made_records():
 
 def test_summary_of_nothing_has_no_latencies():
     summary = summarize([])
-    assert (summary.num_completed, summary.output_tokens_per_second, summary.ttft_seconds) == (
-        0,
-        0.0,
-        None,
-    )
-
-
-def test_tokens_counted_by_the_client_are_reported_as_such():
-    assert summarize([record(has_usage=False), record()]).num_without_usage == 1
+    assert summary.num_completed == summary.output_tokens_per_second == 0
+    assert summary.ttft_seconds is None
 
 
 def test_counters_are_summed_over_labels():
@@ -147,16 +140,8 @@ def test_attainment_counts_the_requests_that_wanted_something():
     assert summarize([record()]).slo_attainment is None
 
 
-@pytest.mark.parametrize(
-    ("ttft_target", "tpot_target", "met"),
-    [
-        (100.0, None, True),
-        (1e-6, None, False),
-        (1e-6, 100.0, False),
-        (100.0, 1e-6, False),
-        (100.0, 100.0, True),
-    ],
-)
-def test_a_request_meets_its_objectives_if_it_meets_each(ttft_target, tpot_target, met):
+@pytest.mark.parametrize("ttft_target", [1e-6, 100.0])
+@pytest.mark.parametrize("tpot_target", [1e-6, 100.0, None])
+def test_a_request_meets_its_objectives_if_it_meets_each(ttft_target, tpot_target):
     wanted = replace(record(), ttft_target_seconds=ttft_target, tpot_target_seconds=tpot_target)
-    assert wanted.met_target is met
+    assert wanted.met_target is (1e-6 not in (ttft_target, tpot_target))

@@ -1,22 +1,20 @@
 """`policies.py ablation` and `traces`: windows of a recording, paired intervals, runs continued,
 pages of the JSON."""
 
-import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from lib import trace_pages as pages
+from lib import trace_scenarios as scenarios
+from lib import trace_statistics as statistics
+from lib import trace_tables as tables
 
 from smartspec.sim.scenario import Scenario
 from smartspec.workload.arrivals import read_trace
 
 ROOT = Path(__file__).parents[2]
-
-pages, scenarios, statistics, tables = (
-    importlib.import_module(f"lib.trace_{name}")
-    for name in ("pages", "scenarios", "statistics", "tables")
-)
 
 
 def recorded_jobs(folder: Path, num_requests: int) -> list:

@@ -5,9 +5,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import fake_openai_server
 import numpy as np
 import pytest
+import scripted_server
 from lib import servers, vllm_policies
 from lib.vllm_policies import Cell, Results
 
@@ -70,37 +70,39 @@ def test_each_round_has_requests_of_its_own():
 
 
 def test_every_policy_serves_in_turn_and_a_failed_request_ends_the_run(tmp_path):
-    command = servers.ServerCommand([sys.executable, fake_openai_server.__file__, "{port}"])
+    command = servers.ServerCommand([sys.executable, scripted_server.__file__, "--port", "{port}"])
     requests = CELLS[0].requests(prompts_of(3), 0, 4, waves=1)
     with ExitStack() as stack:
         targets = vllm_policies.start({"off": command, "smartspec": command}, tmp_path, stack)
         found = vllm_policies.run_round(targets, CELLS[0], requests, first=1)
     assert list(found) == ["smartspec", "off"]
-    assert all(
-        result["tokens_per_second"] > 0 and len(result["texts"]) == 4 for result in found.values()
-    )
+    for result in found.values():
+        assert result["tokens_per_second"] > 0 and len(result["texts"]) == 4
     with pytest.raises(ValueError, match="4 of 4 requests failed"):
         vllm_policies.run_round(targets, CELLS[0], requests, first=0)
+
+
+def arguments(policy: str, *more) -> list[str]:
+    """Of a server of the policy at port 7."""
+    vllm = servers.ServerCommand(["vllm", "{port}"])
+    command = vllm_policies.policy_command(policy, vllm, Path("x"), *more)
+    return [word.format(port=7) for word in command.arguments]
 
 
 @pytest.mark.parametrize("name", vllm_policies.ALL_OURS)
 def test_what_drafts_with_each_policy_of_ours(name):
     head = {"method": "eagle3", "model": "HEAD"}
-    words = vllm_policies.policy_command(
-        name, servers.ServerCommand(["vllm"]), Path("x"), {}, head
-    ).arguments
-    words = [word.replace("{{", "{").replace("}}", "}") for word in words]
-    drafts = json.loads(words[words.index("--speculative-config") + 1])
-    options = json.loads(words[words.index("--additional-config") + 1])
-    assert drafts["model"] == (
-        "HEAD" if name != vllm_policies.IN_SCHEDULER else vllm_policies.OWN_DRAFTS["model"]
+    words = arguments(name, {}, head)
+    drafts, options = (
+        json.loads(words[words.index(f"--{what}-config") + 1])
+        for what in ("speculative", "additional")
     )
+    own = vllm_policies.OWN_DRAFTS["model"]
+    assert drafts["model"] == (own if name == vllm_policies.IN_SCHEDULER else "HEAD")
     assert "cache" in options["smartspec"]
 
 
 def test_braces_of_json_survive_the_port():
-    command = vllm_policies.policy_command(
-        "fixed:3", servers.ServerCommand(["vllm", "{port}"]), Path("x"), None
-    )
-    assert [part.format(port=7) for part in command.arguments][1:3] == ["7", "--speculative-config"]
-    assert '"num_speculative_tokens": 3' in command.arguments[3].format(port=7)
+    words = arguments("fixed:3", None)
+    assert words[1:3] == ["7", "--speculative-config"]
+    assert '"num_speculative_tokens": 3' in words[3]

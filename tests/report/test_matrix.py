@@ -1,7 +1,7 @@
 import pytest
 from report_cases import CHAT, CODE, matrix
 
-from smartspec.report.matrix import Cell, Load, Matrix, Step, Variant, differences
+from smartspec.report.matrix import Cell, Load, Matrix, Variant, differences
 
 
 def test_a_round_is_one_cell_with_all_variants_and_its_order_turns():
@@ -15,16 +15,6 @@ def test_a_round_is_one_cell_with_all_variants_and_its_order_turns():
     orders = [[run.variant for run in runs] for runs in rounds]
     forward = ["off", "fixed:3", "goodput"]
     assert orders == [forward, forward[::-1], forward[::-1], forward]
-
-
-def test_names_of_loads_say_what_comes_when():
-    names = [
-        Load(concurrency=4).name,
-        Load(rate=0.5).name,
-        Load(steps=(Step("chat", 1, 20), Step("code", 4, 20))).name,
-    ]
-    steps = "chat at 1/s for 20 s, then code at 4/s for 20 s"
-    assert names == ["4 at once", "0.5/s", steps]
 
 
 def test_what_differs_is_named():

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from smartspec.report.page import LONG_TABLE, numeric_columns, render_page, write_page
-from smartspec.report.plots import draw_svg
-from smartspec.report.sections import Line, Plot, Section, Table
+from smartspec.report.page_parts import Line, Plot, Section, Table
+from smartspec.report.svg import draw_svg
 
 NASTY = '<script>alert("&")</script>'
 OFF = Line("off", (1.0, 2.0), (0.3, 0.4), (0.2, 0.3), (0.4, 0.5))

@@ -88,10 +88,3 @@ def test_a_variant_that_always_fails_is_given_up_and_tried_again_by_the_next_com
     repaired = World()
     play(folder, repaired)
     assert [run.variant for run in repaired.runs] == ["fixed:3"] * 4 and len(folder.valid()) == 12
-
-
-def test_a_full_disk_ends_it_with_what_is_there(folder, monkeypatch):
-    world = World({3: ValueError("cannot write to runs.jsonl")})
-    with pytest.raises(ValueError, match="cannot write"):
-        play(folder, world)
-    assert len(folder.valid()) == 3

@@ -4,27 +4,36 @@ import numpy as np
 import pytest
 from report_cases import CHAT, CODE, matrix, measured
 
-from smartspec.report.figures import best_fixed, bootstrap_interval, cell_figures, speed_ups
+from smartspec.report.results import Results
+from smartspec.report.speed_ups import bootstrap_interval
 
 FAST, SLOW = [1.0, 1.1, 0.9, 1.0], [2.0, 2.2, 1.8, 2.0]
 
 
-def runs_of(*runs):
-    return {run.key: run for run in runs}
+def results(*runs) -> Results:
+    return Results(matrix(), {run.key: run for run in runs}, {}, {}, "", "goodput")
+
+
+def of_chat(goodput: list[list[float]], off: list[list[float]]):
+    """The one speed-up, of the seconds of each repetition."""
+    runs = [measured("goodput", CHAT, r, seconds) for r, seconds in enumerate(goodput)]
+    runs += [measured("off", CHAT, r, seconds) for r, seconds in enumerate(off)]
+    (found,) = results(*runs).speed_ups
+    return found
+
+
+def scaled(seconds: list[float], factors: list[float]) -> list[list[float]]:
+    return [[x * factor for x in seconds] for factor in factors]
 
 
 def test_a_clear_difference_is_faster_or_slower_and_the_worst_comes_first():
     runs = [
-        measured("goodput", cell, r, seconds)
+        measured(name, cell, r, seconds)
         for r in range(3)
-        for cell, seconds in ((CHAT, FAST), (CODE, SLOW))
+        for cell, of_cell in ((CHAT, (FAST, SLOW)), (CODE, (SLOW, FAST)))
+        for name, seconds in zip(("goodput", "off"), of_cell, strict=True)
     ]
-    runs += [
-        measured("off", cell, r, seconds)
-        for r in range(3)
-        for cell, seconds in ((CHAT, SLOW), (CODE, FAST))
-    ]
-    found = speed_ups(matrix(), runs_of(*runs), "goodput")
+    found = results(*runs).speed_ups
     assert [(each.cell, each.other, each.verdict) for each in found] == [
         (CODE, "off", "slower"),
         (CHAT, "off", "faster"),
@@ -36,17 +45,12 @@ def test_a_clear_difference_is_faster_or_slower_and_the_worst_comes_first():
 def test_machine_noise_between_repetitions_is_noise():
     """Each repetition alone looks like a clear difference, once for one and once for the other."""
     factors = [0.7, 1.4, 0.8, 1.3, 0.9]
-    runs = [measured("goodput", CHAT, r, [x * f for x in FAST]) for r, f in enumerate(factors)]
-    runs += [measured("off", CHAT, r, FAST) for r in range(len(factors))]
-    (found,) = speed_ups(matrix(), runs_of(*runs), "goodput")
+    found = of_chat(scaled(FAST, factors), [FAST] * len(factors))
     assert found.verdict == "inside the noise" and found.low < 1 < found.high
 
 
 def test_a_slow_minute_of_the_machine_cancels_within_a_repetition():
-    factors = [1.0, 5.0, 1.0]
-    runs = [measured("goodput", CHAT, r, [x * f for x in FAST]) for r, f in enumerate(factors)]
-    runs += [measured("off", CHAT, r, [x * f for x in SLOW]) for r, f in enumerate(factors)]
-    (found,) = speed_ups(matrix(), runs_of(*runs), "goodput")
+    found = of_chat(*(scaled(seconds, [1.0, 5.0, 1.0]) for seconds in (FAST, SLOW)))
     assert (found.ratio, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0), rel=0.15)
 
 
@@ -64,36 +68,24 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says():
 
 def test_two_repetitions_settle_nothing():
     """However clear it looks: whole runs differ, and two do not tell by how much."""
-    runs = [
-        measured(name, CHAT, r, x)
-        for r in range(2)
-        for name, x in (("goodput", FAST), ("off", SLOW))
-    ]
-    (found,) = speed_ups(matrix(), runs_of(*runs), "goodput")
+    found = of_chat([FAST] * 2, [SLOW] * 2)
     assert found.low > 1 and found.verdict == "too few repetitions"
 
 
 def test_only_what_both_have_is_compared():
-    runs = runs_of(
-        measured("goodput", CHAT, 0, FAST),
-        measured("off", CHAT, 1, FAST),
-        measured("off", CODE, 0, FAST),
-    )
-    assert speed_ups(matrix(), runs, "goodput") == []
+    runs = (("goodput", CHAT, 0), ("off", CHAT, 1), ("off", CODE, 0))
+    assert results(*(measured(*run, FAST) for run in runs)).speed_ups == []
 
 
 def test_figures_of_a_cell_are_over_all_its_repetitions():
-    runs = runs_of(measured("off", CHAT, 0, [1.0, 2.0]), measured("off", CHAT, 1, [3.0, 4.0]))
-    (found,) = cell_figures(matrix(), runs)
-    assert found.end_to_end.mean == 2.5 and found.repetitions == 2
+    runs = measured("off", CHAT, 0, [1.0, 2.0]), measured("off", CHAT, 1, [3.0, 4.0])
+    (found,) = results(*runs).figures
+    assert found.end_to_end_seconds.mean == 2.5 and found.repetitions == 2
     assert found.tokens_per_second == pytest.approx((20 / 2 + 20 / 4) / 2)
     assert (found.acceptance, found.mean_k) == (0.5, 2.0)
 
 
 def test_the_best_fixed_length_is_known_for_each_cell_afterwards():
-    runs = runs_of(
-        measured("fixed:3", CHAT, 0, FAST),
-        measured("off", CHAT, 0, FAST),
-        measured("off", CODE, 0, FAST),
-    )
-    assert best_fixed(matrix(), cell_figures(matrix(), runs)) == {CHAT.name: "fixed:3"}
+    runs = (("fixed:3", CHAT), ("off", CHAT), ("off", CODE))
+    of = results(*(measured(name, cell, 0, FAST) for name, cell in runs))
+    assert of.best_fixed == {CHAT.name: "fixed:3"}

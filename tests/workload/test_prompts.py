@@ -1,5 +1,3 @@
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -8,44 +6,28 @@ from smartspec.workload.prompts import (
     draw_prompts,
     match_by_length,
     read_prompts,
-    shipped_prompts,
 )
 
 GOOD = '{"id": "a", "task": "mt_bench/writing", "prompt": "Hello"}\n\n{"prompt": "Grüße"}\n'
 
 
-def test_rows_are_read_in_order_and_blank_lines_are_skipped(tmp_path):
+@pytest.mark.parametrize("text", [GOOD, "\ufeff" + GOOD.replace("\n", "\r\n")])
+def test_rows_are_read_in_order_without_blank_lines_byte_order_marks_and_line_ends(tmp_path, text):
     path = tmp_path / "prompts.jsonl"
-    path.write_text(GOOD, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", newline="")
     assert read_prompts(path) == [
         Prompt("a", "mt_bench/writing", "Hello"),
         Prompt("3", "", "Grüße"),
     ]
 
 
-def test_byte_order_marks_and_line_ends_of_windows_are_no_part_of_a_prompt(tmp_path):
-    for name in ("a", "b"):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("\ufeff" + GOOD.replace("\n", "\r\n"), encoding="utf-8", newline="")
-        assert read_prompts(path) == [
-            Prompt("a", "mt_bench/writing", "Hello"),
-            Prompt("3", "", "Grüße"),
-        ]
-    assert len(read_prompts(tmp_path)) == 4
+BAD = (
+    b"{not json", b'"text"', b'["prompt"]', b"{}", b'{"prompt": ""}', b'{"prompt": 3}',
+    b'{"prompt": "\xff\xfe"}',
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        b"{not json",
-        b'"text"',
-        b'["prompt"]',
-        b"{}",
-        b'{"prompt": ""}',
-        b'{"prompt": 3}',
-        b'{"prompt": "\xff\xfe"}',
-    ],
-)
+@pytest.mark.parametrize("row", BAD)
 def test_a_bad_row_is_named_by_file_and_line(tmp_path, row):
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "fine"}\n' + row + b"\n")
@@ -68,21 +50,6 @@ def test_a_folder_is_its_files_in_the_order_of_their_names(tmp_path):
     (tmp_path / "a.jsonl").write_text(GOOD, encoding="utf-8")
     (tmp_path / "README.md").write_text("no prompts here")
     assert [prompt.text for prompt in read_prompts(tmp_path)] == ["Hello", "Grüße", "last"]
-    (tmp_path / "b.jsonl").write_text("[]\n")
-    with pytest.raises(ValueError, match=r"b\.jsonl, line 1: "):
-        read_prompts(tmp_path)
-
-
-def test_the_package_ships_sixteen_prompts_of_each_task_none_twice():
-    prompts = shipped_prompts()
-    tasks = ("chat", "code", "editing", "math", "qa", "rag", "summarization", "translation")
-    assert Counter(prompt.task for prompt in prompts) == dict.fromkeys(tasks, 16)
-    assert (
-        len({prompt.prompt_id for prompt in prompts})
-        == len({prompt.text for prompt in prompts})
-        == len(prompts)
-    )
-    assert all(30 <= len(prompt.text) <= 3500 for prompt in prompts)
 
 
 def test_drawn_prompts_repeat_only_after_all_have_come():
@@ -96,5 +63,3 @@ def test_drawn_prompts_repeat_only_after_all_have_come():
 def test_longest_text_goes_to_the_place_that_wants_the_longest():
     chosen = match_by_length(np.array([10, 400, 30]), np.array([7000, 20, 300]))
     assert chosen.tolist() == [1, 0, 2]
-    with pytest.raises(ValueError, match="2 texts cannot be matched with 3"):
-        match_by_length(np.arange(2), np.arange(3))

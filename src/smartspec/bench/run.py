@@ -1,14 +1,14 @@
 """One measured run: from settings to requests, from requests to records and their summary."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from smartspec.bench.client import LoadRequest, Target
-from smartspec.bench.load import run_load
+from smartspec.bench.load import LoadPlan, run_load
 from smartspec.bench.probe import read_counters
 from smartspec.workload.arrivals import Trace, poisson_arrivals, read_trace
 from smartspec.workload.prompts import (
@@ -39,16 +39,6 @@ class LoadSettings:
     # new tokens per request; with a trace a cap on the lengths recorded there
     max_tokens: int | None = None
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class LoadPlan:
-    """Requests and either a concurrency (closed loop) or arrival times, float64 [len(requests)]
-    (open loop)."""
-
-    requests: Sequence[LoadRequest]
-    concurrency: int | None = None
-    arrival_seconds: np.ndarray | None = None
 
 
 def plan_load(settings: LoadSettings) -> LoadPlan:
@@ -119,15 +109,8 @@ def measure(
         on_record(record)
 
     before = read_counters(target.base_url, target.api_key)
-    load = run_load(
-        target,
-        plan.requests,
-        keep,
-        concurrency=plan.concurrency,
-        arrival_seconds=plan.arrival_seconds,
-    )
     with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
-        asyncio.run(load)
+        asyncio.run(run_load(target, plan, keep))
     speculation = summarize_speculation(before, read_counters(target.base_url, target.api_key))
     num_unfinished = len(plan.requests) - len(records)
     return records, summarize(records, num_unfinished=num_unfinished, speculation=speculation)

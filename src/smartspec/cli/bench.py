@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
 from smartspec.cli.options import command
 from smartspec.cli.output_files import check_output
@@ -19,57 +19,53 @@ MAX_TARGET_MS = 3.6e6  # an hour, as our server
 class Measurement:
     """The requests to send, their server, and the place of the figures."""
 
-    base_url: Annotated[str, typer.Option(help="The server, for example http://127.0.0.1:8000.")]
+    base_url: Annotated[str, Option(help="The server, for example http://127.0.0.1:8000.")]
     prompts: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help='JSONL file, one {"prompt": ...} a line, or a folder of such files; `id` and `task` are kept. '  # noqa: E501
             "Default: the prompts that come with smartspec."
         ),
     ] = None
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of requests under way at all times (default 1)."),
+        Option(min=1, help="Number of requests under way at all times (default 1)."),
     ] = None
-    rate: Annotated[float | None, typer.Option(help="Poisson arrivals, requests per second.")] = (
-        None
-    )
+    rate: Annotated[float | None, Option(help="Poisson arrivals, requests per second.")] = None
     trace: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Replay a CSV arrival_s,prompt_tokens,output_tokens: its arrival times and output "
             "lengths; the longer prompts of the file go to its rows with longer prompts."
         ),
     ] = None
     num_prompts: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests to send (default: every prompt, or trace row, once)."),
+        Option(min=1, help="Requests to send (default: every prompt, or trace row, once)."),
     ] = None
     max_tokens: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1, help="New tokens per request (default 64; with a trace, a cap on its lengths)."
         ),
     ] = None
-    temperature: Annotated[float, typer.Option(min=0.0, max=1000.0, help="0 is greedy.")] = 0.0
+    temperature: Annotated[float, Option(min=0.0, max=1000.0, help="0 is greedy.")] = 0.0
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of prompt order, arrivals and sampled requests.")
+        int, Option(min=0, help="Seed of prompt order, arrivals and sampled requests.")
     ] = 0
     output: Annotated[
-        Path | None, typer.Option(help="Save settings, summary and every request as JSON.")
+        Path | None, Option(help="Save settings, summary and every request as JSON.")
     ] = None
-    model: Annotated[str | None, typer.Option(help="Model name (default: the server's first).")] = (
-        None
-    )
+    model: Annotated[str | None, Option(help="Model name (default: the server's first).")] = None
     chat: Annotated[
-        bool, typer.Option(help="Chat completions, or plain completions of the raw prompt.")
+        bool, Option(help="Chat completions, or plain completions of the raw prompt.")
     ] = True
     ignore_eos: Annotated[
-        bool, typer.Option(help="Never stop early, on servers that know ignore_eos.")
+        bool, Option(help="Never stop early, on servers that know ignore_eos.")
     ] = False
     tpot_target_ms: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.01,
             max=MAX_TARGET_MS,
             help="Wanted milliseconds per output token; our server is told.",
@@ -77,19 +73,17 @@ class Measurement:
     ] = None
     ttft_target_ms: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0.01,
             max=MAX_TARGET_MS,
             help="Wanted milliseconds to the first token; our server is told.",
         ),
     ] = None
-    time_scale: Annotated[float, typer.Option(help="Replay the trace this many times faster.")] = (
-        1.0
-    )
+    time_scale: Annotated[float, Option(help="Replay the trace this many times faster.")] = 1.0
     timeout: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request counts as failed.")
+        float, Option(min=0.001, max=1e6, help="Seconds until a request counts as failed.")
     ] = 600.0
-    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None
+    api_key: Annotated[str | None, Option(help="Sent as a bearer token.")] = None
 
 
 @command(Measurement)
@@ -100,7 +94,7 @@ def bench(options: Measurement) -> None:
     Prompts come in an order drawn from --seed. Ctrl-C reports and saves what has finished by then.
     Exit code 1: no request completed.
     """
-    from dataclasses import asdict, fields, replace
+    from dataclasses import asdict, fields
     from datetime import UTC, datetime
 
     from smartspec.bench.client import Target
@@ -116,23 +110,20 @@ def bench(options: Measurement) -> None:
     if options.output is not None:
         check_output("--output", options.output)
     url = normalize_base_url(options.base_url)
+    model = find_model(url, options.model, options.api_key)
+    policy = read_policy(url, options.api_key)
     target = Target(
         url,
-        find_model(url, options.model, options.api_key),
+        model,
         options.api_key,
         options.chat,
         options.temperature,
         options.ignore_eos,
         options.timeout,
-    )
-    policy = read_policy(url, options.api_key)
-    target = replace(
-        target,
-        tpot_target_seconds=options.tpot_target_ms and options.tpot_target_ms / 1000,
-        ttft_target_seconds=options.ttft_target_ms and options.ttft_target_ms / 1000,
+        options.tpot_target_ms and options.tpot_target_ms / 1000,
+        options.ttft_target_ms and options.ttft_target_ms / 1000,
         sends_targets=policy is not None,
     )
-
     settings = asdict(load) | asdict(target) | {"policy": policy}
     del settings["api_key"]
     settings["started"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -142,7 +133,7 @@ def bench(options: Measurement) -> None:
         write_json(options.output, run_json(settings, summary, records))
     _print(settings, summary, options.output)
     if not summary.num_completed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _print(settings: dict, summary: "Summary", output: Path | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option, Typer
 
 from smartspec.cli.options import command
 
@@ -21,15 +21,15 @@ class Building:
 
     files: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             help='Texts: shards of training rows (.npz), JSONL with "answer" (and "prompt") or "text", all else as '  # noqa: E501
             "plain text; or folders of .npz, .jsonl and .txt."
         ),
     ]
     model: Annotated[
-        str, typer.Option(help="Whose tokens are counted: Hugging Face id, folder or GGUF file.")
+        str, Option(help="Whose tokens are counted: Hugging Face id, folder or GGUF file.")
     ]
-    out: Annotated[Path, typer.Option(help="New folder for the datastore.")]
+    out: Annotated[Path, Option(help="New folder for the datastore.")]
 
 
 @command(Building)
@@ -48,19 +48,19 @@ def build(options: Building) -> None:
         header = build_datastore(options.model, options.files, options.out, _progress)
     except KeyboardInterrupt:
         print("interrupted: nothing was written", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise Exit(130) from None
     _print(options.out, header)
 
 
-def info(folder: Annotated[Path, typer.Argument(help="Folder of a datastore.")]) -> None:
+def info(folder: Annotated[Path, Argument(help="Folder of a datastore.")]) -> None:
     """Show what a datastore was made of, and whether it is whole."""
     from smartspec.drafters.datastore import Datastore
 
     _print(folder, Datastore(folder).header)
 
 
-def datastore_app() -> typer.Typer:
-    app = typer.Typer(
+def datastore_app() -> Typer:
+    app = Typer(
         help="Build datastores of texts to draft from, and look at them.", no_args_is_help=True
     )
     app.command()(build)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from smartspec.cli.engine_options import engine_config_of
 from smartspec.cli.options import command
@@ -26,17 +26,13 @@ class DoctorOptions:
     """Options of `smartspec doctor`, as those of serve. url: nothing is loaded, the others are not
     used."""
 
-    url: Annotated[
-        str | None, typer.Option(help="A running server, to look at that one instead.")
-    ] = None
-    api_key: Annotated[str | None, typer.Option(help="Of the server at --url.")] = None
-    model: Annotated[
-        str | None, typer.Option(help="Name, Hugging Face id, folder or GGUF file.")
-    ] = None
-    drafter: Annotated[str | None, typer.Option(help="As in serve (default: the model's).")] = None
-    quantization: Annotated[str, typer.Option(help="auto, none, int8 or int4; see serve.")] = "auto"
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
-    max_batch: Annotated[int, typer.Option(help="Requests that run at once.", min=1)] = 32
+    url: Annotated[str | None, Option(help="A running server, to look at that one instead.")] = None
+    api_key: Annotated[str | None, Option(help="Of the server at --url.")] = None
+    model: Annotated[str | None, Option(help="Name, Hugging Face id, folder or GGUF file.")] = None
+    drafter: Annotated[str | None, Option(help="As in serve (default: the model's).")] = None
+    quantization: Annotated[str, Option(help="auto, none, int8 or int4; see serve.")] = "auto"
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto"
+    max_batch: Annotated[int, Option(help="Requests that run at once.", min=1)] = 32
 
 
 @command(DoctorOptions)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from smartspec.cli.options import command
 from smartspec.cli.scenario_options import scenario_options, settings_of
@@ -24,14 +24,14 @@ class Engine(StrEnum):
 class Table:
     """The options of a table, beside the scenario it is for."""
 
-    engine: Annotated[Engine, typer.Argument(help="Engine whose table format is printed.")]
-    acceptance: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Acceptance of a draft token.")
-    ] = 0.7
-    max_draft_tokens: Annotated[int, typer.Option(min=1, help="Longest draft.")] = 5
+    engine: Annotated[Engine, Argument(help="Engine whose table format is printed.")]
+    acceptance: Annotated[float, Option(min=0.0, max=1.0, help="Acceptance of a draft token.")] = (
+        0.7
+    )
+    max_draft_tokens: Annotated[int, Option(min=1, help="Longest draft.")] = 5
     lengths: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=(
                 "vllm: lengths to choose from, as 1,3,5; each is in the table, so that its graphs "
                 "are captured."
@@ -40,7 +40,7 @@ class Table:
     ] = None
     max_batch: Annotated[
         int,
-        typer.Option(
+        Option(
             min=1,
             max=1024,
             help="Largest batch: the engine's limit of requests at once, or more. In larger ones "
@@ -49,7 +49,7 @@ class Table:
     ] = 256
     allow_zero: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--allow-zero",
             help="Write a length of 0 where no drafts are best, instead of the shortest length.",
         ),
@@ -83,20 +83,20 @@ def export(options: Table, **given) -> None:
     from smartspec.sim.scenario import Scenario
 
     lengths, chosen = options.chosen, options.chosen or (1,)
-    longest = options.max_draft_tokens if lengths is None else max(lengths)
-    scenario = Scenario(
-        max_draft_tokens=longest, max_batch=options.max_batch, batch=1, **settings_of(given)
-    )
-    doubt = length_table.ACCEPTANCE_DOUBT if options.engine is Engine.SGLANG else 0.0
-    doubts = (-doubt, 0.0, doubt) if doubt else (0.0,)
-    tables = [
-        length_table.length_table(scenario, min(max(options.acceptance + d, 0.0), 1.0))
-        for d in doubts
-    ]
     if lengths is not None and options.engine is not Engine.VLLM:
         raise ValueError(
             f"--lengths {options.lengths} is for vllm: {options.engine} has no such graphs"
         )
+    longest = options.max_draft_tokens if lengths is None else max(lengths)
+    scenario = Scenario(
+        max_draft_tokens=longest, max_batch=options.max_batch, batch=1, **settings_of(given)
+    )
+    doubt = length_table.ACCEPTANCE_DOUBT
+    doubts = (-doubt, 0.0, doubt) if options.engine is Engine.SGLANG else (0.0,)
+    tables = [
+        length_table.length_table(scenario, min(max(options.acceptance + d, 0.0), 1.0))
+        for d in doubts
+    ]
     least = 0 if options.allow_zero else min(chosen)
     if zeros := [entry for table in tables for entry in table if entry.length < min(chosen)]:
         sizes = f"{min(entry.first for entry in zeros)} to {max(entry.last for entry in zeros)}"

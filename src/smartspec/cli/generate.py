@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from smartspec.cli.engine_options import engine_config_of
 from smartspec.cli.options import command
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 class Question:
     """The prompt, and the options of the engine."""
 
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; or use --file.")] = None
+    prompt: Annotated[str | None, Argument(help="The prompt; or use --file.")] = None
     file: Annotated[
-        Path | None, typer.Option(help="Read the prompt from a text file (- for standard input).")
+        Path | None, Option(help="Read the prompt from a text file (- for standard input).")
     ] = None
     model: Annotated[
-        str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")
+        str | None, Option(help="Hugging Face id, folder or GGUF file (default: built in).")
     ] = None
     drafter: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="prompt-lookup, recycling, datastore, head (the model's own), a model, a head's "
             "folder, or module:Class (a,b); or none."
         ),
     ] = None
-    policy: Annotated[str, typer.Option(help="goodput, off, fixed:K or module:Class.")] = "goodput"
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 256
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0
-    seed: Annotated[int | None, typer.Option(help="For repeatable sampling.")] = None
+    policy: Annotated[str, Option(help="goodput, off, fixed:K or module:Class.")] = "goodput"
+    max_tokens: Annotated[int, Option(min=1, help="New tokens at most.")] = 256
+    temperature: Annotated[float, Option(help="0 is greedy.")] = 0.0
+    seed: Annotated[int | None, Option(help="For repeatable sampling.")] = None
 
 
 @command(Question)
@@ -71,7 +71,7 @@ def generate(options: Question) -> None:
         asyncio.run(_stream(AsyncEngine.of(engine, thread), token_ids, params))
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise Exit(130) from None
     finally:
         engine.close()
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from smartspec.cli.policy_list import policy_list
 
@@ -12,14 +12,12 @@ if TYPE_CHECKING:
 
 
 def replay(
-    log: Annotated[
-        Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")
-    ],
+    log: Annotated[Path, Argument(help="A log that `smartspec serve --decision-log` has written.")],
     policy: Annotated[
-        str, typer.Option(help="Policies to run on it, separated by commas; module:Class too.")
+        str, Option(help="Policies to run on it, separated by commas; module:Class too.")
     ] = "goodput",
     seed: Annotated[
-        int, typer.Option(help="Seed for draft tokens the log knows nothing about.", min=0)
+        int, Option(help="Seed for draft tokens the log knows nothing about.", min=0)
     ] = 0,
 ) -> None:
     """Run policies on a recorded log and compare them with what was recorded and with no drafts at

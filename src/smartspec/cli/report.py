@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
 from smartspec.cli.options import command
 from smartspec.cli.policy_list import policy_list
@@ -46,83 +46,75 @@ class Chosen:
     results."""
 
     output: Annotated[
-        Path, typer.Option(help="Folder of the page, of raw figures, and of what is not done yet.")
+        Path, Option(help="Folder of the page, of raw figures, and of what is not done yet.")
     ] = Path("report")
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A first answer in under five minutes.")
-    ] = False
+    quick: Annotated[bool, Option("--quick", help="A first answer in under five minutes.")] = False
     minutes: Annotated[
         float | None,
-        typer.Option(
-            min=0.1, help="Begin nothing that ends later (default: none; 4.5 with --quick)."
-        ),
+        Option(min=0.1, help="Begin nothing that ends later (default: none; 4.5 with --quick)."),
     ] = None
     repetitions: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1, max=1000, help="Of each cell (default 5; 3 with --quick). More may be added."
         ),
     ] = None
     policies: Annotated[
-        str | None, typer.Option(help="Of started servers (a,b).", show_default=POLICIES)
+        str | None, Option(help="Of started servers (a,b).", show_default=POLICIES)
     ] = None
     drafters: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Drafters to compare (a,b), several of one server by +: "
             "prompt-lookup+recycling,head. Default: those that a server starts with. Policy off "
             "has none."
         ),
     ] = None
-    model: Annotated[str | None, typer.Option(help="As for serve (default: built in).")] = None
-    serve_options: Annotated[
-        str, typer.Option(help="More options of started servers, in one text.")
-    ] = ""
+    model: Annotated[str | None, Option(help="As for serve (default: built in).")] = None
+    serve_options: Annotated[str, Option(help="More options of started servers, in one text.")] = ""
     base_url: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="NAME=URL of an OpenAI-compatible server that runs already; may be given several "
             "times. Then servers are started for --policies alone."
         ),
     ] = None
-    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None
+    api_key: Annotated[str | None, Option(help="Sent as a bearer token.")] = None
     workloads: Annotated[
         str | None,
-        typer.Option(help="Tasks of the prompts (a,b), or all.", show_default=WHOLE.workloads),
+        Option(help="Tasks of the prompts (a,b), or all.", show_default=WHOLE.workloads),
     ] = None
     prompts: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help='Prompts of your own: a JSONL file of {"prompt", "task"} a line, or a folder of '
             "such files."
         ),
     ] = None
     concurrency: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Requests at once, of each workload; none for no closed loop.",
             show_default=WHOLE.concurrency,
         ),
     ] = None
     rates: Annotated[
         str | None,
-        typer.Option(help="Poisson arrivals per second (a,b), of all workloads by turns."),
+        Option(help="Poisson arrivals per second (a,b), of all workloads by turns."),
     ] = None
     steps: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A rate and a workload that change: WORKLOAD:RATE:SECONDS, separated by commas."
         ),
     ] = None
-    seconds: Annotated[
-        float, typer.Option(min=1, max=1e6, help="During which requests arrive.")
-    ] = 20.0
+    seconds: Annotated[float, Option(min=1, max=1e6, help="During which requests arrive.")] = 20.0
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="New tokens per request (default 64; 32 with --quick)."),
+        Option(min=1, help="New tokens per request (default 64; 32 with --quick)."),
     ] = None
     timeout: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request failed.")
+        float, Option(min=0.001, max=1e6, help="Seconds until a request failed.")
     ] = 120.0
 
     @property
@@ -158,7 +150,7 @@ def report(chosen: Chosen) -> None:
             "interrupted: what was measured is kept, and the same command writes the page",
             file=sys.stderr,
         )
-        raise typer.Exit(130) from None
+        raise Exit(130) from None
     _tell(folder, outcome)
 
 
@@ -168,7 +160,7 @@ def _matrix(chosen: Chosen) -> tuple["Matrix", "Prompts"]:
     from hashlib import sha256
 
     from smartspec.report.matrix import Matrix
-    from smartspec.report.texts import cells_of, chosen_prompts
+    from smartspec.report.options import cells_of, chosen_prompts
 
     default = chosen.effort.workloads if chosen.prompts is None else "all"
     prompts = chosen_prompts(chosen.prompts, chosen.workloads or default)
@@ -193,7 +185,7 @@ def _matrix(chosen: Chosen) -> tuple["Matrix", "Prompts"]:
 
 
 def _variants(chosen: Chosen) -> list["Variant"]:
-    from smartspec.report.texts import running_server, started_variants
+    from smartspec.report.options import running_server, started_variants
 
     running = [running_server(text) for text in chosen.base_url or ()]
     if not running or chosen.policies is not None:
@@ -236,7 +228,8 @@ def write_report(matrix: "Matrix", folder: "Folder") -> None:
     from smartspec.bench.report import write_json
     from smartspec.report.folder import PAGE, SUMMARY
     from smartspec.report.page import write_page
-    from smartspec.report.story import Results, our_variant, sections_of, summary_of
+    from smartspec.report.results import Results, our_variant
+    from smartspec.report.sections import sections_of
 
     results = Results(
         matrix,
@@ -247,7 +240,7 @@ def write_report(matrix: "Matrix", folder: "Folder") -> None:
         our_variant(matrix),
     )
     write_page(folder.path / PAGE, "SmartSpec report", sections_of(results))
-    write_json(folder.path / SUMMARY, summary_of(results))
+    write_json(folder.path / SUMMARY, results.to_json())
 
 
 def _tell(folder: "Folder", outcome: "Outcome") -> None:
@@ -263,11 +256,11 @@ def _tell(folder: "Folder", outcome: "Outcome") -> None:
         print(
             "interrupted: what was measured is kept, and the same command goes on", file=sys.stderr
         )
-        raise typer.Exit(130)
+        raise Exit(130)
     if outcome.is_out_of_time:
         print("the time is over: what was measured is kept, and the same command goes on")
     if num_failed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _command_line() -> str:

@@ -3,7 +3,7 @@
 from inspect import Parameter
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 PANEL = "Scenario"
 
@@ -40,7 +40,7 @@ def _option(field, kind, setting) -> Parameter:
         "max": setting.largest if setting.largest == 1 else None,
         "show_default": setting.shown or True,
     }
-    option = typer.Option(help=setting.help, rich_help_panel=PANEL, **told)
+    option = Option(help=setting.help, rich_help_panel=PANEL, **told)
     kind, default = (kind, field.default) if setting.read is None else (str | None, None)
     return Parameter(
         setting.option or field.name,

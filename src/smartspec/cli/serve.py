@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from smartspec.cli.access import allowed_hosts, api_keys, check_exposure, cors_origins
 from smartspec.cli.config_file import read_classes, use_config_file
@@ -36,65 +36,59 @@ class ServerOptions:
 
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML file of these options.", callback=use_config_file, is_eager=True),
+        Option(help="TOML file of these options.", callback=use_config_file, is_eager=True),
     ] = None
     model: Annotated[
-        str | None, typer.Option(help="Hugging Face id, folder or GGUF file (default: built in).")
+        str | None, Option(help="Hugging Face id, folder or GGUF file (default: built in).")
     ] = None
     served_model_name: Annotated[
         str | None,
-        typer.Option(help="Names (a,b) that clients use (default: of a path its last part)."),
+        Option(help="Names (a,b) that clients use (default: of a path its last part)."),
     ] = None
     generation_config: Annotated[
         str,
-        typer.Option(
-            help="Sampling options that a request leaves out: auto (the checkpoint's) or none."
-        ),
+        Option(help="Sampling options that a request leaves out: auto (the checkpoint's) or none."),
     ] = "auto"
     chat_template: Annotated[
         str | None,
-        typer.Option(
-            help="Name of one of the model's chat templates, or a file (default: its default)."
-        ),
+        Option(help="Name of one of the model's chat templates, or a file (default: its default)."),
     ] = None
     drafter: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="prompt-lookup, recycling, prediction, datastore, head (the model's own), a "
             "model, a head's folder, or module:Class (a,b); or none."
         ),
     ] = None
     datastore: Annotated[
         str | None,
-        typer.Option(
-            help="Folder of `smartspec datastore build`, or none (default: the model's own)."
-        ),
+        Option(help="Folder of `smartspec datastore build`, or none (default: the model's own)."),
     ] = None
     datastore_memory: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Folder in which finished answers are kept, to draft from them after a restart."
         ),
     ] = None
     speculator: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A smaller model that may write reasoning steps, where a request wants that. Lossy."  # noqa: E501
         ),
     ] = None
     policy: Annotated[
         str,
-        typer.Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class."),
+        Option(help="goodput, off, fixed:K, uniform:K,K, a published one or module:Class."),
     ] = "goodput"
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+        int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 8000
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto"
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
+    dtype: Annotated[str, Option(help="auto, float32, bfloat16 or float16.")] = "auto"
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto"
     quantization: Annotated[
         str,
-        typer.Option(
+        Option(
             help=(
                 "auto keeps a GGUF file's blocks, none unpacks them; int8 or int4 round floats to "
                 "blocks."
@@ -103,82 +97,74 @@ class ServerOptions:
     ] = "auto"
     activations: Annotated[
         str,
-        typer.Option(
+        Option(
             help="int8 rounds inputs of linears on blocks to 8 bits, fp32 does not; auto: int8 "
             "where it is fast and hardly changes the model."
         ),
     ] = "auto"
-    max_batch: Annotated[int, typer.Option(help="Requests that run at once.")] = 32
+    max_batch: Annotated[int, Option(help="Requests that run at once.")] = 32
     max_model_len: Annotated[
-        int | None, typer.Option(help="Most tokens of a request (default: the model's).")
+        int | None, Option(help="Most tokens of a request (default: the model's).")
     ] = None
     kv_tokens: Annotated[
-        int | None, typer.Option(help="KV memory in tokens (default: max-batch x 1024).")
+        int | None, Option(help="KV memory in tokens (default: max-batch x 1024).")
     ] = None
-    api_key: Annotated[str | None, typer.Option(help="Clients must send this key.")] = None
+    api_key: Annotated[str | None, Option(help="Clients must send this key.")] = None
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File of keys, one per line, with shares.")
+        Path | None, Option(help="File of keys, one per line, with shares.")
     ] = None
-    admin_key: Annotated[
-        str | None, typer.Option(help="/metrics and /v1/speculation need this key.")
-    ] = None
+    admin_key: Annotated[str | None, Option(help="/metrics and /v1/speculation need this key.")] = (
+        None
+    )
     shared_cache: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--shared-cache", help="Clients with different keys share cached prefixes and drafts."
         ),
     ] = False
     no_api_key: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--no-api-key", help="Let other machines use the server without a key (see --host)."
         ),
     ] = False
-    max_draft_tokens: Annotated[int | None, typer.Option(help="Longest draft of a request.")] = None
-    max_queue: Annotated[
-        int, typer.Option(help="Requests that may wait; more are answered 429.")
-    ] = 1024
+    max_draft_tokens: Annotated[int | None, Option(help="Longest draft of a request.")] = None
+    max_queue: Annotated[int, Option(help="Requests that may wait; more are answered 429.")] = 1024
     max_queue_per_client: Annotated[
         int | None,
-        typer.Option(help="Requests of one client that may wait (default: half of max-queue)."),
+        Option(help="Requests of one client that may wait (default: half of max-queue)."),
     ] = None
     strict_fields: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--strict-fields", help="Refuse unknown fields of requests, and a max_tokens too large."
         ),
     ] = False
-    no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the live page at /.")] = (
-        False
-    )
+    no_page: Annotated[bool, Option("--no-page", help="Do not serve the live page at /.")] = False
     cors_origin: Annotated[
-        str | None, typer.Option(help="Sites (a,b) whose pages may call this server; * for all.")
+        str | None, Option(help="Sites (a,b) whose pages may call this server; * for all.")
     ] = None
     allowed_host: Annotated[
         str | None,
-        typer.Option(
-            help="Names (a,b) of this server beside its address and localhost; * for any."
-        ),
+        Option(help="Names (a,b) of this server beside its address and localhost; * for any."),
     ] = None
     drain_seconds: Annotated[
         float,
-        typer.Option(min=0.0, help="Seconds that requests under way have to finish after SIGTERM."),
+        Option(min=0.0, help="Seconds that requests under way have to finish after SIGTERM."),
     ] = 30.0
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Log a line for every request.")
-    ] = False
-    log_format: Annotated[LogFormat, typer.Option(help="text, or json: an object a line.")] = (
+    access_log: Annotated[bool, Option("--access-log", help="Log a line for every request.")] = (
+        False
+    )
+    log_format: Annotated[LogFormat, Option(help="text, or json: an object a line.")] = (
         LogFormat.TEXT
     )
     decision_log: Annotated[
         Path | None,
-        typer.Option(
-            help="File for a record of every step's decision, for `smartspec log replay`."
-        ),
+        Option(help="File for a record of every step's decision, for `smartspec log replay`."),
     ] = None
     forced_acceptance: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="For measurements: accept every draft token with this chance. All text is invalid."
         ),
     ] = None

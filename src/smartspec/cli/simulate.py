@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
 from smartspec.cli.options import command
 from smartspec.cli.output_files import check_output
@@ -36,7 +36,7 @@ class Comparison:
 
     policy: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Policies to compare, separated by commas, module:Class too; field: the published "
             "ones, which are in the repository's lab; all: every one there is; perfect-estimates "
             "and perfect-outcomes are told the ground truth.",
@@ -45,23 +45,23 @@ class Comparison:
     ] = None
     controller_time: Annotated[
         ControllerTime,
-        typer.Option(
+        Option(
             help="The controller's own time per step: as measured on this machine before the runs."
         ),
     ] = ControllerTime.MEASURED
     card: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Play a card (docs/observe.md): its step times, drafter and acceptance take the "
             "place of --hardware, --drafter, --max-draft-tokens and, unless that is given, "
             "--acceptance."
         ),
     ] = None
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 1
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0
-    processes: Annotated[int, typer.Option(min=1, help="Runs that execute at the same time.")] = 1
+    seeds: Annotated[int, Option(min=1, help="Runs of each policy.")] = 1
+    seed: Annotated[int, Option(min=0, help="The first seed.")] = 0
+    processes: Annotated[int, Option(min=1, help="Runs that execute at the same time.")] = 1
     output: Annotated[
-        Path | None, typer.Option(help="Save settings, summaries and every request as JSON.")
+        Path | None, Option(help="Save settings, summaries and every request as JSON.")
     ] = None
 
 
@@ -101,13 +101,13 @@ def simulate(compared: Comparison, **given) -> None:
     if outcomes:
         _report(outcomes, len(scenarios), compared.output)
     if isinstance(failure, KeyboardInterrupt):
-        raise typer.Exit(130)
+        raise Exit(130)
     if isinstance(failure, BrokenProcessPool):
         print(
             "error: a process was killed, maybe for want of memory: give fewer --processes",
             file=sys.stderr,
         )
-        raise typer.Exit(1)
+        raise Exit(1)
     if failure is not None:
         raise failure
 

@@ -3,10 +3,33 @@ run where typer is not installed, with numpy alone; `python -m smartspec.vllm_pl
 .check` and so on are the same."""
 
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+PLUGIN = "smartspec.vllm_plugin"
+# by name: the module whose main gets the arguments, and what it does
+COMMANDS = {
+    "serve": (
+        f"{PLUGIN}.serve.__main__",
+        "Run vllm serve with the options that SmartSpec needs; all others are vLLM's.",
+    ),
+    "check": (f"{PLUGIN}.check", "Say what the plugin needs of vLLM and this version lacks."),
+    "observed": (
+        f"{PLUGIN}.observed.__main__",
+        "Say what a server observed: speed now, what each draft length would make, the crossover, "
+        "the regret.",
+    ),
+    "ab": (
+        f"{PLUGIN}.ab.__main__",
+        "Say what SmartSpec brings on a server's own traffic (--act), from its /metrics.",
+    ),
+    "off": (
+        f"{PLUGIN}.switch",
+        "Serve without drafts from now on: all servers of a cache folder, without a restart.",
+    ),
+    "on": (f"{PLUGIN}.switch", "Serve with drafts again."),
+}
 
 
 def vllm_app():
@@ -17,15 +40,11 @@ def vllm_app():
         help="Serve with vLLM, draft lengths decided by SmartSpec.", no_args_is_help=True
     )
 
-    def add(command: Callable[[list[str]], int]) -> None:
-        def run(context: typer.Context) -> None:
-            raise typer.Exit(command(context.args))
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(run_command(context.command.name, context.args))
 
-        run.__doc__ = command.__doc__
-        app.command(name=command.__name__, context_settings=PASSED_ON)(run)
-
-    for command in COMMANDS.values():
-        add(command)
+    for name, (_, told) in COMMANDS.items():
+        app.command(name, help=told, context_settings=PASSED_ON)(run)
     return app
 
 
@@ -35,60 +54,14 @@ def run_without_typer(arguments: list[str]) -> None:
     if arguments[:1] != ["vllm"]:
         return
     if len(arguments) > 1 and arguments[1] in COMMANDS:
-        sys.exit(COMMANDS[arguments[1]](arguments[2:]))
+        sys.exit(run_command(arguments[1], arguments[2:]))
     if find_spec("typer") is None:
-        print(
-            "usage: smartspec vllm COMMAND ...; each has a --help", *map(_line, COMMANDS), sep="\n"
-        )
+        lines = (f"  {name:8}  {told}" for name, (_, told) in COMMANDS.items())
+        print("usage: smartspec vllm COMMAND ...; each has a --help", *lines, sep="\n")
         sys.exit(0 if arguments[1:] == ["--help"] else 2)
 
 
-def _line(name: str) -> str:
-    text = " ".join((COMMANDS[name].__doc__ or "").split())
-    return f"  {name:8}  {text}"
-
-
-def serve(arguments: list[str]) -> int:
-    """Run vllm serve with the options that SmartSpec needs; all others are vLLM's."""
-    from smartspec.vllm_plugin.serve.__main__ import main
-
-    return main(arguments)
-
-
-def check(arguments: list[str]) -> int:
-    """Say what the plugin needs of vLLM and this version lacks."""
-    from smartspec.vllm_plugin.check import main
-
-    return main(arguments)
-
-
-def ab(arguments: list[str]) -> int:
-    """Say what SmartSpec brings on a server's own traffic (--act), from its /metrics."""
-    from smartspec.vllm_plugin.ab.__main__ import main
-
-    return main(arguments)
-
-
-def off(arguments: list[str]) -> int:
-    """Serve without drafts from now on: all servers of a cache folder, without a restart."""
-    from smartspec.vllm_plugin.switch import main
-
-    return main(["off", *arguments])
-
-
-def on(arguments: list[str]) -> int:
-    """Serve with drafts again."""
-    from smartspec.vllm_plugin.switch import main
-
-    return main(["on", *arguments])
-
-
-def observed(arguments: list[str]) -> int:
-    """Say what a server observed: speed now, what each draft length would make, the crossover, the
-    regret."""
-    from smartspec.vllm_plugin.observed.__main__ import main
-
-    return main(arguments)
-
-
-COMMANDS = {command.__name__: command for command in (serve, check, observed, ab, off, on)}
+def run_command(name: str, arguments: list[str]) -> int:
+    """on and off are one program, which gets the word first."""
+    main = import_module(COMMANDS[name][0]).main
+    return main([name, *arguments] if name in ("off", "on") else arguments)

@@ -4,9 +4,10 @@ log."""
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 if TYPE_CHECKING:
     from smartspec.control.log.decision import DecisionRecord, LogHeader
@@ -19,14 +20,10 @@ A draft token pays if the tokens that it brings are worth the time to verify it.
 
 
 def why(
-    log: Annotated[
-        Path, typer.Argument(help="A log that `smartspec serve --decision-log` has written.")
-    ],
+    log: Annotated[Path, Argument(help="A log that `smartspec serve --decision-log` has written.")],
     request: Annotated[
         int | None,
-        typer.Argument(
-            help="Its number, in the answer with `speculation.report` (default: list all)."
-        ),
+        Argument(help="Its number, in the answer with `speculation.report` (default: list all)."),
     ] = None,
 ) -> None:
     """Tell which draft lengths were chosen for a request and why, or list the requests of a log."""
@@ -100,8 +97,8 @@ def _lines(policy: str, decisions: list["Decision"]) -> Iterator[tuple[str, ...]
             _span([each.num_rows for each in some]),
             f"{length} by {drafter}" if length else "none",
             f"{sum(each.accepted for each in some)} of {sum(each.verified for each in some)}",
-            f"{_mean([each.goodput for each in some]):.0f} "
-            f"({_mean([each.off_goodput for each in some]):.0f})",
+            f"{fmean(each.goodput for each in some):.0f} "
+            f"({fmean(each.off_goodput for each in some):.0f})",
             reason,
         )
 
@@ -134,7 +131,3 @@ def _list_requests(records: "Iterable[DecisionRecord]") -> None:
 def _span(values: list[int]) -> str:
     low, high = min(values), max(values)
     return f"{low}" if low == high else f"{low}-{high}"
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -1,15 +1,17 @@
-"""Plots of a measured matrix."""
+"""The plots on the page of a measured matrix."""
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, geometric_mean
 
 import numpy as np
 
-from smartspec.report.figures import CellFigures, Runs, SpeedUp, geometric_mean
+from smartspec.report.folder import Runs, runs_of
 from smartspec.report.matrix import Cell, Load, Matrix
-from smartspec.report.sections import Line, Plot
+from smartspec.report.page_parts import Line, Plot
+from smartspec.report.results import CellFigures
+from smartspec.report.speed_ups import SpeedUp
 
 PARTS_OF_STEP = 4  # points of a curve over time in each step of a load
 
@@ -95,8 +97,8 @@ def _latency_line(variant: str, cells: dict[float, str], runs: Runs) -> Line:
     means = {
         rate: [
             fmean(record.end_to_end_seconds for record in run.records)
-            for key, run in runs.items()
-            if key[:2] == (variant, name) and run.records
+            for run in runs_of(runs, variant, name)
+            if run.records
         ]
         for rate, name in sorted(cells.items())
     }
@@ -134,7 +136,7 @@ def _line_over_time(variant: str, cell: Cell, bounds: Sequence[float], runs: Run
     edges = [bounds[0]]
     for begin, end in pairwise(bounds):
         edges += np.linspace(begin, end, PARTS_OF_STEP + 1)[1:].tolist()
-    records = [run.records for key, run in runs.items() if key[:2] == (variant, cell.name)]
+    records = [run.records for run in runs_of(runs, variant, cell.name)]
     means = {
         (begin + end) / 2: [
             fmean(of_part)

@@ -48,21 +48,14 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     """The commit of the checkout that this file lies in, marked where it has changes; None for an
     installed package."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--exclude=*",
-    ]
     try:
-        tracked = subprocess.run(
-            [*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True
-        )
-        if tracked.returncode != 0:
-            return None
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+        if _git("ls-files", __file__):
+            return _git("describe", "--always", "--dirty", "--exclude=*") or None
     except OSError:  # no git
-        return None
+        pass
+    return None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()

@@ -47,6 +47,14 @@ def digested(record: RequestRecord) -> RequestRecord:
     )
 
 
+Runs = Mapping[tuple[str, str, int], Measured]  # by key
+
+
+def runs_of(runs: Runs, variant: str, cell: str) -> list[Measured]:
+    """All repetitions of a cell with a variant, in order."""
+    return [run for key, run in sorted(runs.items()) if key[:2] == (variant, cell)]
+
+
 @dataclass(frozen=True)
 class Folder:
     """The content of the folder, with the environment and the command of its first run."""
@@ -137,13 +145,11 @@ def _check_same(path: Path, kept: dict, description: dict, environment: Mapping[
         raise ValueError(f"{path / MATRIX} is not of a report: {remedy}")
     if differing := differences(kept["matrix"], description):
         raise ValueError(f"{path} holds another matrix ({'. '.join(differing)}): {remedy}")
-    here = dict(environment)
     for name in ("cpu", "cores"):
-        if kept["environment"].get(name) != here.get(name):
-            there = kept["environment"].get(name)
+        there, here = kept["environment"].get(name), environment.get(name)
+        if there != here:
             raise ValueError(
-                f"{path} is of another machine ({name} {there} there, {here.get(name)} here): "
-                f"{remedy}"
+                f"{path} is of another machine ({name} {there} there, {here} here): {remedy}"
             )
 
 

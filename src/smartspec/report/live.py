@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
-
-from smartspec.bench.client import LoadRequest, Target, send_request
+from smartspec.bench.client import LoadRequest, Target
+from smartspec.bench.load import LoadPlan, run_load
 from smartspec.bench.probe import find_model
 from smartspec.bench.run import measure
 from smartspec.report.folder import Measured, digested
 from smartspec.report.loads import Prompts, plan_run
 from smartspec.report.matrix import Matrix, Run, Variant
 from smartspec.report.servers import StartedServer, serve_command
+from smartspec.workload.records import RequestRecord
 
 SETTLE_SECONDS = 4  # after the starts: a server that waits moves its memory to huge pages
 PAUSE_SECONDS = 0.5  # between runs, in which the last server comes to rest
@@ -156,9 +156,6 @@ def ready_target(variant: Variant, base_url: str, options: ServerOptions) -> Tar
 
 def _warm_up(target: Target) -> str | None:
     """Send one short request; return what goes wrong, None if nothing does."""
-
-    async def send() -> str | None:
-        async with httpx.AsyncClient(timeout=target.timeout_seconds) as client:
-            return (await send_request(client, target, WARM_UP, time.perf_counter())).error
-
-    return asyncio.run(send())
+    records: list[RequestRecord] = []
+    asyncio.run(run_load(target, LoadPlan([WARM_UP], concurrency=1), records.append))
+    return records[0].error

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from smartspec.bench.client import LoadRequest
-from smartspec.bench.run import LoadPlan
+from smartspec.bench.load import LoadPlan
 from smartspec.report.matrix import CHANGING, MIXED, Cell, Matrix, Run
 from smartspec.workload.arrivals import poisson_arrivals, step_arrivals
 from smartspec.workload.prompts import Prompt, draw_prompts

@@ -2,7 +2,7 @@
 times each."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from smartspec.workload.arrivals import check_rate
 
@@ -121,16 +121,12 @@ class Matrix:
 
     def description(self) -> dict[str, object]:
         """The values that make it this matrix and no other, for people and for JSON."""
-        common = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("variants", "cells", "settings")
-        }
-        variants = [_described(variant) for variant in self.variants]
         return {
-            "variants": variants,
+            "variants": [_described(variant) for variant in self.variants],
             "cells": [cell.name for cell in self.cells],
-            **common,
+            "max_tokens": self.max_tokens,
+            "requests": self.requests,
+            "seconds": self.seconds,
             **self.settings,
         }
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from smartspec.report.plots import draw_svg
-from smartspec.report.sections import Section, Table
+from smartspec.report.page_parts import Section, Table
+from smartspec.report.svg import draw_svg
 
 LONG_TABLE = 24  # rows; a longer table is folded until a reader opens it
 # with its unit, or the sign that there is none

@@ -1,34 +1,10 @@
-"""Files of training: each is there whole or not at all, and one run at a time writes to a
-folder."""
+"""Arrays in files: what is there, or one sentence on what is wrong."""
 
-import fcntl
-import os
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Inside the block no other run writes to this folder, which is made where it is not there.
-    Raises ValueError naming it where one does already."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"another run writes to {folder}: wait until it has ended, or name another folder"
-            ) from error
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(descriptor)  # which unlocks it
 
 
 def read_arrays(path: Path, names: Sequence[str], what: str) -> list[np.ndarray | None]:

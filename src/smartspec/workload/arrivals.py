@@ -115,11 +115,7 @@ def _parse_rows(
 def _parse_row(row: dict[str, str], where: str, previous_arrival: float) -> tuple[float, int, int]:
     values = [row[name] for name in TRACE_COLUMNS]
     try:
-        arrival, num_prompt_tokens, num_output_tokens = (
-            float(values[0]),
-            int(values[1]),
-            int(values[2]),
-        )
+        arrival, *counts = float(values[0]), int(values[1]), int(values[2])
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{where}: expected a number of seconds and two token counts, got {values}"
@@ -134,9 +130,9 @@ def _parse_row(row: dict[str, str], where: str, previous_arrival: float) -> tupl
             f"{where}: arrival_s {values[0]} comes before {previous_arrival:g}; sort the trace by "
             "arrival"
         )
-    if not (1 <= num_prompt_tokens <= MAX_TOKENS and 1 <= num_output_tokens <= MAX_TOKENS):
+    if not all(1 <= count <= MAX_TOKENS for count in counts):
         raise ValueError(
             f"{where}: token counts must be at least 1 and at most {MAX_TOKENS}, "
-            f"got {num_prompt_tokens} and {num_output_tokens}"
+            f"got {counts[0]} and {counts[1]}"
         )
-    return arrival, num_prompt_tokens, num_output_tokens
+    return arrival, *counts

@@ -85,10 +85,6 @@ def match_by_length(lengths: np.ndarray, wanted_lengths: np.ndarray) -> np.ndarr
     lengths and wanted_lengths are [N] in any units (characters and tokens, say): only their order
     counts.
     """
-    if len(lengths) != len(wanted_lengths):
-        raise ValueError(
-            f"{len(lengths)} texts cannot be matched with {len(wanted_lengths)} places"
-        )
     chosen = np.empty(len(lengths), dtype=np.int64)
     chosen[np.argsort(wanted_lengths, kind="stable")] = np.argsort(lengths, kind="stable")
     return chosen

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tiny_training import generate, train
 
+from lab.train.files import alone
 from lab.train.shards import shard_paths
 from smartspec.engine.drafting.head.kinds import is_head
-from smartspec.texts.files import alone
 
 
 def test_training_goes_on_without_a_shard_that_was_deleted(target, tmp_path):

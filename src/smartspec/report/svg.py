@@ -4,9 +4,10 @@ text around it."""
 import re
 from io import StringIO
 
-from smartspec.report.sections import Line, Plot
+from smartspec.report.page_parts import Line, Plot
 
 INK = "#010203"  # becomes the page's own colour of text, light or dark
+DASHED = {"color": INK, "linewidth": 1, "linestyle": "--"}
 # Okabe and Ito's, for all eyes, with grey for yellow.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#888888")
 MARKERS = "osD^vPX*"
@@ -49,8 +50,7 @@ def _for_a_page(svg: str) -> str:
     """The element alone, as wide as what it stands in, without ids that nothing refers to."""
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", svg)
-    svg = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", svg)
+    svg = re.sub(r' (?:width|height)="[^"]*"', "", svg, count=2)  # its own come first
     used = {*re.findall(r'(?:href="|url\()#([^")]+)', svg)}
     return re.sub(
         r' id="([^"]*)"', lambda found: found.group() if found.group(1) in used else "", svg
@@ -65,22 +65,22 @@ def _add_legend(figure, labels: list[str]) -> None:
     figure.legend(loc="outside upper left", ncols=columns, frameon=False, fontsize=9)
 
 
+def _look(number: int) -> tuple[str, str]:
+    """Colour and marker of a line."""
+    return COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
+
+
 def _draw_curves(axes, plot: Plot) -> None:
     for number, line in enumerate(plot.lines):
-        color = COLORS[number % len(COLORS)]
-        style = {
-            "color": color,
-            "marker": MARKERS[number % len(MARKERS)],
-            "markersize": 4,
-            "linewidth": 1.6,
-        }
+        color, marker = _look(number)
+        style = {"color": color, "marker": marker, "markersize": 4, "linewidth": 1.6}
         axes.plot(line.x, line.y, label=line.label, **style)
         if line.low:
             axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0)
     if plot.reference is not None:
-        axes.axhline(plot.reference, color=INK, linewidth=1, linestyle="--")
+        axes.axhline(plot.reference, **DASHED)
     for mark in plot.marks:
-        axes.axvline(mark, color=INK, linewidth=1, linestyle="--")
+        axes.axvline(mark, **DASHED)
     axes.set(xlabel=plot.x_label, ylabel=plot.y_label)
     if plot.log_x:
         _log_x(axes, [x for line in plot.lines for x in line.x])
@@ -119,17 +119,12 @@ def _draw_beside_names(axes, plot: Plot) -> float:
         for x in range(len(plot.names))
     }
     for number, line in enumerate(plot.lines):
-        style = {
-            "color": COLORS[number % len(COLORS)],
-            "fmt": MARKERS[number % len(MARKERS)],
-            "markersize": 5,
-        }
+        color, marker = _look(number)
+        style = {"color": color, "fmt": marker, "markersize": 5, "capsize": 2, "linewidth": 1.4}
         places = [x + _shift(beside[int(x)], number) for x in line.x]
-        axes.errorbar(
-            line.y, places, xerr=_errors(line), label=line.label, capsize=2, linewidth=1.4, **style
-        )
+        axes.errorbar(line.y, places, xerr=_errors(line), label=line.label, **style)
     if plot.reference is not None:
-        axes.axvline(plot.reference, color=INK, linewidth=1, linestyle="--")
+        axes.axvline(plot.reference, **DASHED)
     axes.set_yticks(range(len(plot.names)), plot.names)
     axes.set_ylim(len(plot.names) - 0.5, -0.5)
     axes.set(xlabel=plot.y_label, ylabel=plot.x_label)
