@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
-from toy_engine import front_end, make_config, metric, start
+from toy_engine import front_end, make_config, metric
 
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.sim.replay.policy_replay import replay
@@ -61,41 +61,6 @@ def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
     collected = [*registry.collect(), *toggle.collect()]
     families = {family.name + "_total" * (family.type == "counter") for family in collected}
     assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == families
-
-
-def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, caplog):
-    """As on a full disk: what was counted meanwhile is shown as soon as it can be."""
-    config = make_config(tmp_path, settings={"policy": "fixed:3"})
-    engine = start(config)
-    engine.wait_for_files()
-    obstacle = tmp_path / "cache" / "vllm" / "toy-0.prom"
-    obstacle.unlink()
-    obstacle.mkdir()
-    engine.serve(0, max_tokens=150)
-    assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2, 3}
-    assert engine.scheduler.rest.steps == 0
-    assert sum("metrics cannot be written" in message for message in caplog.messages) == 1
-    obstacle.rmdir()
-    StatLogger(front_end(config), [0])
-    engine.serve(1, max_tokens=150)
-    verified = sum(map(sum, engine.verified_lengths))
-    assert metric("verified_tokens_total") == verified
-
-
-@pytest.mark.parametrize("policy", ["fixed:3", "observe"])
-def test_a_cache_folder_that_cannot_be_made_stops_no_server(tmp_path, caplog, policy):
-    """As on a full or read-only disk, from the start on."""
-    (tmp_path / "cache").write_text("a file, not a folder")
-    config = make_config(tmp_path, settings={"policy": policy})
-    StatLogger(front_end(config), [0])
-    engine = start(config)
-    engine.serve(0, max_tokens=150)
-    assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
-    (said,) = [m for m in caplog.messages if "metrics cannot be written" in m and ".prom" in m]
-    assert str(tmp_path / "cache") in said
-    (tmp_path / "cache").unlink()
-    engine.serve(1, max_tokens=150)
-    assert metric("steps_total") > 0
 
 
 def test_what_servers_left_is_removed_in_time(tmp_path):

@@ -156,15 +156,6 @@ def test_two_servers_on_one_folder_keep_both(tmp_path):
     assert files == {"first-0.json", "second-0.json"}
 
 
-def test_an_unwritable_folder_is_one_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(observer, "WRITE_SECONDS", 0.5)
-    (tmp_path / "cache").write_text("a file, not a folder")
-    engine = observe(tmp_path)
-    engine.scheduler.shutdown()
-    (said,) = [text for text in caplog.messages if "what is observed cannot be written" in text]
-    assert str(tmp_path / "cache") in said
-
-
 def test_what_cannot_be_observed_is_served(tmp_path, monkeypatch, caplog):
     monkeypatch.delattr("vllm.platforms.current_platform.get_device_name")
     engine = observe(tmp_path)
