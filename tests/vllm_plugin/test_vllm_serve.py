@@ -229,7 +229,6 @@ def test_without_a_model_that_is_said(words):
         (["--spec-method", "ngram"], CPU, {"NUMBA_THREADING_LAYER": "tbb"}, {}),
         (["--spec-method", "ngram"], GPU, {}, {}),
         (["--spec-method", "mtp"], CPU, {}, {}),
-        ([], CPU, {}, {}),
     ],
 )
 def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, machine, environment, variables):

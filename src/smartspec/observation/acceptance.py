@@ -84,7 +84,7 @@ def accepted_moments(outcomes: Outcomes, length: float = inf) -> tuple[float, fl
 
 
 def _mean(outcomes: Outcomes, value: Callable[[DraftOutcome], float]) -> float:
-    return sum(n * value(o) for o, n in outcomes.items()) / max(sum(outcomes.values()), 1)
+    return sum(n * value(o) for o, n in outcomes.items()) / sum(outcomes.values())
 
 
 def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
