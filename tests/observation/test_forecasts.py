@@ -1,10 +1,12 @@
 """What an observation says of loads and lengths that were not seen, on an engine that is known."""
 
+from dataclasses import replace
+
 import pytest
-from known_engine import observe, true_speed
+from engines import KNOWN, observe
 
 from smartspec.observation.forecast import OFF, Forecasts, loads_up_to
-from smartspec.observation.records import COLUMN, Observation
+from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, summary, text
 
 LENGTHS = (0, 1, 3, 5)
@@ -23,20 +25,12 @@ def forecasts() -> Forecasts:
 def test_other_loads_are_predicted_within_five_percent(forecasts, requests, length):
     predicted = forecasts.likeliest.tokens_per_second(requests, length)
     doubled = requests > 64  # beyond what was seen
-    assert predicted == pytest.approx(true_speed(requests, length), rel=0.10 if doubled else 0.05)
-
-
-@pytest.mark.parametrize(("requests", "length"), [(4, 2), (16, 4), (128, 3), (256, 5), (256, 0)])
-def test_the_truth_lies_in_the_interval(forecasts, requests, length):
-    low, high = forecasts.interval(lambda forecast: forecast.tokens_per_second(requests, length))
-    true = true_speed(requests, length)
-    assert low * 0.98 <= true <= high * 1.02
-    assert high - low < true
+    assert predicted == pytest.approx(KNOWN.speed(requests, length), rel=0.10 if doubled else 0.05)
 
 
 def test_no_speculation_has_no_draft_pass(forecasts):
     predicted = forecasts.likeliest.tokens_per_second(16, OFF)
-    assert predicted == pytest.approx(true_speed(16, 0, off=True), rel=0.05)
+    assert predicted == pytest.approx(KNOWN.speed(16, OFF), rel=0.05)
     assert predicted > forecasts.likeliest.tokens_per_second(16, 0)
 
 
@@ -81,43 +75,33 @@ def test_a_single_length_leaves_wide_intervals():
 
 def test_the_crossover_is_where_drafts_stop_to_pay():
     seen = [(level, length) for level in (1, 16, 64, 128, 256) for length in LENGTHS]
-    forecasts = Forecasts(observe(seen, rate=0.4), 5, num_draws=10)
-    found = forecasts.likeliest.crossover(256)
-    gains = {
-        n: max(true_speed(n, k, 0.4) for k in range(1, 6)) - true_speed(n, 0, 0.4, off=True)
-        for n in loads_up_to(256)
-    }
+    seen = observe(seen, rates={"": 0.4})
+    found = Forecasts(seen, 5, num_draws=0).likeliest.crossover(256)
+    speed = replace(KNOWN, rates={"": 0.4}).speed
+    gains = {n: max(speed(n, k) for k in range(1, 6)) - speed(n, OFF) for n in loads_up_to(256)}
     last = max(n for n, gain in gains.items() if gain > 0)
     assert found is not None and last / 1.3 <= found <= 1.3 * min(n for n in gains if n > last)
 
 
 def test_without_a_crossover_there_is_none():
     seen = [(level, length) for level in (1, 4) for length in LENGTHS]
-    assert Forecasts(observe(seen, rate=0.95), 5, num_draws=1).likeliest.crossover(8) is None
+    good = observe(seen, rates={"": 0.95})
+    assert Forecasts(good, 5, num_draws=0).likeliest.crossover(8) is None
 
 
 def test_regret_is_that_of_the_present_setting():
     """A third of the steps each: with drafts of five tokens, one and none."""
-    best = summary(Forecasts(observe([(4, 5)], rate=0.9), 5, num_draws=5))["regret"]["value"]
-    mixed = summary(Forecasts(observe([(4, 5), (4, 1), (4, 0)], rate=0.9), 5, num_draws=5))[
-        "regret"
-    ]
-    speeds = {length: true_speed(4, length, 0.9) for length in (5, 1, 0)}
-    tokens = {length: sum(0.9**d for d in range(length + 1)) for length in speeds}
-    now = sum(tokens.values()) / sum(tokens[length] / speeds[length] for length in speeds)
-    assert best < 0.02
+    best, mixed = (
+        summary(Forecasts(observe([(4, k) for k in lengths], rates={"": 0.9}), 5, num_draws=5))
+        for lengths in ((5,), (5, 1, 0))
+    )
+    mixed = mixed["regret"]
+    speeds = {k: replace(KNOWN, rates={"": 0.9}).speed(4, k) for k in (5, 1, 0)}
+    tokens = {k: sum(0.9**d for d in range(k + 1)) for k in speeds}
+    now = sum(tokens.values()) / sum(tokens[k] / speeds[k] for k in speeds)
+    assert best["regret"]["value"] < 0.02
     assert mixed["value"] == pytest.approx(1 - now / speeds[5], abs=0.03)
     assert mixed["low"] <= mixed["value"] <= mixed["high"]
-
-
-def test_prefill_takes_a_share_of_the_steps():
-    """Speeds of a load count its prompts: decoding alone would be faster."""
-    seen = Forecasts(observe([(16, 3), (64, 3)]), 3, num_draws=0)
-    without = observe([(16, 3), (64, 3)])
-    for cell in without.cells.values():
-        cell[[COLUMN["prefills"], COLUMN["prefill_tokens"]]] = 0.0
-    decoding = Forecasts(without, 3, num_draws=0)
-    assert seen.likeliest.step(64, 3)[1] > 1.05 * decoding.likeliest.step(64, 3)[1]
 
 
 def test_the_text_has_every_load_and_says_what_is_beyond(forecasts):

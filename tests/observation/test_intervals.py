@@ -3,7 +3,7 @@ random."""
 
 import numpy as np
 import pytest
-from random_engine import Engine
+from engines import Engine
 
 from smartspec.observation.forecast import OFF, Forecasts
 from smartspec.observation.records import Observation

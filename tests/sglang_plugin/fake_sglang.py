@@ -73,14 +73,17 @@ def drive(
     """SGLang's overlapped loop with one batch: the steps of each launch. seconds(batch size, steps)
     of the GPU; accepted(steps), by request."""
     chosen, free, last = [], clock.now, None
+
+    def finish(end: float, steps: int) -> None:
+        clock.now = max(clock.now, end)
+        policy.on_verify_complete(accepted(steps), batch_size)
+
     for _ in range(num_steps):
         steps = policy.get_steps_for_batch(batch_size)
         chosen.append(steps)
         free = max(free, clock.now) + seconds(batch_size, steps)
         if last is not None:
-            clock.now = max(clock.now, last[0])
-            policy.on_verify_complete(accepted(last[1]), batch_size)
+            finish(*last)
         last = free, steps
-    clock.now = max(clock.now, last[0])
-    policy.on_verify_complete(accepted(last[1]), batch_size)
+    finish(*last)
     return chosen

@@ -7,19 +7,29 @@ from itertools import chain
 import pytest
 from toy_engine import FULL_GRAPHS, make_config, run
 
+TABLE = [[1, 2, 4], [3, 6, 2], [7, 8, 0]]
 
-@pytest.mark.parametrize("is_async", [False, True])
+
 @pytest.mark.parametrize(
-    ("table", "tiers"),
-    [(None, {4}), ([[1, 2, 4], [3, 6, 2], [7, 8, 0]], {2, 4}), ([[1, 8, 9]], {4})],
-    ids=["no table", "table", "longer than configured"],
+    ("method", "is_async", "table", "tiers"),
+    [
+        *(
+            ("draft_model", is_async, table, tiers)
+            for is_async in (False, True)
+            # none; one; a length that is longer than configured
+            for table, tiers in ((None, {4}), (TABLE, {2, 4}), ([[1, 8, 9]], {4}))
+        ),
+        # drafts of one length without passes
+        ("ngram_gpu", False, TABLE, {2, 4}),
+        ("medusa", False, TABLE, {2, 4}),
+    ],
 )
 def test_where_graphs_are_captured_all_requests_of_a_step_share_a_length(
-    table, tiers, is_async, tmp_path, caplog
+    method, is_async, table, tiers, tmp_path, caplog
 ):
     graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": table}
     with caplog.at_level(logging.INFO, "vllm.smartspec"):
-        engine = run(make_config(tmp_path, method="draft_model", is_async=is_async, **graphs))
+        engine = run(make_config(tmp_path, method=method, is_async=is_async, **graphs))
     assert f"policy uniform:{','.join(map(str, sorted(tiers)))}" in caplog.text
     steps = list(zip(engine.verified_lengths, engine.num_decoding, strict=True))
     assert set(chain.from_iterable(engine.verified_lengths)) == tiers
@@ -41,25 +51,10 @@ def test_other_policies_and_model_free_drafts_are_not_bound_to_graphs(changes, t
     assert "uniform" not in caplog.text
 
 
-@pytest.mark.parametrize("method", ["ngram_gpu", "medusa"])
-def test_drafts_of_one_length_without_passes_are_bound_to_graphs(method, tmp_path, caplog):
-    graphs = {
-        "cudagraph_mode": FULL_GRAPHS,
-        "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 8, 2]],
-    }
-    with caplog.at_level(logging.INFO, "vllm.smartspec"):
-        engine = run(make_config(tmp_path, method=method, **graphs))
-    assert "policy uniform:2,4" in caplog.text
-    assert all(len(set(lengths)) == 1 for lengths in engine.verified_lengths if lengths)
-
-
 def test_n_grams_of_the_v2_runner_are_bound_to_graphs_and_can_be_left_out(tmp_path, caplog):
     """There the GPU drafts the configured length for all requests, found or not, and the scheduler
     cuts it."""
-    graphs = {
-        "cudagraph_mode": FULL_GRAPHS,
-        "num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 4, 2], [5, 8, 0]],
-    }
+    graphs = {"cudagraph_mode": FULL_GRAPHS, "num_speculative_tokens_per_batch_size": TABLE}
     config = make_config(tmp_path, method="ngram", is_async=True, **graphs)
     config.use_v2_model_runner = True
     with caplog.at_level(logging.INFO, "vllm.smartspec"):

@@ -137,17 +137,25 @@ def test_of_a_file_one_state_waits_and_a_job_that_fails_costs_a_line(caplog):
     assert caplog.text.count("ZeroDivisionError") == 1 and files.call(lambda: 7) == 7
 
 
-def test_where_the_folder_is_read_only_metrics_go_elsewhere(tmp_path, clean_registry):
+@pytest.mark.parametrize("policy", ["fixed:3", "observe"])
+def test_where_the_folder_cannot_be_written_metrics_go_elsewhere(
+    policy, tmp_path, clean_registry, caplog
+):
+    """As where it is full or read-only: one warning for each file, and no decision is changed."""
     (tmp_path / "cache").write_text("a file, not a folder")
-    config = make_config(tmp_path, settings={"policy": "fixed:3"})
+    config = make_config(tmp_path, settings={"policy": policy})
     stat_logger.StatLogger(front_end(config), [0])
     engine = start(config)
     engine.wait_for_files()
     assert metric("off", reason="switch") == 0
     engine.serve(0, max_tokens=150)
-    steps = metric("steps_total")
-    assert steps == len(engine.verified_lengths)
-    (tmp_path / "cache").unlink()
+    assert metric("steps_total") == len(engine.verified_lengths)
     engine.serve(1, max_tokens=150)
-    assert metric("steps_total") > steps
+    warned = [text for text in caplog.messages if "cannot be written" in text]
+    assert len(set(warned)) == len(warned) == 2 + (policy == "observe")
+    assert all(str(tmp_path / "cache") in text for text in warned)
+    (tmp_path / "cache").unlink()
+    engine.serve(2, max_tokens=150)
+    assert metric("verified_tokens_total") == sum(map(sum, engine.verified_lengths))
+    assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
     assert not list((tmp_path / "tmp").glob("smartspec-*.prom"))

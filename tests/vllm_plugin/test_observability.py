@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from test_scheduling import CASES, run
-from toy_engine import front_end, make_config, metric, start
+from toy_engine import front_end, make_config, metric
 
 from smartspec.control.log.recorded_log import RecordedLog
 from smartspec.sim.replay.policy_replay import replay
@@ -63,53 +63,23 @@ def test_the_dashboard_and_the_page_have_the_metrics(tmp_path):
     assert {name for cell in rows for name in re.findall(r"`([^`]+)`", cell)} == families
 
 
-def test_metrics_that_cannot_be_written_change_no_decision(tmp_path, caplog):
-    """As on a full disk: what was counted meanwhile is shown as soon as it can be."""
-    config = make_config(tmp_path, settings={"policy": "fixed:3"})
-    engine = start(config)
-    engine.wait_for_files()
-    obstacle = tmp_path / "cache" / "vllm" / "toy-0.prom"
-    obstacle.unlink()
-    obstacle.mkdir()
-    engine.serve(0, max_tokens=150)
-    assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2, 3}
-    assert engine.scheduler.rest.steps == 0
-    assert sum("metrics cannot be written" in message for message in caplog.messages) == 1
-    obstacle.rmdir()
-    StatLogger(front_end(config), [0])
-    engine.serve(1, max_tokens=150)
-    verified = sum(map(sum, engine.verified_lengths))
-    assert metric("verified_tokens_total") == verified
-
-
-@pytest.mark.parametrize("policy", ["fixed:3", "observe"])
-def test_a_cache_folder_that_cannot_be_made_stops_no_server(tmp_path, caplog, policy):
-    """As on a full or read-only disk, from the start on."""
-    (tmp_path / "cache").write_text("a file, not a folder")
-    config = make_config(tmp_path, settings={"policy": policy})
-    StatLogger(front_end(config), [0])
-    engine = start(config)
-    engine.serve(0, max_tokens=150)
-    assert engine.scheduler.rest.steps == 0 and engine.scheduler.speculation is not None
-    (said,) = [m for m in caplog.messages if "metrics cannot be written" in m and ".prom" in m]
-    assert str(tmp_path / "cache") in said
-    (tmp_path / "cache").unlink()
-    engine.serve(1, max_tokens=150)
-    assert metric("steps_total") > 0
+def make_old(folder: Path, ages: dict[str, float]) -> None:
+    """Files that servers left. ages: in days."""
+    for name, age in ages.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        os.utime(path, (time.time() - age * 24 * 3600,) * 2)
 
 
 def test_what_servers_left_is_removed_in_time(tmp_path):
-    folder, days = tmp_path / "cache" / "vllm", 24 * 3600
+    folder = tmp_path / "cache" / "vllm"
     ages = {
         "old-0.prom": 8, "idle-0.prom": 6, "old-0.onoff": 8, ".storing-cut": 2, ".storing-now": 0.5,
         "observed/.storing-cut": 2, "observed/old-0.json": 31, "observed/newer-0.json": 29,
         "0123456789abcdef.json": 1000,
     }  # fmt: skip
-    for name, age in ages.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-        os.utime(path, (time.time() - age * days,) * 2)
+    make_old(folder, ages)
     run(make_config(tmp_path), num_requests=1, max_tokens=5)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert left >= {"idle-0.prom", "toy-0.prom", "0123456789abcdef.json"}
@@ -121,27 +91,9 @@ def test_what_servers_left_is_removed_in_time(tmp_path):
 def test_the_newest_observation_stays(tmp_path):
     """With those of the other engines of that server."""
     folder = tmp_path / "cache" / "vllm" / "observed"
-    folder.mkdir(parents=True)
-    for name, days in {"last-0": 41, "last-1": 40, "before-0": 50}.items():
-        (folder / f"{name}.json").write_text("")
-        os.utime(folder / f"{name}.json", (time.time() - 24 * 3600 * days,) * 2)
+    make_old(folder, {"last-0.json": 41, "last-1.json": 40, "before-0.json": 50})
     run(make_config(tmp_path), num_requests=1, max_tokens=5)
     assert {path.name for path in folder.iterdir()} == {"last-0.json", "last-1.json"}
-
-
-def run_two(tmp_path):
-    """Runs of two engines of a server, and its configuration."""
-    for index in (0, 1):
-        config = make_config(tmp_path, data_parallel_index=index)
-        run(config, num_requests=1)
-    return config
-
-
-def test_engines_are_shown_together(tmp_path):
-    config = run_two(tmp_path)
-    StatLogger(front_end(config), [0, 1])
-    for index in ("0", "1"):
-        assert metric("steps_total", index) > 0
 
 
 @pytest.mark.parametrize(
@@ -149,7 +101,10 @@ def test_engines_are_shown_together(tmp_path):
     [b"smartspec_steps_total{engine=", b"\xff\xfe\x00", b"\nsmartspec_steps_total x\n", b"{} {"],
 )
 def test_a_damaged_file_costs_no_other_metric(tmp_path, caplog, damage):
-    config = run_two(tmp_path)
+    """Engines of a server are shown together."""
+    for index in (0, 1):
+        config = make_config(tmp_path, data_parallel_index=index)
+        run(config, num_requests=1)
     StatLogger(front_end(config), [0, 1, 2])
     (damaged,) = (tmp_path / "cache" / "vllm").glob("*-0.prom")
     whole = damaged.read_bytes()

@@ -7,7 +7,6 @@ from itertools import chain
 import numpy as np
 import pytest
 from toy_engine import ToyEngine, make_config
-from vllm.schedulers import ModelRunnerOutput
 
 from smartspec.control import DrafterSpec
 from smartspec.control.log.recorded_log import RecordedLog
@@ -25,38 +24,14 @@ class Repeating(ToyEngine):
 
     noise = 0.0
 
-    def truth(self, name: str, position: int) -> int:
+    def token(self, name: str, position: int) -> int:
         rng = np.random.default_rng([int(name), position])
-        return (
-            int(rng.integers(1000))
-            if rng.random() < self.noise
-            else 100 * int(name) + position % PERIOD
-        )
+        if rng.random() < self.noise:
+            return int(rng.integers(1000))
+        return 100 * int(name) + position % PERIOD
 
-    def expected(self, name: str) -> list[int]:
-        prompt = self.texts[name][:20]
-        return prompt + [
-            self.truth(name, position) for position in range(20, len(self.texts[name]))
-        ]
-
-    def _execute(self, output) -> ModelRunnerOutput:
-        sampled = []
-        for name in output.num_scheduled_tokens:
-            drafts, request = (
-                output.scheduled_spec_decode_tokens.get(name, []),
-                self.scheduler.requests[name],
-            )
-            end = request.num_computed_tokens - len(drafts)  # counted already
-            right = [self.truth(name, end + n) == draft for n, draft in enumerate([*drafts, None])]
-            tokens = [self.truth(name, end + n) for n in range(right.index(False) + 1)]
-            sampled.append(tokens if end >= request.num_prompt_tokens else [])
-        self.verified_lengths.append(
-            [len(each) for each in output.scheduled_spec_decode_tokens.values()]
-        )
-        self.num_decoding.append(len(output.num_scheduled_tokens))
-        return ModelRunnerOutput(
-            {name: row for row, name in enumerate(output.num_scheduled_tokens)}, sampled
-        )
+    def _draft(self, output) -> None:
+        """None."""
 
 
 def serve(tmp_path, *, noise=0.0, max_tokens=120, settings=None) -> Repeating:
@@ -97,7 +72,7 @@ def test_every_drafter_is_told_what_it_would_have_been_right_about(tmp_path):
     recorded = RecordedLog(log)
     assert [drafter.name for drafter in recorded.header.drafters] == ["prompt-lookup", "recycling"]
     matched = np.array(
-        [[free.matched.sum() for free in record.outcome.free_tests] for record in recorded][40:80]
+        [[free.matched.sum() for free in record.outcome.free_tests] for record in recorded][5:40]
     )
     assert (matched.sum(axis=0) > 20).all()
 

@@ -12,11 +12,9 @@ from vllm.schedulers import AsyncScheduler, ModelRunnerOutput
 from vllm.schedulers import Scheduler as StockScheduler
 
 from smartspec.control import BatchView, Controller
-from smartspec.core import speculation as http_field
 from smartspec.vllm_plugin import Scheduler
 from smartspec.vllm_plugin.speculation.learner import Learner
 from smartspec.vllm_plugin.speculation.speculation import Speculation
-from smartspec.vllm_plugin.step import callers
 
 CASES = {
     "ngram": {"method": "ngram"},
@@ -30,13 +28,6 @@ FIXED_DRAFTS = {
     "ranks in lockstep": LOCKSTEP,
     "a block": {"method": "eagle3", "parallel_drafting": True},
 }
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_texts_are_those_of_the_target(case, tmp_path):
-    engine = run(make_config(tmp_path, **CASES[case]))
-    assert engine.scheduler.speculation is not None
-    assert isinstance(engine.scheduler, AsyncScheduler) == CASES[case].get("is_async", False)
 
 
 @pytest.mark.parametrize("case", FIXED_DRAFTS)
@@ -126,6 +117,7 @@ def test_the_controller_learns_of_the_requests_that_are_in_a_step(is_async, tmp_
 @pytest.mark.parametrize("case", CASES)
 def test_good_drafts_are_used(case, tmp_path):
     engine = run(make_config(tmp_path, **CASES[case]), acceptance=0.9, max_tokens=300)
+    assert isinstance(engine.scheduler, AsyncScheduler) == CASES[case].get("is_async", False)
     late = list(chain.from_iterable(engine.verified_lengths[-60:-10]))
     assert sum(late) / len(late) > 2.5
     steps = len(engine.verified_lengths)
@@ -143,35 +135,19 @@ def test_useless_drafts_are_not(case, tmp_path):
         )
 
 
-def test_asynchronous_placeholders_are_shared_and_never_cut_in_place(tmp_path):
-    engine = run(
-        make_config(tmp_path, method="draft_model", is_async=True, settings={"policy": "fixed:2"})
-    )
-    assert {length for lengths in engine.verified_lengths for length in lengths} <= {1, 2}
-
-
-@pytest.mark.parametrize("policy", ["off", "fixed:3", "uniform:1,3"])
-def test_policies(policy, tmp_path):
-    engine = run(make_config(tmp_path, settings={"policy": policy}))
-    lengths = set(chain.from_iterable(engine.verified_lengths))
-    assert lengths <= {"off": set(), "fixed:3": {1, 2, 3}, "uniform:1,3": {1, 2, 3, 4}}[policy]
-
-
-def test_callers_may_request_shorter_drafts(tmp_path):
-    engine = start(make_config(tmp_path, settings={"policy": "fixed:4"}), acceptance=0.9)
-    engine.add(0, 20, 60, smartspec_max_draft_tokens=0)
-    engine.add(1, 20, 60, smartspec_max_draft_tokens=2)
-    seen: dict[str, set[int]] = {"0": set(), "1": set()}
-    execute = engine._execute
-
-    def note(output):
-        for name, drafts in output.scheduled_spec_decode_tokens.items():
-            seen[name].add(len(drafts))
-        return execute(output)
-
-    engine._execute = note
-    engine.run()
-    assert not seen["0"] and max(seen["1"]) == 2
+@pytest.mark.parametrize(
+    ("policy", "case", "longest"),
+    [
+        ("off", "ngram", 0),
+        ("fixed:3", "ngram", 3),
+        ("uniform:1,3", "ngram", 4),
+        # placeholders are shared by all requests: they are never cut in place
+        ("fixed:2", "draft model, asynchronous", 2),
+    ],
+)
+def test_policies(policy, case, longest, tmp_path):
+    engine = run(make_config(tmp_path, settings={"policy": policy}, **CASES[case]))
+    assert set(chain.from_iterable(engine.verified_lengths)) <= {*range(1, longest + 1)}
 
 
 @pytest.fixture
@@ -184,19 +160,24 @@ def views(monkeypatch) -> list[BatchView]:
     return views
 
 
-def test_callers_may_name_a_class_and_a_weight(tmp_path, views):
-    engine = start(make_config(tmp_path, settings={"policy": "fixed:2"}))
-    options = [{}, {"smartspec_class": "code"}, {"smartspec_class": "code", "smartspec_weight": 3}]
-    wrong = [
+def test_callers_may_request_shorter_drafts_and_name_a_class_and_a_weight(tmp_path, views):
+    engine = start(make_config(tmp_path, settings={"policy": "fixed:4"}), acceptance=0.9)
+    options = [
+        {},
+        {"smartspec_class": "code", "smartspec_max_draft_tokens": 0},
+        {"smartspec_class": "code", "smartspec_weight": 3, "smartspec_max_draft_tokens": 2},
         {"smartspec_class": 7, "smartspec_weight": -1},
         {"smartspec_class": "x" * 65, "smartspec_weight": True},
     ]
-    for number, extra_args in enumerate(options + wrong):
+    for number, extra_args in enumerate(options):
         engine.add(number, 20, 30, **extra_args)
     engine.run()
     whole = next(view for view in views if view.num_rows == 5)
     assert whole.class_ids.tolist() == [0, 1, 1, 0, 0]
     assert whole.weights.tolist() == [1, 1, 3, 1, 1]
+    assert whole.row_caps.tolist() == [4, 0, 2, 4, 4]
+    # those of four, and of the one of two
+    assert {tuple(sorted(set(lengths))) for lengths in engine.verified_lengths} >= {(2, 4)}
 
 
 def test_requests_that_end_are_forgotten(tmp_path):
@@ -271,14 +252,6 @@ def test_a_text_without_end_is_one_request_like_others(tmp_path):
     assert scheduler.rest.steps == 0 and engine.verified_lengths[-1] == [2]
 
 
-def test_the_range_of_weights_is_that_of_the_http_field():
-    assert (callers.MIN_WEIGHT, callers.MAX_WEIGHT) == (
-        http_field.MIN_WEIGHT,
-        http_field.MAX_WEIGHT,
-    )
-    assert callers.MAX_CLASS_NAME == http_field.MAX_CLASS_NAME
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     "hook", ["before_schedule", "after_schedule", "while_running", "before_update", "after_update"]
@@ -338,7 +311,7 @@ def test_what_never_comes_is_not_waited_for(case, tmp_path):
     scheduler.schedule()
     speculation = scheduler.speculation
     held = [value for value in vars(speculation).values() if isinstance(value, list | dict)]
-    assert max(map(len, held)) <= 40 and len(speculation.decider.callers) <= 20
+    assert max(map(len, held)) <= 40 and len(speculation.decider.callers._known) <= 20
     assert speculation.learner.controller.controller.acceptance.num_tracked_requests <= 20
     engine.serve(999, max_tokens=100)
     assert engine.verified_lengths[-5] == [2]
@@ -360,15 +333,20 @@ def test_a_set_up_that_is_not_supported_gets_the_stock_scheduler(changes, reason
     assert_stock(make_config(tmp_path, **changes), caplog, reason)
 
 
-@pytest.mark.parametrize("version", ["0.29.1", "0.34.0", "1.0", "nightly"])
-def test_an_unknown_version_gets_the_stock_scheduler(version, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("vllm.__version__", version)
-    assert_stock(make_config(tmp_path), caplog, version)
-
-
-def test_another_signature_gets_the_stock_scheduler(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(StockScheduler, "update_from_output", lambda self, outputs: None)
-    assert_stock(make_config(tmp_path), caplog, "update_from_output takes self, outputs in this")
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        *(("__version__", version, version) for version in ("0.29.1", "0.34.0", "1.0", "nightly")),
+        (
+            "schedulers.Scheduler.update_from_output",
+            lambda self, outputs: None,
+            "update_from_output takes self, outputs in this",
+        ),
+    ],
+)
+def test_another_vllm_gets_the_stock_scheduler(name, value, reason, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(f"vllm.{name}", value)
+    assert_stock(make_config(tmp_path), caplog, reason)
 
 
 def test_a_missing_attribute_leaves_draft_lengths_alone(tmp_path, caplog, monkeypatch):

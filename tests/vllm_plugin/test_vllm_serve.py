@@ -26,6 +26,7 @@ from smartspec.vllm_plugin.serve.command import (
 from smartspec.vllm_plugin.serve.routes import LOOKUP, Machine, graph_lengths
 
 CPU, GPU = Machine(is_cpu=True), Machine(is_cpu=False, version=(0, 32))
+OLD_RUNNER = Machine(False, (0, 33), has_v2=False)
 CPU_WHEEL = Machine(is_cpu=True, has_command=False)
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5} | LOOKUP
 EAGLE = ["--spec-method", "eagle3", "--spec-model", "HEAD"]
@@ -89,18 +90,19 @@ def test_a_model_alone_gets_drafts_in_the_scheduler():
         ),
         (["--spec-model", "HEAD"], CPU, {"model": "HEAD", "num_speculative_tokens": 5}),
         (["-sc", '{"method": "suffix"}'], CPU, {"method": "suffix"}),
+        (["--observe"], CPU, NGRAM),
+        (["--observe"], GPU, NGRAM | {"method": "ngram_gpu"}),
+        (["--observe", "--spec-method", "ngram"], OLD_RUNNER, NGRAM),
+        (["--observe", *EAGLE], GPU, HEAD),
+        (["--observe", "-sc", json.dumps(HEAD | TABLE)], GPU, HEAD | TABLE),
         (["--speculative_config={}"], CPU, {}),
     ],
 )
 def test_how_drafts_are_made(words, machine, speculation):
-    """On a GPU with graphs of every length, but for methods of the old runner."""
+    """On a GPU with graphs of every length, but for methods of the old runner. --observe leaves
+    lengths to vLLM, and drafts by the same method: else its cards would be of no use."""
     assert speculation_of(*words, machine=machine) == speculation
     assert EXECUTOR not in made("MODEL", *words, machine=machine).words
-
-
-def test_the_reason_of_a_route_is_told():
-    reason = made("MODEL", machine=GPU).reason
-    assert "V2 runner" in reason and "full graphs" in reason
 
 
 @pytest.mark.parametrize(
@@ -115,17 +117,17 @@ def test_lengths_with_graphs_are_few_and_end_with_the_longest(longest, lengths):
 
 
 @pytest.mark.parametrize(
-    ("machine", "said"),
+    ("words", "machine", "said"),
     [
-        (Machine(False, (0, 31)), "vLLM 0.31 has no draft length per step"),
-        (Machine(False, (0, 33), has_v2=False), "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ([], Machine(False, (0, 31)), "vLLM 0.31 has no draft length per step"),
+        ([], OLD_RUNNER, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        (["--observe"], OLD_RUNNER, "VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
 )
-def test_a_route_that_is_slower_than_none_is_taken_only_by_name(machine, said):
-    with pytest.raises(
-        ValueError, match=f"{said}.*slower than no speculation.*--spec-method smartspec if you want"
-    ):
-        made("MODEL", machine=machine)
+def test_a_route_that_is_slower_than_none_is_taken_only_by_name(words, machine, said):
+    refused = f"{said}.*slower than no speculation.*--spec-method smartspec if you want"
+    with pytest.raises(ValueError, match=refused):
+        made("MODEL", *words, machine=machine)
     by_name = made("MODEL", "--spec-method", "smartspec", machine=machine)
     assert added(by_name)["speculation"]["model"] == NO_DRAFTS and "0.77 to 0.81" in by_name.reason
 
@@ -142,14 +144,28 @@ def test_other_options_are_vllm_words_as_they_are():
     assert added(made("MODEL", *rest, "--policy", "off"))["rest"] == rest
 
 
-def test_settings_go_into_the_additional_configuration():
-    settings = {"policy": "uniform:1,3", "metrics_seconds": "2"}
-    options = ["--policy", "uniform:1,3", "--metrics-seconds=2"]
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (
+            ["--policy", "uniform:1,3", "--metrics-seconds=2"],
+            {"policy": "uniform:1,3", "metrics_seconds": "2"},
+        ),
+        (["--act", "--guard", "0.9"], {"act": True, "guard": "0.9"}),
+        (["--observe"], {"policy": "observe"}),
+    ],
+)
+def test_settings_go_into_the_additional_configuration(options, settings):
     assert added(made("MODEL", *options))["additional"] == {"smartspec": settings}
-    both = added(made("MODEL", "--additional-config", '{"theirs": 1}', *options))
-    assert both["additional"] == {"theirs": 1, "smartspec": settings} and both["rest"] == []
     theirs = ["--additional-config", '{"theirs": 1}']
+    both = added(made("MODEL", *theirs, *options))
+    assert both["additional"] == {"theirs": 1, "smartspec": settings} and both["rest"] == []
     assert added(made("MODEL", *theirs))["rest"] == theirs
+
+
+def test_settings_of_the_environment_choose_the_route_too():
+    command = made("MODEL", environment={"SMARTSPEC_POLICY": "observe"})
+    assert added(command)["speculation"]["method"] == "ngram"
 
 
 @pytest.mark.parametrize(
@@ -182,6 +198,9 @@ def test_settings_go_into_the_additional_configuration():
             r"\['policy'\] are options too: say it once",
         ),
         (["--additional-config", '{"smartspec": {"polcy": "off"}}'], "polcy"),
+        (["--card", "none.json"], "none.json cannot be read"),
+        (["--observe", "--policy", "fixed:3"], "--policy fixed:3"),
+        (["--observe", "--spec-method", "smartspec"], "leaves all to vLLM"),
     ],
 )
 def test_contradictions_are_refused(arguments, said):
@@ -210,7 +229,6 @@ def test_without_a_model_that_is_said(words):
         (["--spec-method", "ngram"], CPU, {"NUMBA_THREADING_LAYER": "tbb"}, {}),
         (["--spec-method", "ngram"], GPU, {}, {}),
         (["--spec-method", "mtp"], CPU, {}, {}),
-        ([], CPU, {}, {}),
     ],
 )
 def test_numba_keeps_off_the_kernels_threads_on_cpus(arguments, machine, environment, variables):
@@ -265,10 +283,18 @@ def test_a_vllm_that_does_not_fit_is_refused(package, monkeypatch, capsys):
     assert "vLLM is not installed" in missing and "pip install 'vllm>=0.30,<=0.33.99'" in missing
 
 
-def test_an_untested_newer_vllm_serves_alone(package, monkeypatch, capsys):
+def test_an_untested_newer_vllm_serves_alone_or_is_tried_where_that_is_said(
+    package, monkeypatch, capsys
+):
     """Even where it lacks what SmartSpec needs: nothing of ours is added to the command."""
-    replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
     replace(package / "_version.py", "0.32.0", "0.99.0")
+    monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
+    assert main(["MODEL", "--print"]) == 0
+    assert f"--scheduler-cls {SCHEDULER}" in capsys.readouterr().out
+    replace(package / SCHEDULER_FILE, "def schedule(self", "def plan(self")
+    assert main(["MODEL"]) == 2
+    assert "lacks what SmartSpec needs" in capsys.readouterr().err
+    monkeypatch.delenv("SMARTSPEC_UNTESTED")
     words = ["MODEL", "-sc", '{"method": "mtp"}', "--port", "1"]
     assert main([*words, "--policy", "off", "--act", "--print"]) == 0
     said, printed = capsys.readouterr().out.splitlines()
@@ -277,16 +303,6 @@ def test_an_untested_newer_vllm_serves_alone(package, monkeypatch, capsys):
         "serves alone, without SmartSpec"
     )
     assert shlex.split(printed)[-5:] == ["MODEL", *words[1:]]
-    monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
-    assert main(["MODEL"]) == 2
-    assert "lacks what SmartSpec needs" in capsys.readouterr().err
-
-
-def test_an_untested_newer_vllm_is_tried_where_that_is_said(package, monkeypatch, capsys):
-    replace(package / "_version.py", "0.32.0", "0.99.0")
-    monkeypatch.setenv("SMARTSPEC_UNTESTED", "1")
-    assert main(["MODEL", "--print"]) == 0
-    assert f"--scheduler-cls {SCHEDULER}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -318,8 +334,3 @@ def test_help_needs_no_page():
     text = " ".join(make_parser().format_help().split())
     assert "docs/" not in text
     assert "VLLM_CPU_KVCACHE_SPACE" in text and "interface of schedulers is not public" in text
-
-
-def test_act_is_a_switch():
-    additional = added(made("MODEL", "--act", "--guard", "0.9"))["additional"]
-    assert additional == {"smartspec": {"act": True, "guard": "0.9"}}

@@ -75,11 +75,6 @@ def metric(name: str, engine: str = "0", **labels: str) -> float | None:
     return REGISTRY.get_sample_value(f"smartspec_{name}", {"engine": engine} | labels)
 
 
-def token(name: str, position: int) -> int:
-    """The text of a request: what the target emits at that position, prompt included."""
-    return hash((int(name), position)) % VOCABULARY
-
-
 class ToyEngine:
     """Runs steps until all requests have ended, and checks that each has got its own text.
     acceptance: chance that a draft token is right. seconds: of a pass, of a token in it, of a draft
@@ -101,6 +96,7 @@ class ToyEngine:
         speculation = scheduler.vllm_config.speculative_config
         self.has_passes = speculation.method == "draft_model"  # of a model, to make drafts
         self.texts: dict[str, list[int]] = {}
+        self.num_prompt_tokens: dict[str, int] = {}
         self.drafts: dict[str, list[int]] = {}  # the runner's own
         self.computed: dict[str, int] = {}  # tokens whose KV is right, as the runner knows it
         self.verified_lengths: list[list[int]] = []
@@ -113,12 +109,17 @@ class ToyEngine:
         if getattr(scheduler, "toggle", None) is not None:
             scheduler.toggle._clock = lambda: self.now
 
+    def token(self, name: str, position: int) -> int:
+        """The text of a request: what the target emits at that position, prompt included."""
+        return hash((int(name), position)) % VOCABULARY
+
     def add(self, number: int, prompt_tokens: int, max_tokens: int, **extra_args) -> None:
         name = str(number)
-        prompt = [token(name, position) for position in range(prompt_tokens)]
+        prompt = [self.token(name, position) for position in range(prompt_tokens)]
         parameters = SimpleNamespace(extra_args=extra_args or None)
         request = Request(name, prompt, max_tokens, parameters)
-        self.texts[name], self.computed[name] = request.tokens, 0
+        self.texts[name], self.num_prompt_tokens[name] = request.tokens, prompt_tokens
+        self.computed[name] = 0
         self.scheduler.add_request(request)
 
     def serve(self, *numbers: int, max_tokens: int, **extra_args) -> None:
@@ -153,31 +154,23 @@ class ToyEngine:
         raise AssertionError(f"not done after {max_steps} steps")
 
     def expected(self, name: str) -> list[int]:
-        return [token(name, position) for position in range(len(self.texts[name]))]
+        return [self.token(name, position) for position in range(len(self.texts[name]))]
 
     def _execute(self, output) -> ModelRunnerOutput:
         sampled, admitted = [], []
         for name, n in output.num_scheduled_tokens.items():
-            num_drafts = len(output.scheduled_spec_decode_tokens.get(name, []))
-            start = self.computed[name]
-            prompt = (
-                self.scheduler.requests[name].num_prompt_tokens
-                if name in self.scheduler.requests
-                else 0
-            )
-            end = start + n - num_drafts
-            accepted = 0
+            drafts = output.scheduled_spec_decode_tokens.get(name, [])
+            end = self.computed[name] + n - len(drafts)
             admitted.append(
-                num_drafts if self.admits is None else int(self._random.integers(num_drafts + 1))
+                len(drafts) if self.admits is None else int(self._random.integers(len(drafts) + 1))
             )
-            for offset, draft in enumerate(self.drafts.get(name, [])[: admitted[-1]]):
-                if draft != token(name, end + offset):
-                    break
-                accepted += 1
+            made = self.drafts.get(name, drafts)[: admitted[-1]]  # asynchronous: placeholders
+            right = [draft == self.token(name, end + i) for i, draft in enumerate(made)]
+            accepted = [*right, False].index(False)
             self.computed[name] = end + accepted
-            sampled.append(
-                [token(name, end + i) for i in range(accepted + 1)] if end >= prompt else []
-            )
+            tokens = [self.token(name, end + i) for i in range(accepted + 1)]
+            sampled.append(tokens if end >= self.num_prompt_tokens[name] else [])
+        self.drafts = {}
         self._draft(output)
         verifying = output.scheduled_spec_decode_tokens
         fed = output.num_scheduled_tokens.items()
@@ -195,12 +188,12 @@ class ToyEngine:
         return result
 
     def _draft(self, output) -> None:
-        self.drafts = {}
+        """Make the drafts of the next step."""
         for name in output.num_scheduled_tokens:
             is_right = self._random.random(output.num_spec_tokens_to_schedule) < self.acceptance
             start = self.computed[name] + 1
             self.drafts[name] = [
-                token(name, start + i) if right else VOCABULARY
+                self.token(name, start + i) if right else VOCABULARY
                 for i, right in enumerate(is_right.tolist())
             ]
 

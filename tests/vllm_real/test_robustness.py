@@ -70,7 +70,7 @@ def test_aborted_requests_leave_nothing_in_memory(drafts, model, few, tmp_path, 
         answers(llm, few[:1])
         speculation = scheduler_of(llm).speculation
         assert free_blocks(llm) == free
-        assert len(speculation.decider.callers) <= 1 and not speculation._steps
+        assert len(speculation.decider.callers._known) <= 1 and not speculation._steps
         if own := speculation.decider.own:
             assert len(own._texts) <= 1
 

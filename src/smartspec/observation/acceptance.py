@@ -4,7 +4,7 @@ lengths."""
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import hypot, sqrt
+from math import hypot, inf, sqrt
 
 import numpy as np
 
@@ -39,9 +39,14 @@ def draft_of(observation: Observation, length: int) -> Draft:
     """Drafts of this length, for the same traffic. Requests that accept less take more steps for
     the same tokens, so classes are weighted by the steps that their tokens would take. ValueError
     where drafts were never to be made."""
-    if not length:
+    if length <= 0:
         return NO_DRAFT
-    by_class = _by_class(observation.outcomes)
+    # what was emitted without drafts counts by the tokens of the class
+    by_class = [
+        outcomes
+        for outcomes in observation.by_class.values()
+        if any(outcome.drafted for outcome in outcomes)
+    ]
     if not by_class:
         if any(outcome.length for outcome in observation.outcomes):  # a lookup that found nothing
             return NO_DRAFT
@@ -57,38 +62,29 @@ def draft_of(observation: Observation, length: int) -> Draft:
     return Draft(verified, accepted, deviation, known, share)
 
 
-def acceptance_by_depth(
-    outcomes: Outcomes, class_name: str | None = None
-) -> list[tuple[float, int]]:
+def acceptance_by_depth(outcomes: Outcomes) -> list[tuple[float, int]]:
     """The acceptance by depth: of a draft token, given that those before it were accepted, and how
-    many were tested. class_name: of requests, None for all."""
-    mine = [(o, n) for o, n in outcomes.items() if class_name in (None, o.class_name)]
+    many were tested."""
     found = []
     for depth in range(1, 1 + max((outcome.drafted for outcome in outcomes), default=0)):
-        tested = sum(n for o, n in mine if o.drafted >= depth and o.accepted >= depth - 1)
-        right = sum(n for o, n in mine if o.accepted >= depth)
+        tested = sum(
+            n for o, n in outcomes.items() if o.drafted >= depth and o.accepted >= depth - 1
+        )
         if tested:
+            right = sum(n for o, n in outcomes.items() if o.accepted >= depth)
             found.append((right / tested, tested))
     return found
 
 
-def accepted_variance(outcomes: Outcomes) -> float:
-    """The variance of a request's accepted draft tokens in a step."""
-    mean = _mean(outcomes, lambda o: o.accepted)
-    return _mean(outcomes, lambda o: o.accepted**2) - mean**2
+def accepted_moments(outcomes: Outcomes, length: float = inf) -> tuple[float, float]:
+    """The mean and the variance of a request's accepted draft tokens in a step, of drafts that are
+    cut to a length."""
+    mean = _mean(outcomes, lambda o: min(o.accepted, length))
+    return mean, _mean(outcomes, lambda o: min(o.accepted, length) ** 2) - mean**2
 
 
 def _mean(outcomes: Outcomes, value: Callable[[DraftOutcome], float]) -> float:
-    return sum(n * value(o) for o, n in outcomes.items()) / max(sum(outcomes.values()), 1)
-
-
-def _by_class(outcomes: Outcomes) -> list[Outcomes]:
-    """The outcomes of each class that has drafts. What was emitted without any counts by the tokens
-    of the class."""
-    found: dict[str, dict[DraftOutcome, int]] = {}
-    for outcome, count in outcomes.items():
-        found.setdefault(outcome.class_name, {})[outcome] = count
-    return [each for each in found.values() if any(outcome.drafted for outcome in each)]
+    return sum(n * value(o) for o, n in outcomes.items()) / sum(outcomes.values())
 
 
 def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
@@ -96,11 +92,10 @@ def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
     for outcome, count in outcomes.items():
         if outcome.length:
             rows[outcome.length] += count
-    enough = [k for k, count in rows.items() if count >= LEAST_ROWS] or list(rows)
-    longer = [k for k in enough if k >= length]
-    source = min(longer) if longer else max(enough)
+    enough = [k for k, count in rows.items() if count >= LEAST_ROWS] or rows
+    source = min([k for k in enough if k >= length], default=max(enough))
     mine = {outcome: count for outcome, count in outcomes.items() if outcome.length == source}
-    if not longer:
+    if source < length:
         return _extended(mine, source, length)
     known = SEEN if source == length and rows[source] >= LEAST_ROWS else BETWEEN
     return _cut(mine, length, known)
@@ -108,8 +103,7 @@ def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
 
 def _cut(outcomes: Outcomes, length: int, known: str) -> Draft:
     """The draft made of the first tokens of drafts that were as long, or longer."""
-    accepted = _mean(outcomes, lambda o: min(o.accepted, length))
-    variance = _mean(outcomes, lambda o: min(o.accepted, length) ** 2) - accepted**2
+    accepted, variance = accepted_moments(outcomes, length)
     return Draft(
         verified=_mean(outcomes, lambda o: min(o.drafted, length)),
         accepted=accepted,

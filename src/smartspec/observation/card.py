@@ -5,7 +5,7 @@ A new server starts from one where it has no step times of its own, and the simu
 """
 
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from smartspec.control import LatencyModel
 from smartspec.observation.acceptance import acceptance_by_depth
@@ -47,12 +47,8 @@ class Card:
         setup, depths = observation.setup, acceptance_by_depth(observation.outcomes)
         loads = [cell[COLUMN["requests"]] / cell[0] for cell in observation.cells.values()]
         latency = CellTimes.of(observation).fit().latency(bool(setup.get("has_passes")))
-        draft_model = setup.get("draft_model")
-        texts = ("engine", "version", "method", "dtype", "quantization", "device")
         return Card(
-            **{name: str(setup.get(name, "")) for name in texts},
-            model=base_name(str(setup.get("model", ""))),
-            draft_model=None if draft_model is None else base_name(str(draft_model)),
+            **{name: setup.get(name) for name in (*IDENTITY, "version", "device")},
             parallel=tuple(setup.get("parallel") or (1,)),
             longest=int(setup.get("longest") or len(depths)),
             latency=latency.to_dict(),
@@ -87,14 +83,14 @@ class Card:
     def check(self) -> None:
         """ValueError on values that cannot be true."""
         LatencyModel.from_dict(self.latency)
-        if not all(isinstance(c, int | float) and 0 <= c <= 1 for c in self.acceptance):
-            raise ValueError(f"acceptance is {self.acceptance}")
-        if len(self.tested) != len(self.acceptance) or not all(
-            isinstance(n, int) and n >= 0 for n in self.tested
-        ):
-            raise ValueError(f"tested is {self.tested}")
-        if not isinstance(self.longest, int) or self.longest < 1:
-            raise ValueError(f"longest is {self.longest}")
+        sound = {
+            "acceptance": all(0 <= chance <= 1 for chance in self.acceptance),
+            "tested": len(self.tested) == len(self.acceptance) and min(self.tested, default=0) >= 0,
+            "longest": self.longest >= 1,
+        }
+        for name, is_sound in sound.items():
+            if not is_sound:
+                raise ValueError(f"{name} is {getattr(self, name)}")
 
     def write(self, path: Path) -> None:
         """Whole or not at all; OSError where that is not possible."""
@@ -105,16 +101,6 @@ class Card:
         device or version of the engine is no problem: times are corrected by every step."""
         for name in IDENTITY:
             mine, here = getattr(self, name), setup.get(name)
-            here = None if here is None else str(here)
-            if here is not None and name in ("model", "draft_model"):
-                here = base_name(here)
-            if mine != here and not (name == "draft_model" and mine is None):
+            if mine != here and (name, mine) != ("draft_model", None):
                 return f"it is of {name.replace('_', ' ')} {mine}, and this is {here}"
         return None
-
-
-def base_name(model: str) -> str:
-    """A model's name without the folder that it lies in. Names of hubs (owner/name) stay."""
-    return (
-        PurePath(model).name if model.startswith(("/", ".", "~")) or model.count("/") > 1 else model
-    )

@@ -13,7 +13,7 @@ from math import exp, sqrt
 import numpy as np
 
 from smartspec.observation.acceptance import BETWEEN, BEYOND, RANKS, Draft, draft_of
-from smartspec.observation.records import BENDS, Observation, level_of, total
+from smartspec.observation.records import BENDS, COLUMN, Observation, level_of, total
 from smartspec.observation.step_times import FEATURES, CellTimes, StepTimes
 
 OFF = -1  # as a length: a server without speculation, whose steps have no draft pass
@@ -23,63 +23,51 @@ NEAR = 1.5  # a load within this factor of those seen is between them
 # Where drafts are looked up, what a server without speculation saves of a step without drafts: the
 # lookup, and sampling by rejection. Mean and doubt. vLLM's CPU build with ngram: 0.06 to 0.14
 # (docs/results/vllm.md), an H100: 0 to 0.03.
-SAVED = {"cpu": (0.05, 0.04), "gpu": (0.015, 0.015)}
+SAVED = {True: (0.05, 0.04), False: (0.015, 0.015)}  # by whether it is a CPU
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The observed traffic, in means."""
+    """The observed traffic, in means, and what the drafter costs where it drafts nothing."""
 
     chunks: float  # of prefill, per emitted token
     tokens_per_chunk: float  # of prompts
     ends: float  # share of chunks that end a prompt
     context: float  # tokens in the KV of a request
     most_fed: float  # tokens that fit into a step
+    has_passes: bool  # of a draft model
+    saved: tuple[float, float]  # see SAVED
 
     @staticmethod
     def of(observation: Observation) -> "Traffic":
-        sums = total(observation.cells.values())
-        chunks = max(sums["prefills"], 1e-9)
+        sums, setup = total(observation.cells.values()), observation.setup
+        chunks, has_passes = max(sums["prefills"], 1e-9), bool(setup.get("has_passes"))
         return Traffic(
             chunks=sums["prefills"] / max(sums["emitted_tokens"], 1.0),
             tokens_per_chunk=sums["prefill_tokens"] / chunks,
             ends=min(observation.arrivals.requests / chunks, 1.0),
             context=sums["context_tokens"] / max(sums["requests"], 1.0),
-            most_fed=float(observation.setup.get("max_batched_tokens") or np.inf),
+            most_fed=float(setup.get("max_batched_tokens") or np.inf),
+            has_passes=has_passes,
+            saved=(0.0, 0.0) if has_passes else SAVED[setup.get("platform") == "cpu"],
         )
 
 
+@dataclass(frozen=True)
 class Forecast:
-    """times, drafts: what is known, or one draw of what it may be. drafts: by length. luck: in this
-    draw, of a load's measured seconds and accepted tokens, and of what no speculation saves, in
-    standard deviations."""
+    """What is known, or one draw of what it may be. drafts: by length. luck: in this draw, of a
+    load's measured seconds and accepted tokens, and of what no speculation saves, in standard
+    deviations."""
 
-    def __init__(
-        self,
-        observation: Observation,
-        times: StepTimes,
-        drafts: dict[int, Draft],
-        luck: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    ):
-        self._times, self._drafts, self.luck = times, drafts, luck
-        self._traffic = Traffic.of(observation)
-        self._passes = bool(observation.setup.get("has_passes"))
-        platform = observation.setup.get("platform")
-        mean, doubt = SAVED["cpu" if platform == "cpu" else "gpu"]
-        self._saved = 0.0 if self._passes else mean + luck[2] * doubt
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(self._drafts)
-
-    def accepted(self, length: int) -> float:
-        """Draft tokens accepted of a request in a step."""
-        return self._drafts[max(length, 0)].accepted
+    traffic: Traffic
+    times: StepTimes
+    drafts: dict[int, Draft]
+    luck: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def step(self, requests: float, length: int, accepts: float = 1.0) -> tuple[float, float]:
         """Tokens that a mean step emits, and its seconds, where so many times the usual draft
         tokens are accepted."""
-        draft, traffic = self._drafts[max(length, 0)], self._traffic
+        draft, traffic = self.drafts[length], self.traffic
         tokens = 1.0 + min(draft.accepted * accepts, max(draft.verified, draft.accepted))
         ending = 1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens
         prefills = traffic.chunks * tokens * requests / ending
@@ -89,17 +77,19 @@ class Forecast:
         chances = _poisson(prefills, len(counts))
         fed = decoding * (1 + draft.verified) + counts * traffic.tokens_per_chunk
         fed = np.clip(fed, 1.0, max(traffic.most_fed, 1.0))
-        passes = 0 if length == OFF or not self._passes else max(length, 1)
+        passes = max(length, 1) if traffic.has_passes and length != OFF else 0
         size = {
-            "constant": 1.0, "fed": chances @ fed, "beyond": 0.0, "requests": requests,
-            "context": requests * traffic.context, "mixed": 1.0 - chances[0],
+            "steps": 1.0, "fed_tokens": chances @ fed, "beyond": 0.0, "requests": requests,
+            "context_tokens": requests * traffic.context, "mixed": 1.0 - chances[0],
             "drafting": 1.0 - max(1.0 - draft.share, 0.0) ** max(decoding, 0.0),
             "passes": passes, "pass_rows": passes * decoding,
         }  # fmt: skip
         sizes = np.tile([size[name] for name in FEATURES], (len(BENDS), 1))
         beyond = np.maximum(fed[:, None] - np.array(BENDS), 0.0)
         sizes[:, FEATURES.index("beyond")] = chances @ beyond
-        return emitted, self._times.seconds(sizes) * (1.0 - self._saved * (length == OFF))
+        mean, doubt = traffic.saved
+        saved = mean + self.luck[2] * doubt if length == OFF else 0.0
+        return emitted, self.times.seconds(sizes) * (1.0 - saved)
 
     def tokens_per_second(self, requests: float, length: int) -> float:
         emitted, seconds = self.step(requests, length)
@@ -107,7 +97,7 @@ class Forecast:
 
     def best(self, requests: float, least: int = 0) -> int:
         """The length with most tokens per second, of those that are at least so long."""
-        lengths = [length for length in self.lengths if length >= least]
+        lengths = [length for length in self.drafts if length >= least]
         return max(lengths, key=lambda length: self.tokens_per_second(requests, length))
 
     def crossover(self, most: int) -> int | None:
@@ -128,34 +118,31 @@ class Forecast:
 class Forecasts:
     """The likeliest forecast, and draws of what it may be. longest: longest draft to look at."""
 
-    def __init__(
-        self, observation: Observation, longest: int, *, num_draws: int = NUM_DRAWS, seed: int = 0
-    ):
+    def __init__(self, observation: Observation, longest: int, *, num_draws: int = NUM_DRAWS):
         self.observation = observation
-        self.drafts = {length: draft_of(observation, length) for length in range(longest + 1)}
+        drafts = {length: draft_of(observation, length) for length in range(OFF, longest + 1)}
         cells = CellTimes.of(observation)
-        self.times = cells.fit()
-        self.likeliest = Forecast(observation, self.times, self.drafts)
-        rng = np.random.default_rng(seed)
+        self._largest_fed = cells.means[:, COLUMN["fed_tokens"]].max()
+        self.likeliest = Forecast(Traffic.of(observation), cells.fit(), drafts)
+        rng = np.random.default_rng(0)
         self.draws = [self._draw(cells, rng) for _ in range(num_draws)]
 
     def known(self, requests: float, length: int) -> str:
         """The state of knowledge of this load with this length: seen, between what was seen, or
         beyond it. No server that is observed is without a draft pass, if it has any."""
-        has_passes = bool(self.observation.setup.get("has_passes"))
-        draft = self.drafts[max(length, 0)]
+        has_passes, draft = self.likeliest.traffic.has_passes, self.likeliest.drafts[length]
         cells = [key for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS]
         if not cells or (length == OFF and has_passes):
             return BEYOND
         here = [(k, tokens) for level, k, tokens in cells if level == level_of(requests)]
         if any(k == length if length > 0 else not tokens for k, tokens in here):
             return draft.known
-        _, lengths, drafted = map(set, zip(*cells, strict=True))
+        _, lengths, drafted = zip(*cells, strict=True)
         is_near = min(self._sizes) / NEAR <= requests <= max(self._sizes) * NEAR
-        is_near &= requests * (1 + draft.verified) <= NEAR * self.times.largest_fed
+        is_near &= requests * (1 + draft.verified) <= NEAR * self._largest_fed
         is_near &= min(drafted) <= draft.verified <= max(drafted)
         if has_passes:  # what a pass costs shows where there were more and fewer
-            is_near &= min(lengths) <= max(length, 0) <= max(lengths)
+            is_near &= min(lengths) <= length <= max(lengths)
         return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
 
     @cached_property
@@ -166,17 +153,18 @@ class Forecasts:
 
     def interval(self, value) -> tuple[float, float]:
         """The interval of value(forecast), a number."""
-        found = np.sort([value(forecast) for forecast in self.draws])
+        found = [value(forecast) for forecast in self.draws]
         return tuple(np.quantile(found, INTERVAL).tolist())  # type: ignore[return-value]
 
     def _draw(self, cells: CellTimes, rng: np.random.Generator) -> Forecast:
-        times = cells.draw(self.times, rng)
+        times = cells.draw(self.likeliest.times, rng)
         shift = rng.standard_normal()  # of all lengths alike: they are of the same traffic
         drafts = {
             length: replace(draft, accepted=max(draft.accepted + shift * draft.deviation, 0.0))
-            for length, draft in self.drafts.items()
+            for length, draft in self.likeliest.drafts.items()
         }
-        return Forecast(self.observation, times, drafts, tuple(rng.standard_normal(3).tolist()))  # type: ignore[arg-type]
+        luck = tuple(rng.standard_normal(3).tolist())
+        return replace(self.likeliest, times=times, drafts=drafts, luck=luck)
 
 
 def loads_up_to(most: int) -> list[int]:

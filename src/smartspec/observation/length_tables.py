@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 
 
 @dataclass(frozen=True)
@@ -17,11 +16,11 @@ class LengthRange:
 def ranges_of(by_size: list[int]) -> list[LengthRange]:
     """The ranges of batch sizes, from the length for batches of 1, 2, ... requests; neighbours of
     one length merged."""
-    runs = [
-        (length, [size for size, _ in group])
-        for length, group in groupby(enumerate(by_size, 1), itemgetter(1))
-    ]
-    return [LengthRange(sizes[0], sizes[-1], length) for length, sizes in runs]
+    ranges, last = [], 0
+    for length, run in groupby(by_size):
+        first, last = last + 1, last + len(list(run))
+        ranges.append(LengthRange(first, last, length))
+    return ranges
 
 
 def lengths_by_size(table: list[LengthRange]) -> list[int]:
@@ -37,20 +36,17 @@ def with_lengths(
     The table names all of lengths: vLLM captures graphs for lengths in its table, and a scheduler
     may then use any of them at any batch size. Lengths that are best for no batch size stand at the
     largest sizes, one each. ValueError if there are not as many batch sizes."""
-    last = table[-1].last
+    last, wanted = table[-1].last, set(lengths)
+    if len(wanted) > last:
+        raise ValueError(
+            f"{len(wanted)} lengths do not fit into batches of up to {last}: name fewer"
+        )
     by_size = [
         max((k for k in lengths if k <= best), default=least) for best in lengths_by_size(table)
     ]
-    if len(set(lengths)) > last:
-        raise ValueError(
-            f"{len(set(lengths))} lengths do not fit into batches of up to {last}: name fewer"
-        )
-    for num_replaced in range(last + 1):
-        missing = sorted(set(lengths) - set(by_size[: last - num_replaced]), reverse=True)
-        if len(missing) <= num_replaced:
-            by_size[last - num_replaced :] = missing
-            break
-    return ranges_of(by_size)
+    num_kept = max(n for n in range(last + 1) if len(wanted - set(by_size[:n])) <= last - n)
+    missing = sorted(wanted - set(by_size[:num_kept]), reverse=True)
+    return ranges_of(by_size[:num_kept] + missing)
 
 
 def without_zeros(table: list[LengthRange]) -> list[LengthRange]:

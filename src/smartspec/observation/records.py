@@ -7,8 +7,10 @@ time of its mean size, if the tokens beyond each possible bend are summed, too.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from itertools import groupby
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -54,7 +56,7 @@ COLUMNS = [*KEY, *SUMS, *map(str, BENDS)]  # of a row in a file
 Key = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class DraftOutcome:
     """The outcome of a request's draft in a step."""
 
@@ -91,10 +93,12 @@ class Observation:
     @property
     def by_level(self) -> dict[int, dict[Key, np.ndarray]]:
         """The cells of each level, the smallest first."""
-        found: dict[int, dict[Key, np.ndarray]] = {}
-        for key in sorted(self.cells):
-            found.setdefault(key[0], {})[key] = self.cells[key]
-        return found
+        return _grouped(self.cells, itemgetter(0))
+
+    @property
+    def by_class(self) -> dict[str, dict[DraftOutcome, int]]:
+        """The outcomes of each class of requests."""
+        return _grouped(self.outcomes, attrgetter("class_name"))
 
     def add_steps(self, lengths: list[int], steps: list[StepSize]) -> None:
         """Add finished steps. lengths: of the drafts that each verified."""
@@ -111,16 +115,12 @@ class Observation:
 
     def add_outcomes(self, outcomes: Iterable[tuple[DraftOutcome, int]]) -> None:
         """Add counted outcomes of drafts. Classes beyond MAX_CLASSES are one."""
-        names = set(self.classes)
+        names = set(self.by_class)
         for outcome, count in outcomes:
             if outcome.class_name not in names and len(names) >= MAX_CLASSES:
                 outcome = replace(outcome, class_name=OTHER_CLASS)
             names.add(outcome.class_name)
             self.outcomes[outcome] += count
-
-    @property
-    def classes(self) -> list[str]:
-        return sorted({outcome.class_name for outcome in self.outcomes})
 
     def to_dict(self) -> dict:
         """JSON-able."""
@@ -128,7 +128,7 @@ class Observation:
             [*key, *(float(f"{value:.9g}") for value in cell)]
             for key, cell in sorted(self.cells.items())
         ]
-        outcomes = [[*astuple(o), count] for o, count in sorted(self.outcomes.items(), key=str)]
+        outcomes = [[*astuple(o), count] for o, count in sorted(self.outcomes.items())]
         return {
             "kind": KIND, "format": FORMAT, "setup": self.setup, "arrivals": asdict(self.arrivals),
             "left_out": self.left_out, "columns": COLUMNS, "cells": cells, "outcomes": outcomes,
@@ -145,10 +145,10 @@ class Observation:
                 f"{FORMAT})"
             )
         try:
-            cells = {_key(row): _sums(row) for row in data["cells"]}
+            cells = _cells(np.array(data["cells"], dtype=float).reshape(-1, len(COLUMNS)))
             outcomes = Counter({DraftOutcome(*row[:-1]): row[-1] for row in data["outcomes"]})
             arrivals, setup = Arrivals(**data["arrivals"]), dict(data["setup"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"it is corrupt ({error!r})") from error
         return Observation(setup, cells, outcomes, arrivals, int(data.get("left_out", 0)))
 
@@ -181,27 +181,27 @@ def total(cells: Iterable[np.ndarray]) -> dict[str, float]:
 
 def sums_of(steps: Sequence[StepSize]) -> np.ndarray:
     """Each step's part of the sums: float [N, SUMS and BENDS]."""
-    values = np.array([tuple(vars(step).values()) for step in steps], dtype=float)
-    names = [each.name for each in fields(StepSize)]
+    values = np.array([(1, *vars(step).values()) for step in steps], dtype=float)
     seconds, decoding, prefills, fed, passes, verified = (
-        values[:, names.index(name)]
+        values[:, COLUMN[name]]
         for name in ("seconds", "decoding", "prefills", "fed_tokens", "passes", "verified_tokens")
     )
     beyond = np.maximum(fed[:, None] - np.array(BENDS), 0)
-    derived = [seconds**2, prefills > 0, passes * decoding, verified > 0, beyond]
-    return np.column_stack([np.ones(len(values)), values, *derived])
+    return np.column_stack(
+        [values, seconds**2, prefills > 0, passes * decoding, verified > 0, beyond]
+    )
 
 
-def _key(row: list) -> Key:
-    level, length, drafted = row[: len(KEY)]
-    if not all(isinstance(number, int) and number >= 0 for number in (level, length, drafted)):
-        raise ValueError(f"it is corrupt ({KEY} is {row[: len(KEY)]})")
-    return level, length, drafted
+def _grouped(items: Mapping, group_of: Callable) -> dict:
+    """The items by the group of their keys, in the order of both."""
+    groups = groupby(sorted(items), group_of)
+    return {group: {key: items[key] for key in keys} for group, keys in groups}
 
 
-def _sums(row: list) -> np.ndarray:
-    values = np.array(row[len(KEY) :], dtype=float)
-    is_whole = len(row) == len(COLUMNS) and np.isfinite(values).all() and (values >= 0).all()
-    if not is_whole or values[COLUMN["steps"]] < 1 or values[COLUMN["seconds"]] <= 0:
-        raise ValueError("it is corrupt (sums must be finite, of steps that took time)")
-    return values
+def _cells(rows: np.ndarray) -> dict[Key, np.ndarray]:
+    """The cells in the rows of a file: float [N, COLUMNS]."""
+    keys, sums = np.split(rows, [len(KEY)], axis=1)
+    is_sound = np.isfinite(rows).all() and (rows >= 0).all() and (keys == keys.round()).all()
+    if not is_sound or (sums[:, [COLUMN["steps"], COLUMN["seconds"]]] <= 0).any():
+        raise ValueError("sums must be finite, of steps that took time")
+    return dict(zip(map(tuple, keys.astype(int).tolist()), sums, strict=True))

@@ -4,6 +4,7 @@ what the present setting loses. As JSON-able values, and as text."""
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from smartspec.observation.acceptance import (
     BEYOND,
     SEEN,
     acceptance_by_depth,
-    accepted_variance,
+    accepted_moments,
 )
 from smartspec.observation.forecast import INTERVAL, OFF, Forecast, Forecasts
 from smartspec.observation.records import COLUMN, Observation, total
@@ -44,7 +45,7 @@ class Load:
 
 def loads_of(observation: Observation) -> list[Load]:
     """The loads with LEAST_SHARE of the time or more, the smallest first."""
-    spread = accepted_variance(observation.outcomes)
+    _, spread = accepted_moments(observation.outcomes)
     seconds = sum(cell[COLUMN["seconds"]] for cell in observation.cells.values())
     loads = []
     for cells in observation.by_level.values():
@@ -57,7 +58,7 @@ def loads_of(observation: Observation) -> list[Load]:
         steps, rows = sums["steps"], max(sums["decoding"], 1.0)
         variance = max(sums["squares"] * steps / sums["seconds"] ** 2 - 1.0, 0.0)
         accepted = max(sums["emitted_tokens"] - rows - sums["prefills"], 0.0) / rows
-        of_accepted = np.sqrt(spread * ALIKE_STEPS / rows) / accepted if accepted else 0.0
+        of_accepted = sqrt(spread * ALIKE_STEPS / rows) / accepted if accepted else 0.0
         loads.append(
             Load(
                 requests=sums["requests"] / steps,
@@ -65,9 +66,11 @@ def loads_of(observation: Observation) -> list[Load]:
                 tokens_per_second=sums["emitted_tokens"] / sums["seconds"],
                 lengths=dict(lengths),
                 accepted=accepted,
-                doubt=(float(np.sqrt(variance * STALL_STEPS / steps)), float(of_accepted)),
+                doubt=(sqrt(variance * STALL_STEPS / steps), of_accepted),
             )
         )
+    if not loads:
+        raise ValueError(f"no load emitted tokens in {LEAST_SHARE:.0%} of the time: send requests")
     return loads
 
 
@@ -86,18 +89,18 @@ def most_requests(observation: Observation) -> int:
 def summary(forecasts: Forecasts) -> dict:
     """Everything, JSON-able. Speeds are tokens per second."""
     observation, loads = forecasts.observation, loads_of(forecasts.observation)
-    lengths = (OFF, *forecasts.likeliest.lengths)
+    lengths = tuple(forecasts.likeliest.drafts)  # OFF, 0, 1, ...
     likeliest = _speeds(forecasts.likeliest, loads, lengths)
-    draws = np.array([_speeds(draw, loads, lengths) for draw in forecasts.draws]).reshape(
-        -1, *likeliest.shape
-    )
+    draws = [_speeds(draw, loads, lengths) for draw in forecasts.draws]
     best = likeliest[:, 1:].argmax(axis=1)  # of the lengths from 0 on
     shown = []
     for i, load in enumerate(loads):
         found = {
-            name_of(length): _value(likeliest[i, j], draws[:, i, j], 1)
-            | {"ms_per_token": round(float(1e3 * load.requests / likeliest[i, j]), 2)}
-            | {"known": forecasts.known(load.requests, length)}
+            name_of(length): _value(likeliest[i, j], [speeds[i, j] for speeds in draws], 1)
+            | {
+                "ms_per_token": round(float(1e3 * load.requests / likeliest[i, j]), 2),
+                "known": forecasts.known(load.requests, length),
+            }
             for j, length in enumerate(lengths)
         }
         length = lengths[1 + best[i]]
@@ -112,10 +115,11 @@ def summary(forecasts: Forecasts) -> dict:
                 "goodput": found[name_of(length)] | {"length": length},
             }
         )
+    traffic = traffic_of(observation)
     return {
         "setup": observation.setup,
-        "traffic": traffic_of(observation),
-        "drafter_kv": drafter_kv(observation),
+        "traffic": traffic,
+        "drafter_kv": drafter_kv(observation.setup.get("kv"), traffic),
         "acceptance": acceptance_of(observation),
         "loads": shown,
         "crossover": _crossover(forecasts),
@@ -141,11 +145,10 @@ def traffic_of(observation: Observation) -> dict:
     }
 
 
-def drafter_kv(observation: Observation) -> dict | None:
+def drafter_kv(kv: dict | None, traffic: dict) -> dict | None:
     """What the drafter's KV costs: its share of the memory for KV, and the tokens and the requests
     as observed that fit into that memory, with it and without. None where it has none, or the
     engine does not say."""
-    kv, traffic = observation.setup.get("kv"), traffic_of(observation)
     if not kv or not kv["drafter_share"]:
         return None
     length = max(traffic["mean_prompt_tokens"] + traffic["mean_output_tokens"], 1.0)
@@ -162,11 +165,11 @@ def drafter_kv(observation: Observation) -> dict | None:
 def acceptance_of(observation: Observation) -> dict:
     """The acceptance by depth, of all requests and of each class, where those before were accepted,
     and tokens tested."""
-    classes = [name for name in observation.classes if name] if len(observation.classes) > 1 else []
-    found = {}
-    for name in (None, *classes):
-        depths = acceptance_by_depth(observation.outcomes, name)
-        found["all" if name is None else name] = {
+    classes, found = observation.by_class, {}
+    shown = {name: some for name, some in classes.items() if name and len(classes) > 1}
+    for name, outcomes in ({"all": observation.outcomes} | shown).items():
+        depths = acceptance_by_depth(outcomes)
+        found[name] = {
             "acceptance": [round(chance, 4) for chance, _ in depths],
             "tested": [n for _, n in depths],
         }
@@ -208,32 +211,26 @@ def text(found: dict) -> str:
 
 def _conclusions(found: dict) -> list[str]:
     """A line each: now, the best, the crossover, what the present setting loses."""
-    lines, crossover, regret, lengths = [], found["crossover"], found["regret"], ["0"]
-    if found["loads"]:
-        load = max(found["loads"], key=lambda each: each["share"])
-        best, lengths = load["goodput"], list(load["lengths"])[1:]
-        speeds = [_shown(best[name]) for name in ("value", "low", "high")]
-        lines.append(
-            f"most of the time: {load['requests']:g} requests at a time, {_shown(load['now'])} "
-            f"tokens/s, {load['ms_per_token']:.1f} ms a token; goodput would make {speeds[0]} "
-            f"({speeds[1]} to {speeds[2]}) with length {best['length']}"
-        )
-    if crossover["requests"] is None:
-        lines.append(
-            f"crossover: none up to {crossover['most']} requests at a time: drafts make most"
-        )
-    else:
+    crossover, regret = found["crossover"], found["regret"]
+    load = max(found["loads"], key=lambda each: each["share"])
+    best, longest = load["goodput"], list(load["lengths"])[-1]
+    speeds = [_shown(best[name]) for name in ("value", "low", "high")]
+    change = f"none up to {crossover['most']} requests at a time: drafts make most"
+    if crossover["requests"] is not None:
         beyond = "" if crossover["known"] == SEEN else f", {WORDS[crossover['known']]}"
-        lines.append(
-            f"crossover: from {crossover['requests']} at a time on ({crossover['low']} to "
+        change = (
+            f"from {crossover['requests']} at a time on ({crossover['low']} to "
             f"{crossover['high'] or 'none'}{beyond}) no speculation makes most"
         )
-    lines.append(
+    return [
+        f"most of the time: {load['requests']:g} requests at a time, {_shown(load['now'])} "
+        f"tokens/s, {load['ms_per_token']:.1f} ms a token; goodput would make {speeds[0]} "
+        f"({speeds[1]} to {speeds[2]}) with length {best['length']}",
+        f"crossover: {change}",
         f"the present setting makes {100 * regret['value']:.1f} % less than the best of lengths "
-        f"{lengths[0]} to {lengths[-1]} at each load ({100 * regret['low']:.1f} to "
-        f"{100 * regret['high']:.1f} %)"
-    )
-    return lines
+        f"0 to {longest} at each load ({100 * regret['low']:.1f} to "
+        f"{100 * regret['high']:.1f} %)",
+    ]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -252,8 +249,8 @@ def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> 
     for load in loads:
         of_seconds, of_accepted = np.exp(np.array(forecast.luck[:2]) * load.doubt)
         own = {k: n for k, n in load.lengths.items() if k in lengths}
-        usual = sum(n * forecast.accepted(k) for k, n in own.items()) / max(sum(own.values()), 1)
-        accepts = load.accepted / usual if usual else 1.0
+        usual = sum(n * forecast.drafts[k].accepted for k, n in own.items())
+        accepts = load.accepted * sum(own.values()) / usual if usual else 1.0
         factor = of_seconds
         if own:
             steps = [(n, *forecast.step(load.requests, k, accepts)) for k, n in own.items()]
@@ -261,12 +258,12 @@ def _speeds(forecast: Forecast, loads: list[Load], lengths: tuple[int, ...]) -> 
             factor *= load.tokens_per_second * seconds / sum(n * tokens for n, tokens, _ in steps)
         found = [forecast.step(load.requests, k, accepts * of_accepted) for k in lengths]
         rows.append([factor * tokens / each for tokens, each in found])
-    return np.array(rows).reshape(len(loads), len(lengths))
+    return np.array(rows)
 
 
-def _value(value: float, draws: Sequence[float] | np.ndarray, digits: int) -> dict:
+def _value(value: float, draws: list[float], digits: int) -> dict:
     """A value with its interval, which holds it."""
-    low, high = np.quantile(draws, INTERVAL) if len(draws) else (value, value)
+    low, high = np.quantile(draws or [value], INTERVAL)
     found = {"value": value, "low": min(low, value), "high": max(high, value)}
     return {name: round(float(each), digits) for name, each in found.items()}
 
@@ -287,23 +284,22 @@ def _crossover(forecasts: Forecasts) -> dict:
     }
 
 
-def _regret(loads: list[Load], likeliest: np.ndarray, draws: np.ndarray, best: np.ndarray) -> dict:
+def _regret(
+    loads: list[Load], likeliest: np.ndarray, draws: list[np.ndarray], best: np.ndarray
+) -> dict:
     """Share of the best lengths' tokens that the present setting does not make, over the loads as
     long as they were."""
     shares = np.array([load.share for load in loads])
     now = float(shares @ np.array([load.tokens_per_second for load in loads]))
-    index = np.arange(len(loads))
 
     def regret(speeds: np.ndarray) -> float:
-        best_speed = float(shares @ speeds[index, 1 + best]) if len(loads) else 0.0
-        return max(1.0 - now / best_speed, 0.0) if best_speed > 0 else 0.0
+        return max(1.0 - now / float(shares @ speeds[range(len(loads)), 1 + best]), 0.0)
 
-    return _value(regret(likeliest), [regret(speeds) for speeds in draws], 4)
+    return _value(regret(likeliest), list(map(regret, draws)), 4)
 
 
 def _table(loads: list[dict]) -> list[str]:
-    lengths = list(loads[0]["lengths"]) if loads else []
-    rows = [["requests", "time", "now", "ms/token", *lengths, "goodput"]]
+    rows = [["requests", "time", "now", "ms/token", *loads[0]["lengths"], "goodput"]]
     for load in loads:
         best = load["goodput"]
         rows.append(
@@ -312,7 +308,7 @@ def _table(loads: list[dict]) -> list[str]:
                 f"{100 * load['share']:.0f} %",
                 _shown(load["now"]),
                 f"{load['ms_per_token']:.1f}",
-                *(_cell(load["lengths"][name]) for name in lengths),
+                *map(_cell, load["lengths"].values()),
                 f"{_shown(best['value'])} (K={best['length']})",
             ]
         )

@@ -19,8 +19,9 @@ from smartspec.control import CostCurve, LatencyModel
 from smartspec.control.latency.nnls import solve_nnls
 from smartspec.observation.records import BENDS, COLUMN, SUMS, Observation
 
-FEATURES = ("constant", "fed", "beyond", "requests", "context", "mixed", "drafting", "passes",
-            "pass_rows")  # fmt: skip
+# SUMS of a step and the fed tokens beyond a bend. By steps: the constant.
+FEATURES = ("steps", "fed_tokens", "beyond", "requests", "context_tokens", "mixed", "drafting",
+            "passes", "pass_rows")  # fmt: skip
 # By feature, the most of a step's time that it may take where nothing speaks for more, as a
 # standard deviation.
 USUAL_SHARE = (np.inf, 0.3, np.inf, 0.1, 0.1, 0.1, 0.1, np.inf, 0.1)
@@ -45,7 +46,6 @@ class StepTimes:
 
     coefficients: np.ndarray  # float [bends, FEATURES]
     weights: np.ndarray  # float [bends], that add up to 1
-    largest_fed: float  # mean of the largest cell
 
     def seconds(self, sizes: np.ndarray) -> float:
         """Mean time of steps. sizes: float [bends, FEATURES], means of the steps' features."""
@@ -55,10 +55,11 @@ class StepTimes:
         """The likeliest bend as a cost model of the controller."""
         c = dict(zip(FEATURES, self.coefficients[self.weights.argmax()].tolist(), strict=True))
         bend = float(BENDS[self.weights.argmax()])
-        slopes = (c["fed"], c["fed"] + c["beyond"])
-        constant = c["constant"] + c["drafting"]  # that of steps with drafts
+        slopes = (c["fed_tokens"], c["fed_tokens"] + c["beyond"])
+        constant = c["steps"] + c["drafting"]  # that of steps with drafts
+        context = c["context_tokens"]
         target = CostCurve(
-            (0.0, bend), slopes, constant, per_context_token=c["context"], per_row=c["requests"]
+            (0.0, bend), slopes, constant, per_context_token=context, per_row=c["requests"]
         )
         draft = CostCurve.linear(max(c["passes"], 1e-6), c["pass_rows"])
         return LatencyModel(target, (draft,) if has_passes else ())
@@ -83,15 +84,17 @@ class CellTimes:
                 "requests"
             )
         means = cells / cells[:, :1]
+        ratio = means[:, COLUMN["squares"]] / means[:, COLUMN["seconds"]] ** 2
+        variance = np.maximum(ratio - 1.0, 0.0) * STALL_STEPS / cells[:, 0]
         return CellTimes(
-            means, _noise(cells[:, COLUMN["steps"]], means), ridge_tokens(observation.setup)
+            means, np.sqrt(MODEL_NOISE**2 + variance), ridge_tokens(observation.setup)
         )
 
     def fit(self) -> StepTimes:
         fits = [self._fit(number, 1.0, np.zeros(NUM_ASSUMED)) for number in range(len(BENDS))]
         cost = np.array([cost for _, cost in fits])
         weights = np.exp(-(cost - cost.min()) / 2)
-        return self._times(np.array([found for found, _ in fits]), weights / weights.sum())
+        return StepTimes(np.array([found for found, _ in fits]), weights / weights.sum())
 
     def draw(self, likeliest: StepTimes, rng: np.random.Generator) -> StepTimes:
         """What the times may be: a bend drawn by its weight, and what is measured and assumed by
@@ -100,32 +103,25 @@ class CellTimes:
         target = 1.0 + self.noise * rng.standard_normal(len(self.noise))
         found, _ = self._fit(number, target, rng.standard_normal(NUM_ASSUMED))
         weights = np.eye(len(BENDS))[number]
-        return self._times(weights[:, None] * found, weights)
-
-    def _times(self, coefficients: np.ndarray, weights: np.ndarray) -> StepTimes:
-        return StepTimes(coefficients, weights, float(self.means[:, COLUMN["fed_tokens"]].max()))
+        return StepTimes(weights[:, None] * found, weights)
 
     def _fit(
         self, bend: int, target: np.ndarray | float, doubt: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Coefficients, and how badly they fit. target, doubt: 1 and 0, or what measured and
-        assumed may be."""
+        """Coefficients, and how badly they fit. bend: its number. target, doubt: 1 and 0, or what
+        measured and assumed may be."""
         seconds = self.means[:, COLUMN["seconds"]]
-        design = features(self.means, bend) / seconds[:, None]
+        columns = COLUMN | {"beyond": len(SUMS) + bend}
+        design = self.means[:, [columns[name] for name in FEATURES]] / seconds[:, None]
         most = design.max(axis=0)
         scale = np.where(most > 0, most, 1.0)
-        shares = np.array(USUAL_SHARE)
-        usual = np.diag(1.0 / shares)[np.isfinite(shares)]
-        shortest = seconds.min()
-        slope, draft_pass = np.zeros((2, len(FEATURES)))
-        slope[[FEATURES.index("fed"), FEATURES.index("beyond")]] = (
-            self.ridge / shortest / RIDGE_DOUBT
-        )
-        draft_pass[FEATURES.index("passes")] = 1.0 / shortest / PASS_DOUBT
+        usual = np.diag(1.0 / np.array(USUAL_SHARE))[np.isfinite(USUAL_SHARE)]
+        is_slope, is_pass = np.isin(FEATURES, ("fed_tokens", "beyond")), np.isin(FEATURES, "passes")
+        slope = is_slope * (self.ridge / seconds.min() / RIDGE_DOUBT)
+        draft_pass = is_pass * (1.0 / seconds.min() / PASS_DOUBT)
         assumed = np.concatenate([usual, [slope / scale, draft_pass / scale]])
-        wanted = (
-            np.append(np.zeros(len(usual)), [1.0 / RIDGE_DOUBT, PASS_SHARE / PASS_DOUBT]) + doubt
-        )
+        wanted = np.append(np.zeros(len(usual)), [1.0 / RIDGE_DOUBT, PASS_SHARE / PASS_DOUBT])
+        wanted += doubt
         matrix = np.concatenate([design / scale / self.noise[:, None], assumed])
         values = np.append(target / self.noise, wanted)
         found = solve_nnls(matrix, values)
@@ -138,20 +134,3 @@ def ridge_tokens(setup: dict) -> float:
         return CPU_RIDGE_TOKENS
     device = str(setup.get("device", "")).upper()
     return REACHED * next((ratio for name, ratio in RIDGES.items() if name in device), USUAL_RIDGE)
-
-
-def features(means: np.ndarray, bend: int) -> np.ndarray:
-    """FEATURES of steps with these mean sums (float [N, SUMS and BENDS]): float [N, FEATURES].
-    bend: its number."""
-    columns = {name: means[:, number] for name, number in COLUMN.items()} | {
-        "constant": np.ones(len(means)), "beyond": means[:, len(SUMS) + bend]
-    }  # fmt: skip
-    columns |= {"fed": columns["fed_tokens"], "context": columns["context_tokens"]}
-    return np.column_stack([columns[name] for name in FEATURES])
-
-
-def _noise(steps: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Relative standard deviation of each cell's mean time."""
-    mean = means[:, COLUMN["seconds"]]
-    variance = np.maximum(means[:, COLUMN["squares"]] / mean**2 - 1.0, 0.0)
-    return np.sqrt(MODEL_NOISE**2 + variance * STALL_STEPS / steps)

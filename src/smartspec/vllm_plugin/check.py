@@ -121,11 +121,10 @@ def main(arguments: list[str] | None = None) -> int:
     path = parser.parse_args(arguments).path
     try:
         package = installed_package() if path is None else package_of(path)
+        if package is None:
+            raise FileNotFoundError("vLLM is not installed here: give the path of its source")
     except FileNotFoundError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    if package is None:
-        print("error: vLLM is not installed here: give the path of its source", file=sys.stderr)
         return 2
     version = version_of(package)
     print(f"vLLM {version or 'of a clone'} in {package}")

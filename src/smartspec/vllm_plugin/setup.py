@@ -4,12 +4,11 @@ lengths with graphs."""
 import os
 import platform
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import vllm
 from vllm.platforms import current_platform
 
-from smartspec.observation.card import base_name
 from smartspec.vllm_plugin.compatibility import is_adaptive
 
 # Methods whose drafts always have the configured length: a decision can save only their
@@ -43,20 +42,26 @@ def describe_setup(scheduler) -> dict:
     """Return the set-up of an observation or a card, JSON-able: names without folders."""
     config = scheduler.vllm_config
     key, speculation = setup_key(config, None), config.speculative_config
-    draft_model = key["draft_model"]
+    model, draft_model = key["model"], key["draft_model"]
     table = speculation.num_speculative_tokens_per_batch_size
     names = ("dtype", "quantization", "method", "longest", "parallel", "device")
     return {name: key[name] for name in names} | {
         "engine": "vllm",
         "version": vllm.__version__,
-        "model": base_name(key["model"]),
-        "draft_model": None if draft_model in (None, key["model"]) else base_name(draft_model),
+        "model": base_name(model),
+        "draft_model": None if draft_model in (None, model) else base_name(draft_model),
         "platform": "cpu" if current_platform.is_cpu() else "gpu",
         "has_passes": speculation.method not in MODEL_FREE,
-        "table": table if table is None else [list(row) for row in table],
+        "table": table and [list(row) for row in table],
         "max_requests": scheduler.max_num_running_reqs,
         "max_batched_tokens": scheduler.max_num_scheduled_tokens,
     }
+
+
+def base_name(model: str) -> str:
+    """Return a model's name without the folder that it lies in. Names of hubs (owner/name) stay."""
+    is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1
+    return PurePath(model).name if is_path else model
 
 
 def kv_memory(scheduler) -> dict | None:
@@ -90,12 +95,8 @@ def device_name() -> str:
     cpu_info = Path("/proc/cpuinfo")
     if name != "cpu" or not cpu_info.is_file():
         return name
-    models = [
-        line.split(":")[1].strip()
-        for line in cpu_info.read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return f"{models[0] if models else platform.processor()} x{len(os.sched_getaffinity(0))}"
+    model = re.search(r"^model name\s*: *(.*?) *$", cpu_info.read_text(), re.MULTILINE)
+    return f"{model[1] if model else platform.processor()} x{len(os.sched_getaffinity(0))}"
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:

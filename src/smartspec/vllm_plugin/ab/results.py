@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
+
 from smartspec.vllm_plugin.ab.comparison import Pair
 from smartspec.vllm_plugin.ab.windows import Side
 
@@ -39,15 +41,14 @@ class Level:
         for pair in pairs:
             on.add(pair.on)
             off.add(pair.off)
-        logs = [pair.log_ratio for pair in pairs]
-        weights = [min(pair.on.tokens, pair.off.tokens) for pair in pairs]
-        total = sum(weights)
-        mean = sum(w * x for w, x in zip(weights, logs, strict=True)) / total
+        logs = np.array([pair.log_ratio for pair in pairs])
+        weights = np.array([min(pair.on.tokens, pair.off.tokens) for pair in pairs])
+        total, mean = weights.sum(), np.average(logs, weights=weights)
         interval = None
         if len(pairs) >= LEAST_PAIRS:
-            spread = sum((w * (x - mean)) ** 2 for w, x in zip(weights, logs, strict=True))
+            spread = ((weights * (logs - mean)) ** 2).sum()
             error = math.sqrt(spread * len(pairs) / (len(pairs) - 1)) / total
-            effective = total**2 / sum(w * w for w in weights)
+            effective = total**2 / (weights**2).sum()
             reach = error * t_quantile(max(effective - 1, 2.0))
             interval = math.exp(mean - reach), math.exp(mean + reach)
         return Level(len(pairs), math.exp(mean), interval, on, off)
@@ -59,9 +60,9 @@ class Results:
     def __init__(self):
         self._pairs: deque[tuple[float, Pair]] = deque(maxlen=MOST_PAIRS)
 
-    def add(self, pair: Pair, now: float | None = None) -> None:
-        """Add a pair that ended now, in seconds of the epoch."""
-        self._pairs.append((time.time() if now is None else now, pair))
+    def add(self, pair: Pair) -> None:
+        """Add a pair that ended now."""
+        self._pairs.append((time.time(), pair))
 
     @property
     def levels(self) -> dict[str, Level]:

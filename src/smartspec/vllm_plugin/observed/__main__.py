@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from smartspec.observation.card import Card
 from smartspec.observation.files import newest_observation, read_observation, write_json
 from smartspec.observation.forecast import Forecasts
@@ -39,8 +41,8 @@ def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
         return ranges_of([best[size.bit_length() - 1] for size in range(1, most + 1)])
 
     likeliest = [forecasts.likeliest.best(size, least) for size in sizes]
-    draws = [sorted(draw.best(size, least) for draw in forecasts.draws) for size in sizes]
-    doubtful = [[each[int(q * (len(each) - 1))] for each in draws] for q in DOUBTS]
+    draws = [[draw.best(size, least) for size in sizes] for draw in forecasts.draws]
+    doubtful = np.quantile(draws, DOUBTS, axis=0, method="lower").astype(int).tolist()
     tables = {
         "vllm": vllm_config(ranges(likeliest)),
         "sglang": sglang_config([ranges(best) for best in (likeliest, *doubtful)]),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from smartspec.observation.files import observation_path, write_json
-from smartspec.observation.records import Arrivals, DraftOutcome, Observation
+from smartspec.observation.records import DraftOutcome, Observation
 from smartspec.vllm_plugin.compatibility import is_adaptive
 from smartspec.vllm_plugin.file_thread import FileThread
 from smartspec.vllm_plugin.handover import Handover
@@ -204,5 +204,5 @@ def _copy(observation: Observation) -> Observation:
         observation,
         cells=dict(observation.cells),
         outcomes=Counter(observation.outcomes),
-        arrivals=Arrivals(**vars(observation.arrivals)),
+        arrivals=replace(observation.arrivals),
     )

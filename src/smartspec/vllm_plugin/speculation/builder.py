@@ -115,13 +115,13 @@ def controller_maker(
     card: Card | None,
     files: FileThread,
 ) -> Callable[[LatencyModel], SafeController]:
-    """Return a function that makes the controller of a cost model; it expects the acceptance of a
-    card until it knows better. Errors of the policy or the decision log are raised now."""
+    """Return a function that makes the one controller, of a cost model; it expects the acceptance
+    of a card until it knows better. Errors of the policy or the decision log are raised now."""
     config, longest = scheduler.vllm_config, scheduler.num_spec_tokens
     log = _open_log(settings.decision_log, config.parallel_config.data_parallel_index, files)
+    parsed = parse_policy(policy, longest)
 
     def make(latency: LatencyModel) -> SafeController:
-        parsed = parse_policy(policy, longest)
         controller = Controller(parsed, longest, latency, drafters=drafters, name=policy)
         if card is not None:
             controller.acceptance.expect(0, card.acceptance, card.tested)
@@ -131,7 +131,6 @@ def controller_maker(
             controller.on_record = log.add
         return SafeController(controller, logger.warning)
 
-    parse_policy(policy, longest)  # ValueError now, not when the first controller is made
     return make
 
 

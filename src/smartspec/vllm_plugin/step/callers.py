@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from smartspec.control import ClassIds
+from smartspec.core.speculation import MAX_CLASS_NAME, MAX_WEIGHT, MIN_WEIGHT
 
 logger = logging.getLogger("vllm.smartspec")
 
 MAX_DRAFT_TOKENS = "smartspec_max_draft_tokens"
 WEIGHT, WORKLOAD_CLASS = "smartspec_weight", "smartspec_class"
-MAX_CLASS_NAME = 64
-# those of the HTTP field `speculation.weight` (core/speculation.py)
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
+# as in the HTTP field `speculation`
 RANGES = {
     MAX_DRAFT_TOKENS: "a number of at least 0",
     WEIGHT: f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}",
@@ -69,9 +68,6 @@ class Callers:
         self._class_ids = ClassIds()
         self._last = Columns.of((), [])
         self._warnings: set[str] = set()  # fields whose wrong value is in the log
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def columns(self, rows: list) -> Columns:
         """Return the columns of these vLLM requests, in their order."""
