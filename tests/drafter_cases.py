@@ -44,3 +44,10 @@ def free_test(position, matched) -> FreeTests:
     return FreeTests(
         np.broadcast_to(position, matched.shape).copy(), (matched >= 0) * 1, (matched > 0) * 1
     )
+
+
+def free_test_after(verified, chains, longest: int) -> FreeTests:
+    """Of drafts of the longest length with chains right tokens (int [R]): of the first token that
+    was not verified, where all before it were right."""
+    is_tested = (chains >= verified) & (verified < longest)
+    return free_test(verified, np.where(is_tested, chains > verified, -1))

@@ -26,14 +26,6 @@ class StaticTree:
         """Expected emitted tokens, that after the accepted path included."""
         return 1.0 + float(self.survival.sum())
 
-    @property
-    def fed_by_pass(self) -> np.ndarray:
-        """Tokens that each draft pass is fed: int [passes], the text's last one, then nodes with
-        children by depth."""
-        inner = np.unique(self.parents[self.parents >= 0])
-        fed = np.bincount(self.depths[inner] - 1, minlength=int(self.depths.max(initial=1)) - 1)
-        return np.concatenate([[1], fed]) if len(self.depths) else np.zeros(0, dtype=np.int64)
-
 
 def best_tree(acceptance: np.ndarray, num_nodes: int) -> StaticTree:
     """acceptance: float [depth, ranks], the chance that a node's child of each rank is the right

@@ -157,6 +157,7 @@ ORDER = {
         "perfect_estimates",
         "world",
         "perfect_outcomes",
+        "simulated_drafter",
         "replay",
         "executor",
         "virtual_engine",

@@ -71,7 +71,7 @@ def measure(settings: Settings) -> Values:
         "p99": round(float(np.percentile(latencies, 99)), 5),
         "ttft": round(fmean(record.ttft_seconds for record in run.records), 5),
         "requests": len(latencies),
-        "mean_length": round(totals.num_verified_tokens / max(totals.num_row_steps, 1), 4),
+        "mean_length": round(totals.num_verified_tokens / max(totals.num_decode_rows, 1), 4),
     }
 
 

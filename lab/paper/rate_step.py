@@ -124,7 +124,7 @@ class _LengthsOverTime:
     def add(self, run: Run) -> None:
         last, totals = run.records[-1], run.totals
         now = last.start_seconds + last.end_to_end_seconds
-        self._known.append((now, totals.num_verified_tokens, totals.num_row_steps))
+        self._known.append((now, totals.num_verified_tokens, totals.num_decode_rows))
 
     def means(self, edges: np.ndarray) -> list[float | None]:
         """Draft tokens per request and step between each two edges."""

@@ -4,7 +4,7 @@ import factories
 import numpy as np
 import pytest
 from best_lengths import StepTimes, plan_lengths
-from drafter_cases import LOOKUP, found, free_test
+from drafter_cases import LOOKUP, found, free_test_after
 
 from smartspec.control import Plan
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
@@ -40,17 +40,13 @@ class World:
         drafters = (found(np.full(num_rows, K), np.full(num_rows, 3)),)
         view = factories.make_view(self.ids, drafters=drafters)
         lengths = self._plan(self.estimator.survival(view)[0])
-        hits = np.cumprod(
-            self.rng.random((num_rows, K + 1)) < np.pad(self.conditional, ((0, 0), (0, 1))), axis=1
-        )
-        accepted = np.minimum(hits.sum(axis=1), lengths)
-        matches = np.where(
-            (accepted == lengths) & (lengths < K), hits[np.arange(num_rows), lengths], -1
-        )
-        free = (free_test(lengths, matches),)
-        plan, drafted = Plan(lengths, np.zeros(num_rows, int)), np.full(num_rows, K)
+        chains = factories.draw_chains(self.rng, self.conditional, (num_rows, K))
         outcome = factories.make_outcome(
-            view, plan, accepted=accepted, drafted=drafted, free_tests=free
+            view,
+            Plan(lengths, np.zeros(num_rows, int)),
+            accepted=np.minimum(chains, lengths),
+            drafted=np.full(num_rows, K),
+            free_tests=(free_test_after(lengths, chains, K),),
         )
         self.estimator.observe([outcome])
         return self._goodput(lengths) / self._goodput(self._plan(self.survival))
@@ -70,17 +66,23 @@ class World:
         ]
 
 
+def settled_share(make_world, num_steps):
+    """After a third of the steps, in the mean of five worlds by seed."""
+    worlds = map(make_world, range(5))
+    return np.mean([[w.step() for _ in range(num_steps)][num_steps // 3 :] for w in worlds])
+
+
 @pytest.mark.parametrize("seconds_per_token", [1e-4, 3e-4])
 def test_planning_with_estimates_loses_less_than_a_hundredth_when_requests_differ(
     seconds_per_token,
 ):
     """Batch 64, acceptance of requests spread as Beta(3, 2)."""
-    shares = []
-    for seed in range(5):
+
+    def make_world(seed):
         rates = np.random.default_rng(100 + seed).beta(3, 2, 64)
-        world = World(64, rates, seconds_per_token, seed)
-        shares.append(np.mean([world.step() for _ in range(150)][50:]))
-    assert np.mean(shares) > 0.99
+        return World(64, rates, seconds_per_token, seed)
+
+    assert settled_share(make_world, 150) > 0.99
 
 
 @pytest.mark.parametrize("rates", [(0.9, 0.3), (0.3, 0.9), (0.75, 0.5)])
@@ -101,8 +103,4 @@ def test_a_change_of_workload_is_recovered(rates, are_replaced, num_steps):
 
 
 def test_steady_operation_is_not_disturbed_by_the_readiness_to_forget():
-    shares = []
-    for seed in range(5):
-        world = World(8, np.full(8, 0.8), 1e-3, seed)
-        shares.append(np.mean([world.step() for _ in range(300)][100:]))
-    assert np.mean(shares) > 0.985
+    assert settled_share(lambda seed: World(8, np.full(8, 0.8), 1e-3, seed), 300) > 0.985

@@ -17,13 +17,10 @@ from smartspec.control.acceptance.calibration import (
     isotonic,
 )
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
+from smartspec.control.acceptance.logistic import sigmoid
 
 K = 6
 BY_MODEL = np.zeros(8, dtype=int)
-
-
-def sigmoid(log_odds):
-    return 1 / (1 + np.exp(-log_odds))
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,9 +101,9 @@ def step(estimator, rng, num_rows, threshold=0.0, ids=None, ease=0.0):
     drafts are verified up to the first confidence below threshold. Returns view and confidence."""
     confidence = rng.uniform(0.05, 0.95, (num_rows, K))
     acceptance = sigmoid(np.log(confidence / (1 - confidence)) + np.reshape(ease, (-1, 1)))
-    hits = np.cumprod(rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
+    chains = factories.draw_chains(rng, acceptance, (num_rows, K))
     verified = np.cumprod(confidence >= threshold, axis=1).sum(axis=1)
-    accepted = np.minimum(hits, verified)
+    accepted = np.minimum(chains, verified)
     view = factories.make_view(num_rows if ids is None else ids, lag=0, row_caps=K)
     plan = Plan(np.full(num_rows, K), np.zeros(num_rows, dtype=int))
     outcome = factories.make_outcome(

@@ -52,19 +52,24 @@ def test_bad_configuration_is_refused(changes, words):
         make_controller(**changes)
 
 
-def test_without_drafters_only_time_is_learned():
-    """The policy has nothing to decide, and its time would be the host's."""
-    controller, view = make_controller("fixed:3", drafters=()), factories.make_view(3)
+@pytest.mark.parametrize(
+    ("drafters", "view"),
+    [((), factories.make_view(3)), ((LOOKUP,), make_view(0, prefill_tokens=64))],
+    ids=["no drafters", "prefill alone"],
+)
+def test_where_nothing_is_to_be_decided_only_time_is_learned(drafters, view):
+    """The policy is not called, and its time would be the host's."""
+    controller = make_controller("fixed:3", drafters=drafters)
     controller.policy = SimpleNamespace(
         learn=lambda plan, outcome: None, uses_estimates=True, learn_steps=1
     )
     controller._acceptance = None
     for _ in range(50):
-        plan = step(controller, view, seconds=StepSeconds(0.0, 0.08, 0.001))
-        assert plan.lengths.tolist() == [0, 0, 0] and plan.drafter.tolist() == [-1, -1, -1]
-        assert controller.cut(plan, Drafted(plan.lengths)).tolist() == [0, 0, 0]
+        plan = step(controller, view, seconds=StepSeconds(0.0, 0.2, 0.001))
+        assert not plan.lengths.any() and (plan.drafter == -1).all()
+        assert not controller.cut(plan, Drafted(plan.lengths)).any()
     assert controller.latency.off_seconds(view) + controller.latency.host_seconds == pytest.approx(
-        0.081, rel=0.1
+        0.201, rel=0.1
     )
 
 
@@ -126,28 +131,21 @@ def test_impossible_feedback_is_counted_and_ignored(changes):
 
 
 def test_strict_mode_raises_what_production_mode_counts():
-    view = make_view(2)
-    for strict in (False, True):
-        controller = make_controller("fixed:2", strict=strict)
-        plan = controller.plan(view)
-        outcome = make_outcome(
-            view, plan, seconds=StepSeconds(draft=0.0, target=float("nan"), host=0.0)
-        )
-        earlier = replace(view, now=-1.0)
-        if strict:
-            with pytest.raises(ValueError, match="target seconds are nan"):
-                factories.learn(controller, outcome)
-            with pytest.raises(ValueError, match=r"now is -1\.0, before 0\.0"):
-                controller.plan(earlier)
-        else:
-            factories.learn(controller, outcome)
-            assert controller.plan(earlier).lengths.tolist() == [0, 0]
-            assert controller.num_ignored == {"seconds": 1, "clock": 1}
-            controller.cut(plan, Drafted(np.zeros(2, dtype=int)))
-            factories.learn(controller, make_outcome(earlier, controller.plan(earlier)))
-            assert controller.num_ignored == {"seconds": 1, "clock": 1}, (
-                "the new clock counts from then on"
-            )
+    view, controller = make_view(2), make_controller("fixed:2", strict=True)
+    seconds = StepSeconds(draft=0.0, target=float("nan"), host=0.0)
+    with pytest.raises(ValueError, match="target seconds are nan"):
+        step(controller, view, seconds=seconds)
+    with pytest.raises(ValueError, match=r"now is -1\.0, before 0\.0"):
+        controller.plan(replace(view, now=-1.0))
+
+
+def test_a_clock_that_went_backwards_counts_from_then_on():
+    view, controller = make_view(2), make_controller("fixed:2")
+    controller.plan(view)
+    earlier = replace(view, now=-1.0)
+    assert controller.plan(earlier).lengths.tolist() == [0, 0]
+    assert step(controller, earlier).lengths.tolist() == [2, 2]
+    assert controller.num_ignored == {"clock": 1}
 
 
 def test_state_explains_the_last_decisions_and_is_json():
@@ -177,17 +175,6 @@ def test_predicted_goodput_is_expected_tokens_over_predicted_time():
         3 * (1 + 0.6 + 0.6 * 0.6) / (0.04 + 0.0005 * 9)
     )
     assert decision["predicted_goodput_off"] == pytest.approx(3 / (0.04 + 0.0005 * 3))
-
-
-def test_prefill_only_steps_teach_time():
-    controller, view = make_controller(), make_view(0, prefill_tokens=64)
-    for _ in range(LEARN_STEPS):
-        assert controller.predicted_seconds is None
-        step(controller, view, seconds=StepSeconds(draft=0.0, target=0.2, host=0.001))
-    assert controller.latency.off_seconds(view) + controller.latency.host_seconds == pytest.approx(
-        0.201, rel=0.05
-    )
-    json.dumps(controller.state(), allow_nan=False)
 
 
 def test_what_is_read_is_known_from_all_steps_so_far():
@@ -249,20 +236,6 @@ def test_forget_drops_the_request():
     for request_id in (0, 1, 1, 77):
         controller.end(request_id)
     assert controller.state()["tracked_requests"] == 0
-
-
-def test_controllers_with_the_same_history_decide_the_same():
-    """No clock and no hidden randomness: a recorded log replays."""
-    first, second = make_controller(), make_controller()
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        view = replace(make_view(5), request_ids=rng.integers(0, 9, 5) * 10 + np.arange(5))
-        plans = [controller.plan(view) for controller in (first, second)]
-        assert plans[0].lengths.tolist() == plans[1].lengths.tolist()
-        outcome = make_outcome(view, plans[0], accepted=rng.integers(0, plans[0].lengths + 1))
-        factories.learn(first, outcome)
-        factories.learn(second, outcome)
-    assert first.state() == second.state()
 
 
 def test_explaining_the_last_step_compares_lengths_and_changes_nothing():

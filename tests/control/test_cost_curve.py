@@ -50,12 +50,6 @@ def test_nnls_meets_the_optimality_conditions(num_columns, seed):
     assert descent[solution == 0].max(initial=0.0) < 1e-8
 
 
-def test_nnls_recovers_exact_non_negative_coefficients():
-    design = np.random.default_rng(1).random((20, 4))
-    ground_truth = np.array([0.0, 2.0, 0.5, 0.0])
-    assert solve_nnls(design, design @ ground_truth) == pytest.approx(ground_truth, abs=1e-9)
-
-
 def test_fit_follows_a_bend_and_attention():
     samples = measured_samples()
     curve = CostCurve.fit(samples)

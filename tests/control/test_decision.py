@@ -2,7 +2,7 @@
 and field."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 
 import factories
 import numpy as np
@@ -70,35 +70,13 @@ def make_record(num_rows: int = 3, seed: int = 0, detailed: bool = False) -> Dec
     )
 
 
-def assert_same(one: object, other: object, where: str = "record") -> None:
-    """Equal field by field; arrays by value, NaN equal to NaN."""
-    if hasattr(one, "__dataclass_fields__"):
-        assert type(one) is type(other), where
-        for field in fields(one):
-            assert_same(
-                getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}"
-            )
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for name in one:
-            assert_same(one[name], other[name], f"{where}[{name!r}]")
-    elif isinstance(one, tuple):
-        assert len(one) == len(other), where
-        for index, (ours, theirs) in enumerate(zip(one, other, strict=True)):
-            assert_same(ours, theirs, f"{where}[{index}]")
-    elif isinstance(one, np.ndarray):
-        np.testing.assert_array_equal(one, other, err_msg=where)
-    else:
-        assert one == other, where
-
-
 @given(st.integers(1, 6), st.integers(0, 50), st.booleans())
 def test_json_and_back(num_rows, seed, detailed):
     record = make_record(num_rows, seed, detailed)
     text = record.to_json()
     assert "\n" not in text
     again = DecisionRecord.from_json(text)
-    assert_same(record, again)
+    np.testing.assert_equal(asdict(again), asdict(record))
     assert again.to_json() == text
 
 
@@ -134,12 +112,6 @@ def test_prefill_is_what_ran_and_not_what_was_planned():
     assert DecisionRecord.from_json(made).view.prefill_tokens == record.view.prefill_tokens == 17
 
 
-def test_summary_is_short_and_json_able():
-    summary = make_record().summary()
-    assert json.loads(json.dumps(summary)) == summary
-    assert summary["measured_seconds"] == pytest.approx(0.021)
-
-
 MISSING = object()
 
 
@@ -159,7 +131,6 @@ MISSING = object()
         ("accepted", [9, 9, 9], ["row 0", "accepted 9"]),
         ("lengths", [-1, 0, 0], ["lengths", "-1"]),
         ("survival", [[0.5], [0.5, 0.5], [0.5]], ["'survival'", "3 x n numbers"]),
-        ("survival", [["x"], ["y"], ["z"]], ["'survival'", "x"]),
         ("seconds", [0.1, 0.0], ["'seconds'", "3 numbers"]),
         ("seconds", [0.0, 0.0, 0.0], ["target seconds are 0.0"]),
         ("seconds", [0.0, None, 0.0], ["target seconds are nan"]),
@@ -202,9 +173,3 @@ def test_header_and_back():
     for wrong in (None, "lookup", [{"name": "lookup"}]):
         with pytest.raises(ValueError, match=r"line 1.*'drafters'"):
             LogHeader.from_json(json.dumps(json.loads(header.to_json()) | {"drafters": wrong}))
-
-
-def test_a_log_of_an_earlier_format_is_refused_with_the_remedy():
-    data = json.loads(make_record().to_json()) | {"format": 1}
-    with pytest.raises(ValueError, match="'format' is 1, this version reads 2: record it anew"):
-        DecisionRecord.from_json(json.dumps(data), line=1)

@@ -54,45 +54,34 @@ class Run:
         return np.flatnonzero([note in notes for note in self.notes])
 
     def step(self, now, num_rows, acceptance):
-        prefill = {"num_prefills": int(self.prefill > 0), "prefill_tokens": self.prefill}
         view = factories.make_view(
             num_rows, lag=0, context_tokens=50, row_caps=self.max_draft_tokens[:num_rows],
-            now=now, prefill_context_tokens=self.prefill, draft_token_budget=self.budget, **prefill,
+            now=now, prefill=self.prefill, draft_token_budget=self.budget,
         )  # fmt: skip
-        plan = self.controller.plan(view)
-        keep = self.controller.cut(plan, Drafted(plan.lengths))
-        chain = np.cumprod(self.rng.random((num_rows, K)) < acceptance, axis=1).sum(axis=1)
-        depth, fed = int(keep.max(initial=0)), num_rows + self.prefill
-        off_seconds = float(self.target.seconds(fed))
-        seconds = np.array(
-            [
-                depth * float(DRAFT.seconds(num_rows)),
-                float(self.target.seconds(fed + int(keep.sum()))),
-            ]
+        chains = factories.draw_chains(self.rng, acceptance, (num_rows, K))
+        noise = np.exp(0.02 * self.rng.standard_normal(2))
+        draft, fed = float(DRAFT.seconds(num_rows)), num_rows + self.prefill
+
+        def seconds(keep):
+            target = float(self.target.seconds(fed + int(keep.sum())))
+            return np.array([int(keep.max(initial=0)) * draft, target])
+
+        outcome = factories.play_step(
+            self.controller,
+            view,
+            chains,
+            lambda _, keep: {"seconds": StepSeconds(*(seconds(keep) * noise), 0.0)},
         )
+        keep, plan = outcome.verified, outcome.plan
         survival = np.cumprod(np.broadcast_to(acceptance, K))
         expected = num_rows + float((survival * (np.arange(K) < keep[:, None])).sum())
-        relative = expected / seconds.sum() * off_seconds / num_rows
-        draft_seconds, target_seconds = seconds * np.exp(0.02 * self.rng.standard_normal(2))
-        measured = StepSeconds(draft_seconds, target_seconds, 0.0)
-        accepted = np.minimum(chain, keep)
-        outcome = factories.make_outcome(
-            view, plan, keep, accepted, drafted=plan.lengths, seconds=measured
-        )
-        factories.learn(self.controller, outcome)
+        off_goodput = num_rows / seconds(0 * keep).sum()
         return (
             plan.lengths,
             plan.reason,
-            relative,
+            expected / seconds(keep).sum() / off_goodput,
             self.controller.policy.state().get("seconds_for_trials", 0.0),
         )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_non_speculative_steps_are_taken_and_become_rare(seed):
-    taken = Run(lambda step: 0.8, 2000, seed=seed, target=CHEAP_TOKENS).steps_of(NON_SPECULATIVE)
-    assert len(taken) >= 1
-    assert (taken >= 1000).sum() <= 1000 / MEMORY / 4 + 1
 
 
 @pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.7])
@@ -100,6 +89,7 @@ def test_trials_are_far_apart(acceptance):
     run = Run(lambda step: acceptance, 3000, target=CHEAP_TOKENS)
     gaps = np.diff([-1, *run.steps_of(NON_SPECULATIVE, LONGER)])
     assert len(gaps) >= 3 and (gaps >= MEMORY).all()
+    assert len(run.steps_of(NON_SPECULATIVE)) or acceptance < 0.7
 
 
 def test_every_batch_size_has_a_spacing_of_its_own():
@@ -130,19 +120,17 @@ def test_a_useless_draft_model_costs_hardly_more_than_none_and_is_retried(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_draft_model_that_becomes_good_is_found_again(seed):
-    run = Run(lambda step: 0.02 if step < 400 else 0.9, 1000, seed=seed)
-    assert (run.num_tokens[300:400] > 0).mean() < 0.5
-    assert (run.num_tokens[900:] > 0).mean() > 0.9
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_beside_prefill_as_well(seed):
-    """A busy server may not see a step without prefill for a long time."""
-    run = Run(lambda step: 0.02 if step < 100 else 0.9, 600, seed=seed, prefill=200)
-    assert (run.num_tokens[50:100] > 0).mean() < 0.5
-    assert len(run.steps_of(LONGER)) and not len(run.steps_of(NON_SPECULATIVE))
-    assert (run.num_tokens[500:] > 0).mean() > 0.9
+@pytest.mark.parametrize(
+    ("prefill", "num_bad", "num_steps"), [(0, 400, 1000), (200, 100, 600)], ids=["alone", "beside"]
+)
+def test_a_draft_model_that_becomes_good_is_found_again(seed, prefill, num_bad, num_steps):
+    """Beside prefill, too: a busy server may not see a step without it for a long time."""
+    rate = lambda step: 0.02 if step < num_bad else 0.9  # noqa: E731
+    run = Run(rate, num_steps, seed=seed, prefill=prefill)
+    assert (run.num_tokens[num_bad - 50 : num_bad] > 0).mean() < 0.5
+    assert (run.num_tokens[-100:] > 0).mean() > 0.9
+    if prefill:
+        assert len(run.steps_of(LONGER)) and not len(run.steps_of(NON_SPECULATIVE))
 
 
 def test_where_every_step_is_mixed_drafts_that_pay_are_explored_too():
@@ -154,12 +142,7 @@ def test_where_every_step_is_mixed_drafts_that_pay_are_explored_too():
 
 @pytest.mark.parametrize("prefill", [0, 200])
 def test_requests_without_weight_are_not_drafted_for(prefill):
-    more = {
-        "num_prefills": int(prefill > 0),
-        "prefill_tokens": prefill,
-        "prefill_context_tokens": prefill,
-    }
-    view = factories.make_view(ROWS, lag=0, row_caps=K, weights=np.zeros(ROWS), **more)
+    view = factories.make_view(ROWS, lag=0, row_caps=K, weights=np.zeros(ROWS), prefill=prefill)
     controller = Controller(
         "goodput", K, LatencyModel(TARGET, (DRAFT,)), drafters=(MODEL,), strict=True
     )

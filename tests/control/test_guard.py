@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drafter_cases import LOOKUP
-from factories import learn, make_outcome, make_view
+from factories import make_view, play_step
 
-from smartspec.control import Controller, CostCurve, Drafted, DrafterView, LatencyModel, StepSeconds
+from smartspec.control import Controller, CostCurve, DrafterView, LatencyModel, StepSeconds
 from smartspec.control.goodput.policy import Goodput, GoodputSettings
 from smartspec.control.guard import LEAST_STEPS, LONGEST, MEMORY, Account, Guard, Queries
 
@@ -166,20 +166,21 @@ def test_a_policy_without_a_budget_queries_all_drafters_or_none(policy, length):
     assert plan.lengths.tolist() == [length] * ROWS
 
 
-@pytest.mark.parametrize(("acceptance", "share"), [(0.0, 0.0), (0.0, SHARE), (1.0, SHARE)])
+@pytest.mark.parametrize(("acceptance", "share"), [(0, 0.0), (0, SHARE), (1, SHARE)])
 def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
     policy = Goodput(settings=GoodputSettings(share=share))
     controller = Controller(
         policy, 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True
     )
     queries = []
-    for step in range(2 * LONGEST // 2):
-        plan = controller.plan(queried_view(queries, now=float(step)))
-        verified = controller.cut(plan, Drafted(plan.lengths))
-        accepted = (verified * acceptance).astype(int)
+
+    def told(plan, verified):
         target = 0.004 + 0.001 * (4 + int(verified.sum()))
-        seconds = StepSeconds(draft=0.0, target=target, host=QUERIED if queries[-1] else PLAIN)
-        learn(controller, make_outcome(plan.view, plan, verified, accepted, seconds=seconds))
+        return {"seconds": StepSeconds(0.0, target, QUERIED if queries[-1] else PLAIN)}
+
+    for step in range(LONGEST):
+        view = queried_view(queries, now=float(step))
+        play_step(controller, view, np.full(ROWS, 2 * acceptance), told)
     # between two looks at the price
-    often = np.mean(queries[LONGEST // 2 + 2 * MEMORY : 2 * LONGEST // 2 - 2])
+    often = np.mean(queries[LONGEST // 2 + 2 * MEMORY : LONGEST - 2])
     assert often == 1.0 if acceptance or not share else often < 0.15

@@ -14,18 +14,16 @@ from itertools import product
 import factories
 import numpy as np
 import pytest
+from confident import drafted_of, teach
 from drafter_cases import MODEL
 
 from smartspec.control import (
     Controller,
     CostCurve,
-    Drafted,
     DrafterSpec,
     DrafterView,
     LatencyModel,
-    Plan,
     Policy,
-    StepSeconds,
     plan_of_lengths,
 )
 from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
@@ -94,7 +92,7 @@ def deviation(controller: Controller, view, step: Step) -> float:
         if p_drawn == 0:
             continue
         controller.policy = copy.deepcopy(policy, {id(controller.latency): controller.latency})
-        _, keep = kept(controller, view, rows)
+        keep = kept(controller, view, rows)
         each = [
             tuple(row[:length]) for row, length in zip(drawn.tolist(), keep.tolist(), strict=True)
         ]
@@ -106,26 +104,12 @@ def deviation(controller: Controller, view, step: Step) -> float:
     return float(np.abs(joint - expected).max())
 
 
-def kept(controller: Controller, view, rows: np.ndarray) -> tuple[Plan, np.ndarray]:
-    """A plan, and how much of each draft is verified, int [R], where its tokens are drawn from rows
-    [R, K, V]: each drafter drafts in passes, as the executor has them do it."""
-    confidence, entropy = rows.max(axis=2), -(rows * np.log(np.maximum(rows, 1e-300))).sum(axis=2)
+def kept(controller: Controller, view, rows: np.ndarray) -> np.ndarray:
+    """How much of each draft is verified, int [R], where its tokens are drawn from rows [R, K,
+    V]."""
+    entropy = -(rows * np.log(np.maximum(rows, 1e-300))).sum(axis=2)
     plan = controller.plan(view)
-    lengths = np.zeros(R, dtype=np.int64)
-    for drafter in range(len(view.drafters)):
-        active = np.flatnonzero(plan.lengths_of(drafter))
-        for depth in range(K):
-            if not len(active):
-                break
-            lengths[active] += 1
-            is_done = plan.lengths[active] == depth + 1
-            if plan.stop is not None:
-                is_done |= plan.stop(
-                    depth, active, confidence[active, depth], entropy[active, depth]
-                )
-            active = active[~is_done]
-    is_drafted = np.arange(K) < lengths[:, None]
-    return plan, controller.cut(plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
+    return controller.cut(plan, drafted_of(plan, rows.max(axis=2), entropy))
 
 
 def learned_controller(policy, random: np.random.Generator, view) -> Controller:
@@ -139,21 +123,7 @@ def learned_controller(policy, random: np.random.Generator, view) -> Controller:
         policy = parse_policy(policy)
     controller = Controller(policy, K, latency, drafters=specs, strict=True)
     for _ in range(8):
-        rows = random.dirichlet(np.ones(V), (R, K))
-        plan, keep = kept(controller, view, rows)
-        confidence = rows.max(axis=2)
-        accepted = (
-            np.cumprod(random.random((R, K)) < confidence, axis=1) * (np.arange(K) < keep[:, None])
-        ).sum(axis=1)
-        seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
-        more = {
-            "drafted": np.maximum(keep, plan.lengths),
-            "extras": {"divergence": np.zeros((R, K))},
-            "seconds": seconds,
-        }
-        controller.learn(
-            plan, factories.make_outcome(view, plan, keep, accepted, confidence=confidence, **more)
-        )
+        teach(controller, view, random.dirichlet(np.ones(V), (R, K)).max(axis=2), random, target)
     return controller
 
 

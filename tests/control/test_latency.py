@@ -25,15 +25,16 @@ def observe(model, view, num_draft_tokens, target, draft=0.0, host=0.002, drafte
     model.observe([factories.make_outcome(view, plan, seconds=seconds)])
 
 
+def slow_drafts_down(model, view, plan):
+    """The model sees steps whose draft passes take half as long again as it predicts."""
+    seconds = model.predict(view, plan, plan.lengths)
+    seconds = StepSeconds(1.5 * seconds.draft, seconds.target, 0.001)
+    for _ in range(40):
+        model.observe([factories.make_outcome(view, plan, seconds=seconds)])
+
+
 def off_seconds(model, view):
     return float(model.target_seconds(view, np.zeros(1, dtype=int))[0])
-
-
-def test_prediction_before_any_step_is_the_curve():
-    model = LatencyModel(TARGET)
-    seconds = model.target_seconds(make_view(4, prefill_tokens=10), np.arange(3))
-    assert seconds == pytest.approx(0.03 + 0.002 * np.array([14, 15, 16]))
-    assert model.median_relative_error is None
 
 
 def test_context_is_charged_per_draft_token():
@@ -72,25 +73,6 @@ def test_predicted_draft_time_counts_only_rows_that_take_part():
     assert LatencyModel(TARGET).predict(make_view(3), plan, plan.lengths).draft == 0.0
 
 
-def test_a_lasting_slowdown_is_learned_for_all_sizes():
-    model, rng = LatencyModel(TARGET), np.random.default_rng(0)
-    for _ in range(150):
-        observe(model, make_view(4), 0, 1.6 * 0.038 * np.exp(0.05 * rng.standard_normal()))
-    assert off_seconds(model, make_view(4)) == pytest.approx(1.6 * 0.038, rel=0.03)
-    assert off_seconds(model, make_view(32)) == pytest.approx(1.6 * 0.094, rel=0.1)
-    assert model.median_relative_error < 0.06
-
-
-def test_an_outlier_hardly_moves_the_prediction():
-    model = LatencyModel(TARGET)
-    for _ in range(50):
-        observe(model, make_view(4), 1, 0.046)
-    before = off_seconds(model, make_view(4))
-    observe(model, make_view(4), 1, 3.0, host=2.0)
-    assert off_seconds(model, make_view(4)) == pytest.approx(before, rel=0.025)
-    assert model.host_seconds < 0.0025
-
-
 def test_one_size_that_is_slower_is_learned_without_moving_the_others():
     """The profile missed that 64 tokens take 30 % longer: the curve gets its bend there, and stays
     monotone."""
@@ -101,18 +83,6 @@ def test_one_size_that_is_slower_is_learned_without_moving_the_others():
     assert off_seconds(model, make_view(64)) == pytest.approx(1.3 * 0.158, rel=0.06)
     assert off_seconds(model, make_view(4)) == pytest.approx(0.038, rel=0.06)
     assert off_seconds(model, make_view(16)) == pytest.approx(0.062, rel=0.06)
-
-
-def test_noise_draws_no_cliff_and_curves_stay_monotone():
-    model, rng = LatencyModel(CostCurve.linear(0.03, 0.0005)), np.random.default_rng(1)
-    for _ in range(1000):
-        rows = int(rng.integers(1, 33))
-        observe(
-            model, make_view(rows), 0, (0.03 + 0.0005 * rows) * np.exp(0.1 * rng.standard_normal())
-        )
-    curve = model.target_seconds(make_view(1), np.arange(100))
-    assert (np.diff(curve) >= 0).all()
-    assert curve == pytest.approx(0.03 + 0.0005 * np.arange(1, 101), rel=0.05)
 
 
 def test_prefill_is_corrected_on_its_own():
@@ -158,7 +128,6 @@ def test_fit_and_round_trip_through_json():
     ("data", "named"),
     [
         (None, "format"),
-        ({}, "format"),
         ({"format": 1, "target": TARGET.to_dict()}, "format"),
         ({"format": 3}, "mapping"),
         ({"format": 3, "target": {"knots": [0]}}, "slopes"),
@@ -218,10 +187,7 @@ def test_passes_of_several_drafters_add_up_and_each_is_corrected():
     first = 0.005 + 2 * 0.001 + 2 * (0.005 + 0.001)
     second = 2 * (0.02 + 0.001)
     assert model.predict(view, plan, plan.lengths).draft == pytest.approx(first + second)
-    for _ in range(40):  # both are half as slow again
-        target = float(model.target_seconds(view, np.array([6]))[0])
-        seconds = StepSeconds(1.5 * (first + second), target, 0.001)
-        model.observe([factories.make_outcome(view, plan, seconds=seconds)])
+    slow_drafts_down(model, view, plan)
     alone = Plan(plan.lengths, np.array([-1, -1, 1]))
     assert model.predict(view, alone, plan.lengths).draft == pytest.approx(1.5 * second, rel=0.1)
 
@@ -238,10 +204,7 @@ def test_of_a_draft_made_in_one_pass_another_token_is_another_entry_of_it():
     plan = Plan(np.array([2, 1, 4]), drafter)
     drafting = 0.005 + 20 * 0.001 + 3 * 0.0015
     assert model.predict(view, plan, plan.lengths).draft == pytest.approx(drafting)
-    for _ in range(40):  # passes are half as slow again
-        target = float(model.target_seconds(view, np.array([7]))[0])
-        seconds = StepSeconds(1.5 * drafting, target, 0.001)
-        model.observe([factories.make_outcome(view, plan, seconds=seconds)])
+    slow_drafts_down(model, view, plan)
     assert model.predict(view, plan, plan.lengths).draft == pytest.approx(1.5 * drafting, rel=0.1)
 
 

@@ -2,6 +2,7 @@
 and must end up choosing what one who knows the ground truth would choose."""
 
 from dataclasses import replace
+from functools import partial
 
 import factories
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from best_lengths import StepTimes, plan_lengths
 from factories import make_view
 
-from smartspec.control import CostCurve, LatencyModel, Plan, ProfileSample, StepSeconds
+from smartspec.control import CostCurve, LatencyModel, Plan, StepSeconds
+from smartspec.sim.world.hardware import roofline
+from smartspec.sim.world.step_time import GroundTruthTime, Noise
 
 K = 8
 HOST_SECONDS = 0.001
@@ -19,43 +22,12 @@ BATCHES = (1, 8, 64, 256)
 CPU = CostCurve((1.0, 8.0), (0.0005, 0.002), 0.036, per_context_token=1e-6, per_attended_token=1e-7)
 
 
-class Accelerator:
-    """A roofline with soft edges, which no piecewise linear curve fits exactly: an 8B model on a
-    large accelerator."""
-
-    def seconds(self, fed_tokens, context_tokens, rows, attended_tokens=None):
-        if attended_tokens is None:
-            attended_tokens = fed_tokens * context_tokens / rows
-        matrices = _soft_maximum(0.006, 2.2e-5 * fed_tokens)
-        return 0.0013 + matrices + _soft_maximum(4.9e-8 * context_tokens, 7e-10 * attended_tokens)
+# no piecewise linear curve fits its soft edges exactly
+ACCELERATOR = roofline("h100", "llama-3.1-8b")
 
 
-def _soft_maximum(one, other):
-    return np.maximum(one, other) + 0.5 * np.minimum(one, other)
-
-
-def profile(ground_truth):
-    """Best of three noisy measurements on a grid of sizes."""
-    rng = np.random.default_rng(0)
-    grid = [(rows, new, 256) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256) for new in (1, 2, 4, 8)]
-    grid += [
-        (rows, new, context) for rows in (1, 8, 32) for new in (1, 4) for context in (1024, 4096)
-    ]
-    samples = []
-    for rows, new, context in grid:
-        size = (rows * new, rows * (context + new), rows)
-        noise = np.exp(0.02 * rng.standard_normal(3)).min()
-        samples.append(ProfileSample(*size, float(ground_truth.seconds(*map(float, size))) * noise))
-    return CostCurve.fit(samples)
-
-
-def scaled(curve, factor):
-    scalars = {
-        name: value * factor
-        for name, value in vars(curve).items()
-        if name.startswith(("per_", "constant"))
-    }
-    return replace(curve, slopes=tuple(factor * slope for slope in curve.slopes), **scalars)
+def profile(ground_truth, distortion=1.0):
+    return GroundTruthTime(ground_truth, noise=Noise(0.02)).profile(distortion).target
 
 
 def token_slopes_scaled(curve, factor):
@@ -64,11 +36,11 @@ def token_slopes_scaled(curve, factor):
 
 
 WRONG = {
-    "right": lambda curve: curve,
-    "half": lambda curve: scaled(curve, 0.5),
-    "double": lambda curve: scaled(curve, 2.0),
-    "context is free": lambda curve: replace(curve, per_context_token=0.0, per_attended_token=0.0),
-    "slope understated by 45 %": lambda curve: token_slopes_scaled(curve, 0.55),
+    "right": profile,
+    "half": partial(profile, distortion=0.5),
+    "double": partial(profile, distortion=2.0),
+    "context is free": partial(profile, distortion="no-context"),
+    "slope understated by 45 %": lambda truth: token_slopes_scaled(profile(truth), 0.55),
 }
 
 
@@ -138,12 +110,11 @@ class Loop:
         return np.array([self.step() for _ in range(num_steps)])
 
 
-@pytest.mark.parametrize("ground_truth", [Accelerator(), CPU], ids=["accelerator", "cpu"])
+@pytest.mark.parametrize("ground_truth", [ACCELERATOR, CPU], ids=["accelerator", "cpu"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_profile_costs_at_most_three_percent_after_a_hundred_steps(ground_truth, wrong):
     shares = {
-        rows: Loop(ground_truth, WRONG[wrong](profile(ground_truth)), rows).run(130)
-        for rows in BATCHES
+        rows: Loop(ground_truth, WRONG[wrong](ground_truth), rows).run(130) for rows in BATCHES
     }
     assert min(share[100:].mean() for share in shares.values()) >= 0.97, shares
 

@@ -207,17 +207,6 @@ def test_doubt_stays_bounded_where_nothing_is_ever_measured():
     )
 
 
-def test_prefill_deviates_without_moving_decoding():
-    model = CostCorrection(PROFILE)
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        observe(model, size(4), profiled(4))
-        prefill = int(rng.integers(50, 500))
-        observe(model, size(4 + prefill, prefill=prefill), 0.8 * profiled(4 + prefill))
-    assert seconds(model, 4) == pytest.approx(profiled(4), rel=0.02)
-    assert seconds(model, 304, prefill=300) == pytest.approx(0.8 * profiled(304), rel=0.05)
-
-
 def test_a_running_mean_shrugs_at_outliers_and_follows_jumps():
     mean, rng = RobustMean(), np.random.default_rng(0)
     for _ in range(100):

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from drafter_cases import LOOKUP, MODEL, free_test
 
-from smartspec.control import FreeTests, Plan
-from smartspec.control.acceptance.effects import AcceptanceEffects
+from smartspec.control import Plan
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.acceptance.observations import MAX_FREE_TESTS, Observations
+from smartspec.control.acceptance.observations import Observations
 
 K = 4
 BY_LOOKUP, BY_MODEL = range(2)
@@ -36,42 +35,22 @@ def random_steps(rng, num_steps, num_rows=6):
     steps."""
     for step in range(num_steps):
         lengths = rng.integers(0, K + 1, num_rows)
-        chain = np.cumprod(rng.random((num_rows, K)) < 0.75, axis=1).sum(axis=1)
-        yield make_step(lengths, np.minimum(chain, lengths), ids=np.arange(num_rows) + step // 3)
+        chains = factories.draw_chains(rng, 0.75, (num_rows, K))
+        yield make_step(lengths, np.minimum(chains, lengths), ids=np.arange(num_rows) + step // 3)
 
 
 def test_tested_positions_end_at_the_first_rejection():
-    tested, accepted = counts_of(make_step([3, 4, 2], [1, 4, 2]))
-    assert tested == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
-    assert accepted == [[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
-
-
-def test_positions_after_a_rejection_are_hidden_even_if_called_tested():
-    assert counts_of(make_step([4], [1], tested=np.array([4])))[0] == [[1, 1, 0, 0]]
-
-
-def test_tokens_dropped_by_a_stop_rule_are_not_tested():
-    tested, accepted = counts_of(make_step([4], [4], tested=np.array([2])))
-    assert tested == accepted == [[1, 1, 0, 0]]
+    """Also if those after it are called tested; what a stop dropped was not tested."""
+    step = make_step([3, 4, 2, 4, 4], [1, 4, 2, 1, 4], tested=np.array([2, 4, 2, 4, 2]))
+    tested, accepted = counts_of(step)
+    assert tested == [[1, 1, 0, 0], [1, 1, 1, 1], *[[1, 1, 0, 0]] * 3]
+    assert accepted == [[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
 
 
 def test_tests_count_for_the_drafter_that_drafted():
     step = make_step([4], [2], drafter=BY_MODEL)
     assert not np.any(counts_of(step, drafter=BY_LOOKUP))
     assert counts_of(step, drafter=BY_MODEL)[0] == [[1, 1, 1, 0]]
-
-
-def test_several_steps_have_the_rows_of_each():
-    steps = list(random_steps(np.random.default_rng(0), 5))
-    joined = Observations.of(steps)
-    assert joined.num_steps == 5
-    assert joined.request_ids.tolist() == [
-        i for step in steps for i in step.view.request_ids.tolist()
-    ]
-    for one, all_together in zip(
-        zip(*map(counts_of, steps), strict=True), counts_of(*steps), strict=True
-    ):
-        assert [row for rows in one for row in rows] == all_together
 
 
 def test_confidence_and_free_tests_may_be_missing_in_some_steps():
@@ -92,40 +71,11 @@ def test_confidence_and_free_tests_may_be_missing_in_some_steps():
     assert Observations.of(steps[1:]).confidence is None
 
 
-def test_many_free_tests_count_as_a_few():
-    tests = FreeTests(np.array([0]), np.array([4 * MAX_FREE_TESTS]), np.array([MAX_FREE_TESTS]))
-    observations = Observations.of([make_step([0], [0], free_tests=(tests,))])
-    tested, accepted = observations.tests(K)
-    observations.add_free_tests(tested, accepted)
-    assert (tested[0, BY_LOOKUP, 0], accepted[0, BY_LOOKUP, 0]) == (
-        MAX_FREE_TESTS,
-        MAX_FREE_TESTS / 4,
-    )
-
-
 def test_the_first_cut_token_is_the_one_after_a_draft_that_was_accepted_as_far_as_it_was_verified():
     free = (free_test(1, [-1, -1, -1, 1]),)
     step = make_step([1, 1, 4, 1], [1, 0, 4, 1], drafted=np.array([3, 3, 4, 3]), free_tests=free)
     cut = Observations.of([step]).first_cut(K).T.tolist()
     assert cut == [[False, True, False, False], [False] * 4, [False] * 4, [False] * 4]
-
-
-def test_a_request_in_several_steps_of_a_group_is_learned_once_with_the_sum():
-    rng, ids = np.random.default_rng(1), np.array([3, 5, 3, 3])
-    information, residual = rng.uniform(0.1, 0.25, (1, 4)), rng.uniform(-0.5, 0.5, (1, 4))
-    is_of_3 = ids == 3
-    sums = [
-        np.array([[values[0, is_of_3].sum(), values[0, 1]]]) for values in (information, residual)
-    ]
-    learned = []
-    for request_ids, observations in ((ids, (information, residual)), (np.array([3, 5]), sums)):
-        effects = AcceptanceEffects(1)
-        classes = np.zeros_like(request_ids)
-        rows = effects.rows_to_learn(request_ids, classes, np.ones(len(request_ids), dtype=bool))
-        effects.learn(rows, np.zeros((1, len(rows))), *observations, num_steps=3)
-        learned.append(effects.of(effects.rows(np.array([3, 5, 99])), np.zeros(3, dtype=int)))
-    assert learned[0] == pytest.approx(learned[1])
-    assert abs(learned[0][0, 0] - learned[0][0, 2]) > 0.01, "a request is told from a new one"
 
 
 def test_the_order_of_the_steps_of_a_group_does_not_count():

@@ -7,7 +7,6 @@ import pytest
 
 from smartspec.control import BatchView, DecisionRecord, DrafterSpec, DrafterView, Outcome, Plan
 from smartspec.control.acceptance.estimator import AcceptanceEstimator
-from smartspec.control.records import depths_of
 
 K = 5
 # Two children of the text, two of the first of them, one of the second of these.
@@ -58,11 +57,6 @@ def outcome_of(
         parents=np.broadcast_to(PARENTS, (num_rows, K)),
         node_tests=np.array(tests),
     )
-
-
-def test_depths_follow_parents():
-    assert depths_of(PARENTS).tolist() == [[1, 1, 2, 2, 3]]
-    assert depths_of(np.array([[-1, 0, 1], [-1, -1, -1]])).tolist() == [[1, 2, 3], [1, 1, 1]]
 
 
 def true_survival(ground_truth: np.ndarray) -> np.ndarray:

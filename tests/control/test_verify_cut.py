@@ -3,11 +3,12 @@
 import factories
 import numpy as np
 import pytest
+from confident import drafted_of, teach
 from drafter_cases import MODEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smartspec.control import Controller, CostCurve, Drafted, LatencyModel, StepSeconds
+from smartspec.control import Controller, CostCurve, Drafted, LatencyModel
 from smartspec.control.goodput.worth import ConfidenceStop, lengths_to_verify
 from smartspec.control.policy import LEARN_STEPS
 from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
@@ -45,21 +46,7 @@ def learned_controller(name, slopes, seed):
     latency = LatencyModel(target, (CostCurve.linear(1e-4, 1e-5),))
     controller = Controller(parse_policy(name), K, latency, drafters=(MODEL,), strict=True)
     for step in range(NUM_LEARNED):
-        view, confidence = make_view(step), rng.uniform(0.05, 1.0, (R, K))
-        plan = controller.plan(view)
-        lengths = drafted_lengths(plan, confidence)
-        confidence = np.where(np.arange(K) < lengths[:, None], confidence, np.nan)
-        keep = controller.cut(plan, Drafted(lengths, confidence))
-        matches = np.cumprod(rng.uniform(size=(R, K)) < confidence, axis=1)
-        accepted = (matches * (np.arange(K) < keep[:, None])).sum(axis=1)
-        seconds = StepSeconds(1e-3, float(target.seconds(R + int(keep.sum()))), 1e-4)
-        more = {
-            "drafted": lengths,
-            "seconds": seconds,
-            "confidence": confidence,
-            "extras": {"divergence": np.zeros((R, K))},
-        }
-        factories.learn(controller, factories.make_outcome(view, plan, keep, accepted, **more))
+        teach(controller, make_view(step), rng.uniform(0.05, 1.0, (R, K)), rng, target)
     return controller
 
 
@@ -74,21 +61,11 @@ def make_view(step):
     return factories.make_view(R, lag=0, **more)
 
 
-def drafted_lengths(plan, confidence):
-    """As the draft model drafts: a pass for each position, until the plan or its stop rule ends a
-    row."""
+def drafted_again(plan, confidence):
+    """Drafts of another step of the same plan."""
     if isinstance(plan.stop, ConfidenceStop):
         plan.stop.survival.begin_step()  # a policy does it for each step
-    lengths, active = NONE.copy(), np.flatnonzero(plan.lengths > 0)
-    for depth in range(K):
-        lengths[active] += 1
-        is_done = plan.lengths[active] == depth + 1
-        if plan.stop is not None and len(active):
-            is_done |= plan.stop(
-                depth, active, confidence[active, depth], 1.0 - confidence[active, depth]
-            )
-        active = active[~is_done]
-    return lengths
+    return drafted_of(plan, confidence, 1.0 - confidence)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,13 +81,8 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_comes_after_it(name, sl
     controller, rng = learned_controller(name, slopes, seed), np.random.default_rng(seed + 1)
     view, confidence = make_view(NUM_LEARNED), rng.uniform(0.05, 1.0, (R, K))
     plan = controller.plan(view)
-    lengths = drafted_lengths(plan, confidence)
-
-    def kept(lengths, confidence):
-        is_drafted = np.arange(K) < lengths[:, None]
-        return controller.cut(plan, Drafted(lengths, np.where(is_drafted, confidence, np.nan)))
-
-    first = kept(lengths, confidence)
+    drafted = drafted_again(plan, confidence)
+    first, lengths = controller.cut(plan, drafted), drafted.lengths
     for position in np.repeat(np.arange(K), 5):
         rows = (
             np.arange(R) == rng.integers(R)
@@ -122,9 +94,12 @@ def test_whether_a_token_is_kept_does_not_depend_on_what_comes_after_it(name, sl
         redrawn = rng.integers(np.minimum(position + 1, plan.lengths), plan.lengths + 1)
         # the rule sees what is redrawn, or it does not
         if isinstance(plan.stop, ConfidenceStop) and rng.integers(2):
-            now = kept(drafted_lengths(plan, others), others)
+            drafted = drafted_again(plan, others)
         else:
-            now = kept(np.where(rows & (lengths > position), redrawn, lengths), others)
+            longer = np.where(rows & (lengths > position), redrawn, lengths)
+            is_drafted = np.arange(K) < longer[:, None]
+            drafted = Drafted(longer, np.where(is_drafted, others, np.nan))
+        now = controller.cut(plan, drafted)
         assert np.array_equal(
             np.minimum(now, position + 1)[rows], np.minimum(first, position + 1)[rows]
         )
@@ -140,21 +115,16 @@ def test_what_the_stop_rule_has_seen_is_not_estimated_again():
             np.random.default_rng(seed),
         )
         for _ in range(3):
-            plan, confidence = (
-                controller.plan(make_view(NUM_LEARNED)),
-                rng.uniform(0.05, 1.0, (R, K)),
-            )
+            plan = controller.plan(make_view(NUM_LEARNED))
+            confidence = rng.uniform(0.05, 1.0, (R, K))
             if plan.stop is None:
                 continue
-            lengths = drafted_lengths(plan, confidence)
-            drafted = Drafted(
-                lengths, np.where(np.arange(K) < lengths[:, None], confidence, np.nan)
-            )
+            drafted = drafted_again(plan, confidence)
             keep = controller.cut(plan, drafted)
-            assert plan.stop.survival.of(lengths) is not None
+            assert plan.stop.survival.of(drafted.lengths) is not None
             plan.stop.survival.begin_step()
             assert keep.tolist() == controller.cut(plan, drafted).tolist(), (
                 "as if nothing had been seen"
             )
-            num_cut += int((lengths - keep).sum())
+            num_cut += int((drafted.lengths - keep).sum())
     assert num_cut > 20

@@ -171,14 +171,14 @@ def expected_of(request: Request) -> list[int]:
     return continuation(prompt, request.params.max_tokens)
 
 
-def serve(core: EngineCore, requests, clock=float) -> list[StepOutput]:
+def serve(core: EngineCore, requests) -> list[StepOutput]:
     """Serve requests to their ends and check that each got its plain continuation; return what the
-    steps said. clock: the time of a step, by its number."""
+    steps said."""
     for request in requests:
         core.add_request(request)
     outputs = []
     while core.has_work:
-        outputs.append(core.step(clock(len(outputs))))
+        outputs.append(core.step(float(len(outputs))))
     for request in requests:
         assert request.output_token_ids.tolist() == expected_of(request)
     return outputs

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smartspec.core.blocks import BlockManager, Prefix, PrefixCopy, Trim, Wipe, common_prefix
+from smartspec.core.blocks import BlockManager, Prefix, PrefixCopy, Trim, Wipe
 
 
 def text(*token_ids: int) -> np.ndarray:
@@ -101,17 +101,6 @@ def test_a_reset_forgets_texts_and_copies_that_may_never_have_happened():
     assert blocks.find_cached_prefix(text(*range(8))) is None
     assert blocks.take_memory_ops() == (Trim(0, 0), Trim(1, 0))
     assert blocks.num_free_blocks == blocks.num_available_blocks == 10
-
-
-def test_common_prefix():
-    assert common_prefix(text(1, 2, 3), text(1, 2, 4, 5)) == 2
-    assert common_prefix(text(1, 2), text(1, 2, 3)) == 2
-    assert common_prefix(text(), text(1)) == 0
-
-
-def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="must be positive, got 0, 16, 1"):
-        BlockManager(num_blocks=0, block_size=16, num_slots=1)
 
 
 operations = st.lists(

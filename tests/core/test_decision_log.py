@@ -18,6 +18,11 @@ def make_record(number: int = 0) -> DecisionRecord:
     return factories.make_record(make_outcome(make_view(2, now=float(number))))
 
 
+@pytest.fixture
+def log(tmp_path) -> DecisionLog:
+    return DecisionLog(tmp_path / "log.jsonl")
+
+
 def read_times(path) -> list[float]:
     header, *lines = path.read_text().splitlines()
     assert LogHeader.from_json(header) == HEADER
@@ -43,6 +48,8 @@ class FullDisk:
 
 
 def test_header_and_all_records_are_there_after_close(tmp_path):
+    """Also in an empty file that a failed start has left."""
+    (tmp_path / "log.jsonl").touch()
     log = DecisionLog(tmp_path / "log.jsonl")
     log.begin(HEADER)
     for number in range(FLUSH_RECORDS + 3):
@@ -61,30 +68,20 @@ def test_a_log_is_never_overwritten(tmp_path):
     assert path.read_text() == "precious\n"
 
 
-def test_an_empty_file_left_by_a_failed_start_is_used(tmp_path):
-    (tmp_path / "log.jsonl").touch()
-    log = DecisionLog(tmp_path / "log.jsonl")
-    log.begin(HEADER)
-    log.close()
-    assert read_times(log.path) == []
-
-
 @pytest.mark.parametrize("name", ["no/such/folder/log.jsonl", "."])
 def test_a_path_that_cannot_be_written_is_an_error_at_start(tmp_path, name):
     with pytest.raises(ValueError, match=r"cannot write decision log .*another file"):
         DecisionLog(tmp_path / name)
 
 
-def test_a_disk_that_is_full_at_start_is_an_error(tmp_path):
-    log = DecisionLog(tmp_path / "log.jsonl")
+def test_a_disk_that_is_full_at_start_is_an_error(log):
     log._file = FullDisk(log._file, room=10)
     with pytest.raises(ValueError, match="No space left on device"):
         log.begin(HEADER)
     assert log.path.read_bytes() == b""
 
 
-def test_a_disk_that_fills_up_costs_records_and_a_warning_but_no_crash(tmp_path, caplog):
-    log = DecisionLog(tmp_path / "log.jsonl")
+def test_a_disk_that_fills_up_costs_records_and_a_warning_but_no_crash(log, caplog):
     log.begin(HEADER)
     log.add(make_record(1))
     log.flush()
@@ -107,19 +104,12 @@ def test_a_disk_that_fills_up_costs_records_and_a_warning_but_no_crash(tmp_path,
     )
 
 
-def test_records_after_close_are_lost_but_harmless(tmp_path):
-    log = DecisionLog(tmp_path / "log.jsonl")
-    log.begin(HEADER)
-    log.close()
-    log.add(replace(make_record(), reason="late"))
-    log.flush()
-    assert log.num_lost == 1
-
-
-def test_a_record_json_cannot_hold_is_lost_but_harmless(tmp_path):
-    log = DecisionLog(tmp_path / "log.jsonl")
+def test_records_that_json_cannot_hold_or_that_come_after_close_are_lost_but_harmless(log):
     log.begin(HEADER)
     log.add(replace(make_record(), goodput=float("inf")))
     log.add(make_record(2))
     log.close()
-    assert log.num_lost == 1 and read_times(log.path) == [2.0]
+    assert log.num_lost == 1
+    log.add(make_record(3))
+    log.flush()
+    assert log.num_lost == 2 and read_times(log.path) == [2.0]

@@ -77,15 +77,6 @@ def test_the_first_step_is_when_a_request_leaves_the_queue():
     )
 
 
-def test_shared_prompt_is_computed_once():
-    core = make_core(num_blocks=60, budget=16)
-    prompt = list(range(30))
-    requests = [make_request(i, prompt) for i in range(3)]
-    run(core, *requests)
-    assert [r.num_cached_tokens for r in requests] == [0, 29, 29]
-    assert all(r.output_token_ids.tolist() == expected_of(r) for r in requests)
-
-
 def test_stop_token_inside_a_draft_ends_the_request_there():
     prompt = [1, 2, 3]
     expected = continuation(prompt, 10)

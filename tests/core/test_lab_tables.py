@@ -12,22 +12,12 @@ from smartspec.core.lab_tables import lab_table
 from smartspec.core.policy_names import all_policies, parse_policy, published_policies
 
 ROOT = Path(__file__).parents[2]
-SIMULATE = (
-    "smartspec",
-    "simulate",
-    "--batch",
-    "1",
-    "--num-requests",
-    "2",
-    "--controller-time",
-    "none",
-    "--policy",
-)
+SIMULATE = "smartspec simulate --batch 1 --num-requests 2 --controller-time none --policy"
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+def run(folder: Path, line: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-P", "-m", *arguments]
+    command = [sys.executable, "-P", "-m", *line.split()]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
     )
@@ -40,14 +30,14 @@ def test_published_policies_have_names_beside_ours():
 
 
 def test_the_current_directory_is_searched():
-    found = run(ROOT, *SIMULATE, "nightjar,field")
+    found = run(ROOT, f"{SIMULATE} nightjar,field")
     assert found.returncode == 0, found.stderr
     assert "nightjar" in found.stdout and "sequoia" in found.stdout
 
 
 @pytest.mark.parametrize(("name", "status"), [("nightjar", 2), ("field", 2), ("all", 0)])
 def test_without_the_repository_a_sentence_says_where_they_are(name, status, tmp_path):
-    found = run(tmp_path, *SIMULATE, name)
+    found = run(tmp_path, f"{SIMULATE} {name}")
     assert found.returncode == status, found.stderr
     assert "published methods" in found.stderr
     assert (
@@ -58,15 +48,12 @@ def test_without_the_repository_a_sentence_says_where_they_are(name, status, tmp
 
 
 def test_hosts_draftings_and_routes_are_named_likewise(tmp_path):
-    for options in (
-        ["--host", "papi"],
-        ["--drafting", "parallel", "--draft-model", "llama-3.2-1b"],
-    ):
-        command = [*SIMULATE, "fixed:1", *options]
-        assert run(ROOT, *command).returncode == 0
-        missing = run(tmp_path, *command)
+    for options in ("--host papi", "--drafting parallel --draft-model llama-3.2-1b"):
+        command = f"{SIMULATE} fixed:1 {options}"
+        assert run(ROOT, command).returncode == 0
+        missing = run(tmp_path, command)
         assert missing.returncode == 2 and "the repository's lab" in missing.stderr
-    refused = run(tmp_path, "smartspec", "serve", "--speculator", "small")
+    refused = run(tmp_path, "smartspec serve --speculator small")
     assert (
         refused.returncode == 2 and "reasoning steps is in the repository's lab" in refused.stderr
     )
@@ -75,11 +62,11 @@ def test_hosts_draftings_and_routes_are_named_likewise(tmp_path):
 def test_a_folder_of_that_name_that_is_another_is_no_lab(tmp_path):
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "__init__.py").write_text("")
-    assert run(tmp_path, *SIMULATE, "fixed:1").returncode == 0
-    assert "published methods are in" in run(tmp_path, *SIMULATE, "hf:0.4").stderr
+    assert run(tmp_path, f"{SIMULATE} fixed:1").returncode == 0
+    assert "published methods are in" in run(tmp_path, f"{SIMULATE} hf:0.4").stderr
 
 
 def test_what_fails_inside_the_lab_is_not_hidden(tmp_path):
     (tmp_path / "lab" / "policies").mkdir(parents=True)
     (tmp_path / "lab" / "policies" / "__init__.py").write_text("import no_such_library\n")
-    assert "no_such_library" in run(tmp_path, *SIMULATE, "nightjar").stderr
+    assert "no_such_library" in run(tmp_path, f"{SIMULATE} nightjar").stderr

@@ -106,7 +106,6 @@ def test_the_controller_takes_the_name(folder):
             "owned:Stranger",
             "is no policy: it lacks learn, end, state, the base class smartspec.control.Policy",
         ),
-        ("owned:dataclass", "has no class 'dataclass'"),
         ("owned:Broken", "Broken cannot be made, RuntimeError: no weights .*owned.py, line"),
         ("owned:Same:three", "'three' is no number"),
         ("owned:Same:1:2:3", "Same cannot be made, TypeError"),

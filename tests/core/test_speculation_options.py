@@ -169,9 +169,8 @@ def test_what_is_learned_of_the_last_class_is_not_said_of_requests_without_one()
     ("options", "words"),
     [
         ({"workload_class": ""}, "workload_class must have 1 to 64 characters"),
-        ({"workload_class": "x" * 65}, "workload_class must have 1 to 64"),
+        ({"workload_class": "x" * 65}, "workload_class must have 1 to 64 characters"),
         ({"max_draft_tokens": -1}, "max_draft_tokens must be at least 0, got -1"),
-        ({"weight": 0.0}, r"weight must be in \[0.01, 100\], got 0.0"),
         ({"weight": 5e-324}, r"weight must be in \[0.01, 100\], got 5e-324"),
         ({"weight": float("nan")}, "weight must be in .* got nan"),
         ({"weight": 101.0}, "got 101"),

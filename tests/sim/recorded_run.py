@@ -4,15 +4,14 @@ can be counted."""
 from pathlib import Path
 
 import numpy as np
-from drafter_cases import LOOKUP, MODEL, free_test
-from factories import learn, make_outcome, make_record, make_view
+from drafter_cases import LOOKUP, MODEL, free_test_after
+from factories import make_record, make_view, play_step
 
 from smartspec.control import (
     BatchView,
     Controller,
     CostCurve,
     DecisionRecord,
-    Drafted,
     LatencyModel,
     LogHeader,
     Plan,
@@ -81,26 +80,16 @@ class ToyRun:
 
     def _step(self, now: float, chains: np.ndarray) -> None:
         view = self._view(now)
-        plan = self._controller.plan(view)
-        verified = self._controller.cut(plan, Drafted(plan.lengths))
-        accepted = np.minimum(chains, verified)
-        is_free = (accepted == verified) & (verified < K) & (not self.drafter.has_passes)
-        seconds = self.seconds(view, plan, verified)
-        free = free_test(verified, np.where(is_free, chains > verified, -1))
-        outcome = make_outcome(
-            view,
-            plan,
-            verified,
-            accepted,
-            drafted=plan.lengths,
-            seconds=seconds,
-            free_tests=(free,),
-        )
-        learn(self._controller, outcome)
+
+        def told(plan, verified):
+            free = () if self.drafter.has_passes else (free_test_after(verified, chains, K),)
+            return {"seconds": self.seconds(view, plan, verified), "free_tests": free}
+
+        outcome = play_step(self._controller, view, chains, told)
         self.records.append(make_record(outcome, survival=np.ones((len(chains), K))))
-        drafted = plan.lengths > 0
-        self._seen = np.where(drafted, self._context + plan.lengths, self._seen)
-        self._context += accepted + 1
+        lengths = outcome.plan.lengths
+        self._seen = np.where(lengths > 0, self._context + lengths, self._seen)
+        self._context += outcome.accepted + 1
         self._seen = np.minimum(self._seen, self._context)
 
     def seconds(self, view: BatchView, plan: Plan, verified: np.ndarray) -> StepSeconds:

@@ -3,8 +3,6 @@ document."""
 
 import itertools
 import json
-import subprocess
-import sys
 from bisect import bisect_left, bisect_right
 
 import pytest
@@ -85,14 +83,6 @@ def test_tensorrt_llm_takes_the_largest_batch_size_of_every_length():
 def test_tensorrt_llm_has_no_schedule_without_drafts():
     with pytest.raises(ValueError, match="leave speculation off"):
         tensorrt_llm_config([LengthRange(1, 64, 0)])
-
-
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
-def test_the_command_prints_one_object(engine):
-    line = f"-m smartspec export {engine} --hardware l4 --max-batch 64"
-    result = subprocess.run([sys.executable, *line.split()], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)
 
 
 def export(line: str):

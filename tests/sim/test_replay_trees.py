@@ -74,18 +74,12 @@ def test_the_recorded_policy_replays_to_what_was_recorded(policy, tmp_path):
     assert again.seconds == pytest.approx(then.seconds, rel=max(tolerance, 1e-9))
 
 
-def test_smaller_trees_than_recorded_are_known_exactly(large_trees):
+@pytest.mark.parametrize(("policy", "size"), [("eagle2:1", 1), ("eagle2:5", 5), ("fixed:1", 1)])
+def test_smaller_trees_than_recorded_are_known_exactly(large_trees, policy, size):
+    """Of chains the top-1 child."""
     path, records = large_trees
-    for size in (1, 5):
-        _, (totals,) = replay(RecordedLog(path), [f"eagle2:{size}"])
-        assert totals.num_emitted == emitted_of_first_nodes(records, size)
-        assert totals.log_share == 1.0
-
-
-def test_of_chains_a_log_of_trees_knows_the_top_1_child(large_trees):
-    path, records = large_trees
-    _, (totals,) = replay(RecordedLog(path), ["fixed:1"])
-    assert totals.num_emitted == emitted_of_first_nodes(records, 1) and totals.log_share == 1.0
+    _, (totals,) = replay(RecordedLog(path), [policy])
+    assert totals.num_emitted == emitted_of_first_nodes(records, size) and totals.log_share == 1.0
 
 
 @pytest.mark.parametrize(
@@ -150,12 +144,3 @@ def test_a_tree_whose_nodes_follow_none_before_them_is_refused(large_trees, pare
     assert damaged != text
     with pytest.raises(ValueError, match="'parents' must name for every node one before it or -1"):
         DecisionRecord.from_json(damaged)
-
-
-def test_the_log_keeps_width_and_depths(large_trees):
-    path, records = large_trees
-    record = next(record for record in records if record.outcome.parents is not None)
-    again = DecisionRecord.from_json(record.to_json())
-    assert again.outcome.plan.width == record.outcome.plan.width == 10
-    assert again.outcome.plan.depths.tolist() == record.outcome.plan.depths.tolist()
-    assert RecordedLog(path).header.drafters == (HEAD,)

@@ -83,14 +83,6 @@ def test_a_trace_is_replayed(call, tmp_path):
     assert result.exit_code == 0, result.output
 
 
-def test_acceptance_of_a_decision_log(call, tmp_path):
-    log = ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl")
-    result = call(f"--batch 4 --policy off,fixed:3 --drafter lookup --acceptance {log}")
-    assert result.exit_code == 0, result.output
-    accepted = {cells[0]: cells[-1] for cells in table(result.output)}["fixed:3"]
-    assert 0.2 < float(accepted) < 0.7, "requests accepted at 0.4 and at 0.9"
-
-
 def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
     """A plain pass of two rows takes 22 ms on the toy's machine, and a millisecond is the
     host's."""
@@ -99,6 +91,7 @@ def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
     result = call(f"--batch 2 --policy off,fixed:5 --prompt-tokens 2 {recorded}")
     assert result.exit_code == 0, result.output
     rates = {cells[0]: float(cells[6]) for cells in table(result.output)}
+    assert 0.2 < float(table(result.output)[-1][-1]) < 0.7, "of requests at 0.4 and at 0.9"
     assert rates["off"] == pytest.approx(2 / 0.023, rel=0.1)
     assert rates["fixed:5"] > rates["off"]
     assert "the machine and model of decisions.jsonl" in " ".join(result.output.split())
@@ -312,11 +305,6 @@ def test_files_that_cannot_be_written_are_found_before_a_run(
     assert [found.name for found in tmp_path.iterdir()] == ["here"]
 
 
-def test_an_empty_name_is_no_file(call):
-    with pytest.raises(ValueError, match=r"--output '.' is a folder"):
-        raise call("--batch 4 --policy off --output ''").exception
-
-
 @pytest.mark.parametrize(
     ("policies", "message"),
     [
@@ -333,8 +321,6 @@ def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, pol
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "exactly one of rate, trace and batch"),
-        ("--batch 2 --policy fast", "unknown policy 'fast'"),
         ("--batch 2 --profile wrong", "--profile 'wrong' is not a number"),
         (
             "--batch 2 --profile 1e300",
@@ -343,11 +329,6 @@ def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, pol
         ("--batch 2 --throttle 60", "--throttle '60' is not a second and a factor, like 60:1.3"),
         ("--batch 2 --throttle 1:inf", "the factor of throttle must be at least"),
         ("--batch 2 --throttle nan:2", "the second of throttle must be at least"),
-        (
-            "--batch 2 --num-requests 1000000000000",
-            "num_requests must be at least 1 and at most 10000000",
-        ),
-        ("--batch 2 --kv-tokens -5", "kv_tokens must be at least 16"),
         ("--batch 2 --acceptance '0.8>0.4@nan'", "acceptance '0.8>0.4@nan'"),
         (
             "--batch 2 --drafter lookup --draft-model llama-3.2-1b",
@@ -356,7 +337,8 @@ def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, pol
         ("--rate 2 --time-scale 3", "time_scale 3 is for a trace, and there is none"),
         ("--rate 1e-308", "request rate must be a positive number"),
         ("--batch 2 --acceptance none.jsonl", "cannot read the decision log none.jsonl"),
-        ("--batch 2 --output /nowhere/at/all.json", "there is no folder"),
+        ("--batch 2 --card none.json", "cannot be read"),
+        (f"--batch 2 --card {CARD} --hardware a40", "has the step times"),
     ],
 )
 def test_bad_input_is_named(call, line, message):
@@ -374,15 +356,3 @@ def test_a_card_is_played(call, tmp_path):
     assert {run["settings"]["drafter"] for run in runs} == {"model"}
     means = {row[0]: float(row[1]) for row in table(result.output)}
     assert means["fixed:3"] < means["off"]
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--card none.json", "cannot be read"),
-        (f"--card {CARD} --hardware a40", "has the step times"),
-    ],
-)
-def test_what_contradicts_a_card_is_named(call, line, says):
-    result = call(f"{line} --batch 4")
-    assert isinstance(result.exception, ValueError) and says in str(result.exception)

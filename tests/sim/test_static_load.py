@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from smartspec.sim.scenario import Scenario
+from smartspec.sim.simulated_drafter import stop_early
 from smartspec.sim.simulation import make_static_load, simulate_static
 from smartspec.sim.static_load import Phase
 
@@ -60,43 +61,12 @@ def test_published_heads_emit_as_many_tokens_a_step_as_published(head):
         assert log.emitted.sum() / log.num_rows.sum() == pytest.approx(published, rel=0.02)
 
 
-def test_lookup_finds_drafts_at_a_share_of_positions():
-    log = run("fixed:1", [Phase(400, 64)], drafter="lookup", acceptance="0", found_share=0.3)
-    assert log.verified.sum() / log.num_rows.sum() == pytest.approx(0.3, abs=0.02)
-
-
-def test_policies_share_their_random_numbers():
-    """One row whose drafts are sometimes accepted: at equal positions, longer drafts never emit
-    fewer tokens."""
-    settings = {"acceptance": "0.5/2/2", "drafter": "lookup"}
-    emitted = [
-        run(f"fixed:{length}", [Phase(1, 500)], **settings).emitted[0] for length in (0, 1, 2, 4, 8)
-    ]
-    assert emitted == sorted(emitted) and emitted[0] == 500
-    single = [
-        run(f"fixed:{length}", [Phase(1, 1)], seed=seed, **settings)
-        for seed in range(40)
-        for length in (2, 5)
-    ]
-    short, long = np.array([log.emitted[0] for log in single]).reshape(40, 2).T
-    assert (np.minimum(long, 3) == short).all(), (
-        "the first two draft tokens meet the same random numbers"
-    )
-    assert len(set(short)) == 3
-
-
 def test_phases_change_load_and_workload():
-    log = run(
-        "fixed:3", [Phase(50, 4, (0,)), Phase(50, 40, (1,))], acceptance="1.0,0.0", drafter="lookup"
-    )
+    """Classes are dealt to the rows of a phase."""
+    phases = [Phase(50, 4, (0,)), Phase(50, 40, (1, 0))]
+    log = run("fixed:3", phases, acceptance="1.0,0.0", drafter="lookup")
     assert log.num_rows.tolist() == [4] * 50 + [40] * 50
-    assert (log.emitted[:50] == 16).all() and (log.emitted[50:] == 40).all()
-    assert log.phase.tolist() == [0] * 50 + [1] * 50
-
-
-def test_classes_are_dealt_to_the_rows():
-    log = run("fixed:2", [Phase(5, 10, (0, 1))], acceptance="1.0,0.0", drafter="lookup")
-    assert (log.emitted == 5 * 3 + 5 * 1).all()
+    assert (log.emitted[:50] == 16).all() and (log.emitted[50:] == 20 + 80).all()
 
 
 def lags(**phase) -> list[int]:
@@ -117,6 +87,17 @@ def test_a_draft_model_that_pauses_has_more_to_catch_up():
     assert lags(output_tokens=10) == [step % 9 for step in range(30)]
 
 
-def test_an_empty_phase_is_refused():
-    with pytest.raises(ValueError, match="must be positive"):
-        Phase(0, 4)
+def test_a_stop_rule_ends_drafts_after_the_token_it_saw():
+    calls = []
+
+    def stop(depth, rows, confidence, entropy):
+        calls.append((depth, rows.tolist()))
+        assert (entropy == 1 - confidence).all()
+        return confidence < 0.5
+
+    confidence = np.array(
+        [[0.9, 0.4, 0.9, 0.9], [0.4, 0.9, 0.9, 0.9], [0.9, 0.9, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]]
+    )
+    drafted = stop_early(stop, np.array([4, 4, 3, 0]), confidence, 1 - confidence)
+    assert drafted.tolist() == [2, 1, 3, 0]
+    assert calls == [(0, [0, 1, 2]), (1, [0, 2]), (2, [2])]

@@ -7,7 +7,7 @@ import pytest
 from smartspec.control.expected_tree import child_chances
 from smartspec.engine.drafting.trees.expansion import TreeExpansion
 from smartspec.sim.scenario import Scenario
-from smartspec.sim.simulation import simulate, simulate_static
+from smartspec.sim.simulation import simulate_static
 from smartspec.sim.static_load import Phase
 from smartspec.sim.world.trees import (
     NO_RANK,
@@ -102,40 +102,6 @@ def test_drawn_tokens_follow_expectation(policy):
     assert log.verified.any()
     assert log.emitted.sum() == pytest.approx(log.expected_emitted.sum(), rel=0.05)
     assert log.seconds.sum() == pytest.approx(log.expected_seconds.sum(), rel=0.03)
-
-
-def test_a_tree_brings_more_than_a_chain_of_as_many_nodes():
-    tree, chain = (simulate_static(head(name), [Phase(60, 4)]) for name in ("eagle2:8", "fixed:8"))
-    assert tree.drafted.sum() == chain.drafted.sum() == 60 * 4 * 8
-    assert tree.expected_emitted.sum() > chain.expected_emitted.sum()
-
-
-@pytest.mark.parametrize("policy", ["eagle2:16", "goodput"])
-def test_answers_end_where_the_traffic_says(policy):
-    lengths = [
-        sorted(record.num_output_tokens for record in simulate(scenario).run.records)
-        for scenario in (head(name, num_requests=12, output_tokens=20) for name in ("off", policy))
-    ]
-    assert lengths[0] == lengths[1] and len(lengths[0]) == 12
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"drafter": "tree"}, "unknown drafter 'tree': use model, head, lookup"),
-        (
-            {"drafter": "model", "later_child_share": 0.5},
-            "later_child_share 0.5 is for drafter head",
-        ),
-        (
-            {"drafter": "head", "later_child_share": 1.5},
-            "later_child_share must be at least 0 and at most 1, got 1.5",
-        ),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
-        Scenario(batch=1, **settings)
 
 
 def test_a_tree_of_which_many_tokens_were_accepted_is_followed_by_another():

@@ -130,15 +130,6 @@ def test_stalls_are_rare_and_hit_the_target():
     assert stalls[stalls > 0].mean() == pytest.approx(0.4, rel=0.15)
 
 
-def test_noise_is_reproducible():
-    view = make_view([100, 200])
-    assert (
-        step(H100, view, [2, 1], seed=3)
-        == step(H100, view, [2, 1], seed=3)
-        != step(H100, view, [2, 1], seed=4)
-    )
-
-
 def test_throttling_slows_passes_from_its_second_on():
     ground_truth = GroundTruthTime(CURVE, (DRAFT,), 1e-3, throttle=((10.0, 1.3), (20.0, 1.0)))
     view = make_view([100, 200])
@@ -217,14 +208,6 @@ def test_a_profile_is_a_measurement():
     assert GroundTruthTime(CURVE).profile().drafts == ()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"host_seconds": -1.0}, "host_seconds is -1.0"),
-        ({"throttle": ((2.0, 1.1), (1.0, 1.0))}, "ascending seconds"),
-        ({"throttle": ((2.0, 0.0),)}, "positive factors"),
-    ],
-)
-def test_bad_numbers_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        GroundTruthTime(CURVE, **arguments)
+def test_throttling_in_another_order_is_refused():
+    with pytest.raises(ValueError, match="give ascending seconds"):
+        GroundTruthTime(CURVE, throttle=((2.0, 1.1), (1.0, 1.0)))

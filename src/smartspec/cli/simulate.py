@@ -177,7 +177,7 @@ def _print(outcomes: list["SimulationResult"], lines: list[str]) -> None:
         summaries.setdefault(_label(outcome), []).append(outcome.summary)
     console = Console()
     console.print(comparison_table(summaries, _title(outcomes[0].scenario)))
-    num_row_steps = sum(outcome.run.totals.num_row_steps for outcome in outcomes)
+    num_row_steps = sum(outcome.run.totals.num_decode_rows for outcome in outcomes)
     wall_seconds = sum(outcome.wall_seconds for outcome in outcomes)
     events = f"{num_row_steps / wall_seconds:,.0f} per second" if wall_seconds else "none"
     console.print(f"simulated row steps: {num_row_steps:,} ({events})", highlight=False)

@@ -78,11 +78,6 @@ class BlockManager:
     """
 
     def __init__(self, num_blocks: int, block_size: int, num_slots: int):
-        if min(num_blocks, block_size, num_slots) < 1:
-            raise ValueError(
-                f"num_blocks, block_size and num_slots must be positive, got {num_blocks}, "
-                f"{block_size}, {num_slots}"
-            )
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_slots = num_slots

@@ -1,6 +1,5 @@
 """Sampling options of a request: how its tokens are chosen, and when it stops."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,11 +80,9 @@ class SamplingParams:
             raise ValueError(
                 f"stop may hold at most {MAX_STOP_STRINGS} strings, got {len(self.stop)}"
             )
-        if any(not text for text in self.stop):
+        if "" in self.stop:
             raise ValueError("stop must not contain an empty string")
-        if longest := max(
-            (len(text) for text in self.stop if len(text) > MAX_STOP_CHARACTERS), default=0
-        ):
+        if (longest := max(map(len, self.stop), default=0)) > MAX_STOP_CHARACTERS:
             raise ValueError(
                 f"stop may hold strings of at most {MAX_STOP_CHARACTERS} characters, got {longest}"
             )
@@ -118,6 +115,6 @@ def _check_range(
     name: str, value: float, low: float, high: float, low_excluded: bool = False
 ) -> None:
     inside = low < value <= high if low_excluded else low <= value <= high
-    if not inside or math.isnan(value):
+    if not inside:  # as it is for a NaN
         bracket = "(" if low_excluded else "["
         raise ValueError(f"{name} must be in {bracket}{low:g}, {high:g}], got {value}")

@@ -1,16 +1,10 @@
 """Options of speculation for one request. They change how fast tokens come, never which."""
 
-import math
 from dataclasses import dataclass
 
 MAX_CLASS_NAME = 64
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # so that sums and ratios of weights stay ordinary numbers
 MAX_TPOT_SECONDS = 3600.0
-
-
-def _check_range(name: str, value: float, largest: float) -> None:
-    if math.isnan(value) or not 0 < value <= largest:
-        raise ValueError(f"{name} must be in (0, {largest:g}], got {value}")
 
 
 @dataclass(frozen=True)
@@ -45,8 +39,9 @@ class SpeculationOptions:
                 f"weight must be in [{MIN_WEIGHT:g}, {MAX_WEIGHT:g}], got {self.weight}"
             )
         for name in ("tpot_target_seconds", "ttft_target_seconds"):
-            if getattr(self, name) is not None:
-                _check_range(name, getattr(self, name), MAX_TPOT_SECONDS)
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= MAX_TPOT_SECONDS:
+                raise ValueError(f"{name} must be in (0, {MAX_TPOT_SECONDS:g}], got {value}")
 
 
 NO_OPTIONS = SpeculationOptions()

@@ -12,24 +12,16 @@ from functools import partial
 
 import numpy as np
 
-from smartspec.control import (
-    BatchView,
-    DrafterQuery,
-    DrafterSpec,
-    DrafterView,
-    Estimates,
-    FreeTests,
-    Plan,
-)
-from smartspec.control.records import StopRule
+from smartspec.control import Drafted, DrafterQuery, DrafterSpec, DrafterView, Plan
 from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verification, chain
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.draft_columns import lengths_of
 from smartspec.core.request import Request
 from smartspec.sim.settings import LATER_CHILD_SHARE
-from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
+from smartspec.sim.simulated_drafter import SimulatedDrafter
+from smartspec.sim.world.acceptance import GroundTruthAcceptance
 from smartspec.sim.world.step_time import GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, true_rank_chances
+from smartspec.sim.world.trees import SimulatedTrees, right_path
 
 EOS = 2
 LOOKUP = DrafterSpec("lookup", match_lengths=(0, 2, 3, 4, 6, 9))
@@ -37,12 +29,11 @@ MODEL = DrafterSpec("model", has_passes=True)
 HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 
 
-class SimExecutor:
+class SimExecutor(SimulatedDrafter):
     """Implements core.engine_core.Executor in virtual time, with at most one drafter.
 
     drafter: LOOKUP, whose drafts are those that the ground truth finds; MODEL, depth by depth and
-    with confidence; HEAD, which makes trees too; or None. seed: of the noise of time; acceptance
-    has random numbers of its own, common to all policies. later_child_share: see world.trees.
+    with confidence; HEAD, which makes trees too; or None.
     """
 
     def __init__(
@@ -55,41 +46,18 @@ class SimExecutor:
         seed: int,
         later_child_share: float = LATER_CHILD_SHARE,
     ):
-        self.time = time
-        self.acceptance = acceptance
-        self._drafter = drafter
-        self._has_passes = drafter is not None and drafter.has_passes
-        self._makes_trees = drafter is not None and drafter.makes_trees
-        self._noise = np.random.default_rng(seed)
-        self._later_child_share = later_child_share
+        super().__init__(
+            time, acceptance, drafter=drafter, seed=seed, later_child_share=later_child_share
+        )
         self._trees: SimulatedTrees | None = None  # of the step, if its plan has trees
         # tokens the draft model has seen, by slot
         self._num_seen = np.zeros(num_slots, dtype=np.int64)
         self._slots = np.zeros(0, dtype=np.int64)
         self._offered: tuple[DrafterView, ...] = ()
-        self._positions = np.zeros(0, dtype=np.int64)  # output positions, see world.acceptance
         lengths = range(acceptance.max_draft_tokens + 1)
         self._drafts = [chain(np.ones(length, dtype=np.int32)) for length in lengths]
         # by accepted count
         self._verifications = [Verification((1,) * n + (0,), n) for n in lengths]
-
-    def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
-        """The knowledge of perfect estimates about the step that is under way. outcomes: what
-        perfect outcomes know, which tokens of a chain are right."""
-        if outcomes:
-            num_right = np.minimum(
-                self.acceptance.num_right(view.request_ids, view.now, self._positions),
-                self._num_left,
-            )
-            return certain_estimates(
-                self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view)
-            )
-        expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
-        survival = np.cumprod(expected, axis=1)
-        rank_chances = true_rank_chances(self._drafter, self._later_child_share)
-        return Estimates(
-            (self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances
-        )
 
     def begin_step(self, batch: Batch, now: float) -> tuple[DrafterQuery, ...]:
         """Begin a step; return the query that finds what the drafter can draft."""
@@ -118,31 +86,24 @@ class SimExecutor:
         passes."""
         view = self._view = plan.view
         self._plan = plan
-        self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
-        num_right = count_leading(
-            self.acceptance.uniform(view.request_ids, self._positions) < self._conditional
-        )
-        self._num_right = np.minimum(num_right, self._num_left)
-        self._drafted = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
-        self._trees = None
-        if not self._has_passes or not self._drafted.any():
-            return tuple([self._drafts[k] for k in self._drafted.tolist()])
-        if plan.width > 1 and self._makes_trees:
-            self._trees = trees = SimulatedTrees.of(
-                self.acceptance, self._later_child_share, view, plan, self._drafted, self._positions
-            )
-            self._drafted = lengths_of(trees.grown.drafts)
-            return trees.grown.drafts
-        draws_eos = self._num_right == self._num_left
-        self._drafted = np.where(
-            draws_eos, np.minimum(self._drafted, self._num_left), self._drafted
-        )
-        confidence, entropy = self.acceptance.confidence(
-            view.request_ids, self._positions, self._conditional
-        )
-        if plan.stop is not None:
-            self._drafted = stop_early(plan.stop, self._drafted, confidence, entropy)
-        rows = zip(self._drafted.tolist(), confidence, strict=True)
+        self._num_right = self._draw(view)
+        lengths = self._lengths(view, plan)
+        self._trees = self._trees_of(view, plan, lengths)
+        if self._trees is not None:
+            drafts = self._trees.grown.drafts
+        else:
+            if self._has_passes:
+                draws_eos = self._num_right == self._num_left
+                lengths = np.where(draws_eos, np.minimum(lengths, self._num_left), lengths)
+            drafts = self._as_drafts(self._chains_of(view, plan, lengths))
+        self._drafted = lengths_of(drafts)
+        return drafts
+
+    def _as_drafts(self, chains: Drafted) -> tuple[Draft, ...]:
+        lengths = chains.lengths.tolist()
+        if chains.confidence is None:
+            return tuple([self._drafts[k] for k in lengths])
+        rows = zip(lengths, chains.confidence, strict=True)
         return tuple(
             [
                 chain(self._drafts[k].token_ids, confidence=row[:k]) if k else NO_DRAFT
@@ -169,13 +130,8 @@ class SimExecutor:
             seconds=self.time.step_seconds(
                 view, self._plan, self._drafted, fed, view.now, self._noise, num_fed
             ),
-            extras={} if trees else {"divergence": masked(self._divergence(view), verified)},
-            free_tests=tuple(
-                [
-                    free_tests(self._drafter, found, verified, self._num_right)
-                    for found in self._offered
-                ]
-            ),
+            extras={} if trees else {"divergence": self._divergence(view, verified)},
+            free_tests=self._free_tests(self._offered, verified, self._num_right),
         )
 
     def _decode(
@@ -196,9 +152,6 @@ class SimExecutor:
         if self._has_passes:
             self._remember_seen(accepted)
         return decoding, verified, verified
-
-    def _divergence(self, view: BatchView) -> np.ndarray:
-        return self.acceptance.divergence(view.request_ids, self._positions, self._conditional)
 
     def release(self, request_id: int) -> None:
         self.acceptance.end(request_id)
@@ -256,44 +209,3 @@ class SimExecutor:
         seen = self._view.context_tokens + 1 + kept
         rows = self._drafted > 0
         self._num_seen[self._slots[rows]] = seen[rows]
-
-
-def certain_estimates(
-    drafter: DrafterSpec, num_right: np.ndarray, longest: int, latency: GroundTruthTime
-) -> Estimates:
-    """Estimates of chains of which the first num_right[i] tokens (int [R]) will be accepted, for
-    certain."""
-    survival = (np.arange(longest) < num_right[:, None]).astype(float)
-    return Estimates((drafter,), survival[None], latency)
-
-
-def free_tests(
-    drafter: DrafterSpec, found: DrafterView, verified: np.ndarray, num_right: np.ndarray
-) -> FreeTests:
-    """Free tests of drafts with num_right right tokens (int [R]). A model-free draft is known
-    before verification."""
-    tested = (num_right >= verified) & (verified < found.lengths) & (not drafter.has_passes)
-    return FreeTests(
-        verified, tested.astype(np.int64), (tested & (num_right > verified)).astype(np.int64)
-    )
-
-
-def masked(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """values (float [R, K]), NaN after the first lengths[i] of each row."""
-    return np.where(np.arange(values.shape[1]) < lengths[:, None], values, np.nan)
-
-
-def stop_early(
-    stop: StopRule, lengths: np.ndarray, confidence: np.ndarray, entropy: np.ndarray
-) -> np.ndarray:
-    """Lengths of drafts (int [R]) when the stop rule is applied after every pass: int [R]."""
-    drafted = lengths.copy()
-    for depth in range(int(lengths.max(initial=0))):
-        rows = np.flatnonzero(drafted > depth)
-        if not len(rows):
-            break
-        stopped = np.asarray(
-            stop(depth, rows, confidence[rows, depth], entropy[rows, depth]), dtype=bool
-        )
-        drafted[rows[stopped]] = depth + 1
-    return drafted

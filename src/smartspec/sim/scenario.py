@@ -115,7 +115,7 @@ class Scenario(ScenarioSettings):
             raise ValueError(f"unknown drafting {self.drafting!r}: use {', '.join(DRAFTINGS)}")
         is_recorded = self.is_measured or is_log(self.acceptance)
         if self.is_layer_parallel and (
-            self.drafter != "model" or is_recorded or self._draft_devices == 1
+            self.drafter != "model" or is_recorded or self.draft_devices == 1
         ):
             raise ValueError(
                 "drafting layer-parallel is for drafter model on several devices of named "
@@ -141,8 +141,9 @@ class Scenario(ScenarioSettings):
         return self.drafting == "layer-parallel"
 
     @property
-    def _draft_devices(self) -> int:
-        return self.draft_tensor_parallel or self.tensor_parallel
+    def draft_devices(self) -> int:
+        """Devices of the draft model."""
+        return 1 if self.is_parallel else self.draft_tensor_parallel or self.tensor_parallel
 
     @property
     def is_parallel(self) -> bool:

@@ -29,7 +29,7 @@ from smartspec.sim.perfect_estimates import PerfectEstimates
 from smartspec.sim.perfect_outcomes import PerfectOutcomes
 from smartspec.sim.scenario import Scenario, is_log
 from smartspec.sim.static_load import Phase, StaticLoad, StaticLog
-from smartspec.sim.virtual_engine import Run, VirtualEngine
+from smartspec.sim.virtual_engine import NOTHING, Run, VirtualEngine
 from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
 from smartspec.sim.world.card_acceptance import acceptance_class_of
 from smartspec.sim.world.class_spec import parse_classes
@@ -46,7 +46,6 @@ from smartspec.sim.world.traffic import (
     trace_traffic,
 )
 from smartspec.workload.arrivals import read_trace
-from smartspec.workload.records import SpeculationCounters
 from smartspec.workload.summary import Summary, summarize, summarize_speculation
 
 BLOCK_SIZE = 16
@@ -84,7 +83,7 @@ def simulate(
     with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
         engine.serve(traffic, run, on_finished)
     wall_seconds = perf_counter() - began
-    speculation = summarize_speculation(SpeculationCounters(0, 0, 0, 0), run.totals.counters)
+    speculation = summarize_speculation(NOTHING, run.totals)
     num_unfinished = len(traffic) - len(run.records)
     summary = summarize(run.records, num_unfinished=num_unfinished, speculation=speculation)
     return SimulationResult(scenario, run, summary, wall_seconds)
@@ -119,15 +118,19 @@ def make_static_load(
 
 def make_traffic(scenario: Scenario) -> Traffic:
     """Requests of the scenario; the same for every policy."""
-    options = {"tagged": scenario.tagged, "tpot_targets": scenario.tpot_targets}
-    options["ttft_target"] = scenario.ttft_target
-    return replace(_make_traffic(scenario), **options).before(scenario.seconds)
+    traffic = replace(
+        _make_traffic(scenario),
+        tagged=scenario.tagged,
+        tpot_targets=scenario.tpot_targets,
+        ttft_target=scenario.ttft_target,
+    )
+    return traffic.before(scenario.seconds)
 
 
 def _make_traffic(scenario: Scenario) -> Traffic:
     is_recorded = scenario.texts is not None or is_log(scenario.acceptance)
     num_classes = 1 if is_recorded else len(_classes(scenario.acceptance))
-    texts = None if scenario.texts is None else _read_texts(scenario.texts)
+    texts = None if scenario.texts is None else read_texts(scenario.texts)
     trace = None
     if scenario.trace is not None:
         trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
@@ -138,16 +141,15 @@ def _make_traffic(scenario: Scenario) -> Traffic:
         # a drafter that learns would remember the texts of the first run
         count = min(count, len(texts))
     class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
-    if trace is not None:
-        traffic = trace_traffic(trace, class_ids, count)
-        return traffic if texts is None else replace(traffic, **_lengths_of(texts, count))
     prompts = random_lengths(scenario.prompt_tokens, count, scenario.seed, 2)
     outputs = random_lengths(scenario.output_tokens, count, scenario.seed, 3)
-    if texts is not None:
-        prompts, outputs = _lengths_of(texts, count).values()
-    if scenario.batch is not None:
-        return Traffic(prompts, outputs, class_ids, concurrency=scenario.batch)
-    return poisson_traffic(scenario.rate, prompts, outputs, class_ids, scenario.seed)
+    if trace is not None:
+        traffic = trace_traffic(trace, class_ids, count)
+    elif scenario.batch is not None:
+        traffic = Traffic(prompts, outputs, class_ids, concurrency=scenario.batch)
+    else:
+        traffic = poisson_traffic(scenario.rate, prompts, outputs, class_ids, scenario.seed)
+    return traffic if texts is None else replace(traffic, **_lengths_of(texts, count))
 
 
 def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
@@ -186,7 +188,7 @@ def ground_truth_acceptance(scenario: Scenario) -> GroundTruthAcceptance:
     """True acceptance of the scenario's drafter; the same for every policy."""
     if scenario.texts is not None:
         drafter = model_free_drafter(scenario.drafter, scenario.max_draft_tokens)
-        return TextAcceptance(_read_texts(scenario.texts), drafter, seed=scenario.seed)
+        return TextAcceptance(read_texts(scenario.texts), drafter, seed=scenario.seed)
     if is_log(scenario.acceptance):
         recordings = _read_recordings(Path(scenario.acceptance))
         return RecordedGroundTruth(recordings, scenario.max_draft_tokens, seed=scenario.seed)
@@ -296,26 +298,15 @@ def _target_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> R
 
 
 def _draft_roofline(scenario: Scenario, graph_sizes: tuple[int, ...] = ()) -> Roofline:
-    num_devices = (
-        1 if scenario.is_parallel else scenario.draft_tensor_parallel or scenario.tensor_parallel
-    )
-    return roofline(scenario.hardware, _draft_name(scenario), num_devices, graph_sizes)
-
-
-def _draft_name(scenario: Scenario) -> str:
-    if scenario.draft_model is not None:
-        return scenario.draft_model
-    if scenario.model not in DRAFT_MODELS:
+    name = scenario.draft_model
+    if name is None:
+        name = DRAFT_MODELS.get(scenario.model)
+    if name is None:
         raise ValueError(f"model {scenario.model!r} has no usual draft model: give draft_model")
-    return DRAFT_MODELS[scenario.model]
+    return roofline(scenario.hardware, name, scenario.draft_devices, graph_sizes)
 
 
 @functools.lru_cache(maxsize=1)  # every policy and seed of a comparison reads the same file
-def _read_texts(path: str) -> list[Text]:
-    return read_texts(path)
-
-
-@functools.lru_cache(maxsize=1)
 def _read_recordings(path: Path) -> list[Recording]:
     try:
         return read_recordings(RecordedLog(path))

@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from smartspec.control import BatchView, Drafted, DrafterSpec, DrafterView, Estimates, Outcome, Plan
+from smartspec.control import BatchView, Drafted, DrafterView, Outcome, Plan
 from smartspec.core.batch import Verification, shorten
 from smartspec.core.draft_columns import drafted_of, lengths_of, node_tests, num_compared
 from smartspec.core.engine_core import Controller
-from smartspec.sim.executor import certain_estimates, free_tests, masked, stop_early
-from smartspec.sim.settings import LATER_CHILD_SHARE
-from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
-from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
-from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, true_rank_chances
+from smartspec.sim.simulated_drafter import SimulatedDrafter, masked
+from smartspec.sim.world.step_time import NOISELESS
+from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival
 
 
 @dataclass(frozen=True)
@@ -35,19 +33,11 @@ class Phase:
     output_tokens: int | None = None
     tagged: bool = False  # the controller is told the classes
 
-    def __post_init__(self):
-        if min(self.num_steps, self.num_rows, self.context_tokens) < 1 or not self.class_ids:
-            raise ValueError(
-                f"{self}: num_steps, num_rows and context_tokens must be positive, class_ids not "
-                "empty"
-            )
-
 
 @dataclass(frozen=True)
 class StaticLog:
     """One entry a step; float or int [num_steps]. Goodputs are in tokens per second."""
 
-    phase: np.ndarray
     num_rows: np.ndarray
     drafted: np.ndarray
     verified: np.ndarray
@@ -66,55 +56,23 @@ class StaticLog:
         return float(self.expected_emitted[steps].sum() / self.expected_seconds[steps].sum())
 
 
-class StaticLoad:
-    """The ground truth of a steady-state batch. seed: of the noise of time; acceptance has its own.
-    later_child_share: see world.trees."""
-
-    def __init__(
-        self,
-        time: GroundTruthTime,
-        acceptance: GroundTruthAcceptance,
-        *,
-        drafter: DrafterSpec | None,
-        seed: int = 0,
-        later_child_share: float = LATER_CHILD_SHARE,
-    ):
-        self.time = time
-        self.acceptance = acceptance
-        self._drafter = drafter
-        self._has_passes = drafter is not None and drafter.has_passes
-        self._makes_trees = drafter is not None and drafter.makes_trees
-        self._later_child_share = later_child_share
-        self._quiet_time = replace(time, noise=NOISELESS)
-        self._noise, self._silence = np.random.default_rng(seed), np.random.default_rng(0)
-        self._next_request_id = 0
-        self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
-
-    def true_estimates(self, view: BatchView, outcomes: bool = False) -> Estimates:
-        """The same as SimExecutor.true_estimates."""
-        if outcomes:
-            num_right = self.acceptance.num_right(view.request_ids, view.now, self._positions)
-            return certain_estimates(
-                self._drafter, num_right, self.acceptance.max_draft_tokens, self.time.at(view)
-            )
-        survival = np.cumprod(
-            self.acceptance.expected(view.request_ids, view.now, self._positions), axis=1
-        )
-        rank_chances = true_rank_chances(self._drafter, self._later_child_share)
-        return Estimates(
-            (self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances
-        )
+class StaticLoad(SimulatedDrafter):
+    """The ground truth of a steady-state batch."""
 
     def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
         """All steps of all phases."""
         entries, now = [], 0.0
-        for index, phase in enumerate(phases):
+        self._quiet_time = replace(self.time, noise=NOISELESS)
+        self._silence = np.random.default_rng(0)
+        self._next_request_id = 0
+        self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
+        for phase in phases:
             self._replace(controller, np.ones(phase.num_rows, dtype=bool), phase)
             for _ in range(phase.num_steps):
                 view = self._view(phase, now)
                 entry = self._step(controller, view)
                 now += entry[3]
-                entries.append((index, phase.num_rows, *entry))
+                entries.append((phase.num_rows, *entry))
                 if phase.output_tokens is not None:
                     self._replace(controller, self._positions >= phase.output_tokens, phase)
         return StaticLog(*map(np.array, zip(*entries, strict=True)))
@@ -166,31 +124,25 @@ class StaticLoad:
         self, controller: Controller, view: BatchView
     ) -> tuple[int, int, int, float, float, float]:
         """Drafted, verified and emitted tokens, seconds, expected tokens and seconds."""
-        plan = controller.plan(view)
-        trees = self._trees(view, plan)
-        conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
+        plan, num_right = controller.plan(view), self._draw(view)
+        lengths = self._lengths(view, plan)
+        trees = self._trees_of(view, plan, lengths)
         if trees is None:
-            drafted = self._draft(view, plan, conditional)
+            drafted = self._chains_of(view, plan, lengths)
         else:
             drafted = drafted_of(trees.grown.drafts, self.acceptance.max_draft_tokens)
         keep = controller.cut(plan, drafted)
-        num_right = count_leading(
-            self.acceptance.uniform(view.request_ids, self._positions) < conditional
-        )
         accepted, on_trees = np.minimum(num_right, keep), {}
-        expected = float(np.nansum(masked(np.cumprod(conditional, axis=1), keep)))
+        expected = float(np.nansum(masked(np.cumprod(self._conditional, axis=1), keep)))
         if trees is not None:
             accepted, expected, on_trees = _verified_trees(trees, drafted, keep)
-        divergence = self.acceptance.divergence(view.request_ids, self._positions, conditional)
         num_fed = None if trees is None else trees.grown.num_fed
         seconds = self.time.step_seconds(
             view, plan, drafted.lengths, keep, view.now, self._noise, num_fed
         )
         told = {
-            "extras": {"divergence": masked(divergence, keep)},
-            "free_tests": tuple(
-                [free_tests(self._drafter, found, keep, num_right) for found in view.drafters]
-            ),
+            "extras": {"divergence": self._divergence(view, keep)},
+            "free_tests": self._free_tests(view.drafters, keep, num_right),
         }
         outcome = Outcome.of(view, plan, drafted, keep, accepted, seconds, **told | on_trees)
         controller.learn(plan, outcome)
@@ -207,26 +159,6 @@ class StaticLoad:
             view.num_rows + expected,
             quiet,
         )
-
-    def _trees(self, view: BatchView, plan: Plan) -> SimulatedTrees | None:
-        """The trees that the drafter makes for a plan."""
-        lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
-        if plan.width == 1 or not self._makes_trees or not lengths.any():
-            return None
-        return SimulatedTrees.of(
-            self.acceptance, self._later_child_share, view, plan, lengths, self._positions
-        )
-
-    def _draft(self, view: BatchView, plan: Plan, conditional: np.ndarray) -> Drafted:
-        lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
-        if not self._has_passes or not lengths.any():
-            return Drafted(lengths)
-        confidence, entropy = self.acceptance.confidence(
-            view.request_ids, self._positions, conditional
-        )
-        if plan.stop is not None:
-            lengths = stop_early(plan.stop, lengths, confidence, entropy)
-        return Drafted(lengths, masked(confidence, lengths))
 
     def _advance(self, plan: Plan, drafted: np.ndarray, accepted: np.ndarray) -> None:
         """A draft model's KV holds the tokens that it drafted, except the last; a head's KV holds

@@ -19,26 +19,7 @@ from smartspec.sim.executor import EOS, SimExecutor
 from smartspec.sim.world.traffic import Traffic
 from smartspec.workload.records import RequestRecord, SpeculationCounters
 
-
-@dataclass
-class Totals:
-    """Sums over steps. num_row_steps: decoding requests, summed over steps."""
-
-    num_steps: int = 0
-    num_row_steps: int = 0
-    num_drafted_tokens: int = 0
-    num_verified_tokens: int = 0
-    num_accepted_tokens: int = 0
-    busy_seconds: float = 0.0
-
-    @property
-    def counters(self) -> SpeculationCounters:
-        return SpeculationCounters(
-            self.num_drafted_tokens,
-            self.num_verified_tokens,
-            self.num_accepted_tokens,
-            self.num_row_steps,
-        )
+NOTHING = SpeculationCounters(0, 0, 0, 0)
 
 
 @dataclass
@@ -46,7 +27,7 @@ class Run:
     """Results of a simulation so far; records in order of completion."""
 
     records: list[RequestRecord] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
+    totals: SpeculationCounters = NOTHING
 
 
 class VirtualEngine:
@@ -146,12 +127,12 @@ class VirtualEngine:
         self._clock = now + seconds
         self._outputs = output.outputs
         totals = self._run.totals
-        totals.num_steps += 1
-        totals.num_row_steps += len(output.verified_lengths)
-        totals.num_drafted_tokens += output.num_draft_tokens
-        totals.num_verified_tokens += output.num_verified_tokens
-        totals.num_accepted_tokens += output.num_accepted_tokens
-        totals.busy_seconds += seconds
+        self._run.totals = SpeculationCounters(
+            totals.num_drafted_tokens + output.num_draft_tokens,
+            totals.num_verified_tokens + output.num_verified_tokens,
+            totals.num_accepted_tokens + output.num_accepted_tokens,
+            totals.num_decode_rows + len(output.verified_lengths),
+        )
         self._replace(num_refused, now)
 
     def _fill_queue(self, now: float) -> int:

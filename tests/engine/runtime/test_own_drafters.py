@@ -104,7 +104,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profile, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(passes, "MAX_PROFILE_SECONDS", 0.02)
     monkeypatch.setattr(build, "load_model", lambda *args, **options: as_loaded(tiny_llama(0)))
-    sim_simulation._read_texts.cache_clear()
+    sim_simulation.read_texts.cache_clear()
     yield tmp_path
     sys.modules.pop("drafts_of_mine", None)
 
@@ -156,7 +156,7 @@ def test_the_simulator_takes_as_many_steps_as_the_engine(name, folder):
         policy=f"fixed:{K}", drafter=name, texts="texts.jsonl", batch=1, max_draft_tokens=K
     )
     totals = simulate(scenario).run.totals
-    assert totals.num_row_steps == num_steps
+    assert totals.num_decode_rows == num_steps
     # at an answer's end
     assert num_accepted > 5 and abs(totals.num_accepted_tokens - num_accepted) <= len(requests)
     plain, *_ = serve(make_engine(name, "off"))

@@ -14,6 +14,7 @@ from smartspec.control import DecisionRecord, Drafted, DrafterSpec, Plan
 from smartspec.control.expected_tree import child_chances
 from smartspec.core.batch import Draft, chain
 from smartspec.sim.replay.hindsight import HindsightAcceptance
+from smartspec.sim.simulated_drafter import stop_early
 from smartspec.sim.world.recorded_ranks import child_ranks
 from smartspec.sim.world.trees import grow_trees
 
@@ -23,13 +24,10 @@ def drafted_chains(record: DecisionRecord, plan: Plan, num_drafters: int) -> Dra
     confidence = as_recorded(record, _chain_confidence(record), plan.drafter, plan.lengths)
     if confidence is None or plan.stop is None:
         return Drafted(plan.lengths, confidence)
-    lengths = plan.lengths.copy()
+    lengths, unknown = np.zeros_like(plan.lengths), np.full(confidence.shape, np.nan)
     for number in range(num_drafters):
-        for depth in range(int(lengths.max(initial=0))):
-            rows = np.flatnonzero((plan.drafter == number) & (lengths > depth))
-            if len(rows):
-                stops = plan.stop(depth, rows, confidence[rows, depth], np.full(len(rows), np.nan))
-                lengths[rows[stops]] = depth + 1
+        its_lengths = np.where(plan.drafter == number, plan.lengths, 0)
+        lengths += stop_early(plan.stop, its_lengths, confidence, unknown)
     return Drafted(lengths, as_recorded(record, confidence, plan.drafter, lengths))
 
 

@@ -94,11 +94,10 @@ def replay(
     Reads the log twice. ValueError on an unknown policy, a corrupt log, or one without a token.
     """
     header = log.header
-    for policy in policies:
-        parse_policy(policy, header.max_draft_tokens)
     recorded = ReplayTotals(header.policy)
     acceptance = HindsightAcceptance(header.max_draft_tokens, header.drafters)
     seconds = HindsightSeconds(LatencyModel.from_dict(header.profile))
+    replays = [PolicyReplay(header, policy, acceptance, seconds) for policy in policies]
     last_step: dict[int, int] = {}
     for step, record in enumerate(log):
         recorded.add(record.outcome)
@@ -113,7 +112,6 @@ def replay(
             "stopped"
         )
     acceptance.fit()
-    replays = [PolicyReplay(header, policy, acceptance, seconds) for policy in policies]
     random = np.random.default_rng(seed)
     for step, record in enumerate(log):
         uniform = random.random((record.view.num_rows, header.max_draft_tokens))

@@ -32,6 +32,11 @@ _MIN_PROBABILITY = 1e-4
 # simulated drafts look all alike: their acceptance does not depend on the length of a match
 MATCH_LENGTH = 4
 NUM_ALTERNATIVES = 20  # tokens over which entropy() spreads what is left
+# Confidence of a token of acceptance a (sheet 05: simulating a noisy head): log-odds of a + BIAS +
+# NOISE * z, z being logistic with standard deviation 1. It is a little overconfident.
+BIAS, NOISE = 0.3, 0.7
+# length of the stretches of text where a model-free drafter finds something, or does not
+FOUND_RUN_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -67,83 +72,41 @@ class AcceptanceClass:
     token_concentration: float = math.inf
     # share of output positions at which a model-free drafter finds something
     found_share: float = 1.0
-    found_run_tokens: int = 8  # length of the stretches of text where it does, or does not
 
     def __post_init__(self):
         steps = self.mean.steps if isinstance(self.mean, Steps) else [(0.0, self.mean)]
-        for name, value in (
-            *(("mean", mean) for _, mean in steps),
-            ("decay", self.decay),
-            ("later", self.later),
-            ("found_share", self.found_share),
-        ):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} {value} does not lie between 0 and 1")
-        if self.found_run_tokens < 1:
-            raise ValueError(f"found_run_tokens is {self.found_run_tokens}: use at least 1")
+        for _, mean in steps:
+            if not 0 <= mean <= 1:
+                raise ValueError(f"mean {mean} does not lie between 0 and 1")
 
     def mean_at(self, now: float) -> float:
         """Return the mean at that second."""
         return self.mean.at(now) if isinstance(self.mean, Steps) else self.mean
 
 
-@dataclass(frozen=True)
-class Confidence:
-    """A model of the drafter's confidence, from the token's acceptance a (sheet 05: simulating a
-    noisy head):
-
-        log-odds(confidence) = bias + slope * log-odds(a) + noise * z
-
-    z being logistic with standard deviation 1. The default is noisy and a little overconfident.
-    """
-
-    slope: float = 1.0
-    bias: float = 0.3
-    noise: float = 0.7
-
-
-DEFAULT_CONFIDENCE = Confidence()
-
-
 class GroundTruthAcceptance:
     """True acceptance of the drafts of one drafter.
 
-    classes: by class id. max_draft_tokens: K. ValueError for unknown classes and requests.
+    classes: by class id. max_draft_tokens: K. KeyError for requests that have not begun.
     """
 
     def __init__(
-        self,
-        classes: tuple[AcceptanceClass, ...],
-        max_draft_tokens: int,
-        *,
-        seed: int = 0,
-        confidence: Confidence = DEFAULT_CONFIDENCE,
+        self, classes: tuple[AcceptanceClass, ...], max_draft_tokens: int, *, seed: int = 0
     ):
-        if not classes or max_draft_tokens < 1:
-            raise ValueError(
-                f"{len(classes)} classes, max_draft_tokens {max_draft_tokens}: use at least 1 of "
-                "each"
-            )
         self.classes = classes
         self.max_draft_tokens = max_draft_tokens
         self._seed = seed
-        self._confidence = confidence
         self._depths = np.arange(max_draft_tokens)
         later = np.where(self._depths == 0, 1.0, np.array([c.later for c in classes])[:, None])
         self._decays = later * np.array([c.decay for c in classes])[:, None] ** self._depths
         self._requests_table = BetaTable([c.request_concentration for c in classes])
         self._tokens_table = BetaTable([c.token_concentration for c in classes])
         self._found_share = np.array([c.found_share for c in classes])
-        self._found_run_tokens = np.array([c.found_run_tokens for c in classes])
         self._class_of: dict[int, int] = {}
         self._last_rows: _Rows | None = None
 
     def begin(self, request_id: int, class_id: int = 0) -> None:
         """A request of that class starts."""
-        if not 0 <= class_id < len(self.classes):
-            raise ValueError(
-                f"request {request_id} has class {class_id}: there are {len(self.classes)} classes"
-            )
         self._class_of[request_id] = class_id
         self._last_rows = None
 
@@ -196,15 +159,12 @@ class GroundTruthAcceptance:
     def confidence(
         self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The drafter's confidence in each token, see Confidence, and its entropy(): two float [R,
-        K].
+        """The drafter's confidence in each token and its entropy(): two float [R, K].
 
         conditional: what conditional() says of the same tokens.
         """
-        how, z = self._confidence, self._logistic(_CONFIDENCE, request_ids, output_positions)
-        confidence = 1.0 / (
-            1.0 + np.exp(-(how.bias + how.slope * log_odds(conditional) + how.noise * z))
-        )
+        z = self._logistic(_CONFIDENCE, request_ids, output_positions)
+        confidence = 1.0 / (1.0 + np.exp(-(BIAS + log_odds(conditional) + NOISE * z)))
         return confidence, entropy(confidence)
 
     def divergence(
@@ -214,15 +174,13 @@ class GroundTruthAcceptance:
         It is that of an acceptance whose log-odds are as noisy as those of confidence: two
         distributions differ in other ways too than those that decide on acceptance."""
         z = self._logistic(_DIVERGENCE, request_ids, output_positions)
-        return divergence(
-            1.0 / (1.0 + np.exp(-(log_odds(conditional) + self._confidence.noise * z)))
-        )
+        return divergence(1.0 / (1.0 + np.exp(-(log_odds(conditional) + NOISE * z))))
 
     def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
         """The draft of a model-free drafter: of full length or none. Both arguments: int [R]."""
         rows = self._rows(request_ids)
         phase = to_uniform(keyed_bits(rows.keys, _FOUND_PHASE, 0))
-        stretch = np.floor(output_positions / self._found_run_tokens[rows.class_ids] + phase)
+        stretch = np.floor(output_positions / FOUND_RUN_TOKENS + phase)
         found = (
             to_uniform(keyed_bits(rows.keys, _FOUND, stretch)) < self._found_share[rows.class_ids]
         )
@@ -233,12 +191,7 @@ class GroundTruthAcceptance:
         rarely changes."""
         ids = request_ids.tobytes()
         if self._last_rows is None or self._last_rows.ids != ids:
-            try:
-                class_ids = np.array(
-                    [self._class_of[i] for i in request_ids.tolist()], dtype=np.int64
-                )
-            except KeyError as error:
-                raise ValueError(f"unknown request {error}: call begin() first") from None
+            class_ids = np.array([self._class_of[i] for i in request_ids.tolist()], dtype=np.int64)
             self._last_rows = _Rows(ids, class_ids, request_keys(self._seed, request_ids))
         return self._last_rows
 

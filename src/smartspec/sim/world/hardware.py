@@ -26,6 +26,7 @@ import numpy as np
 
 BYTES_PER_VALUE = 2
 GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
+MEMORY_SHARE = 0.9  # of the devices' memory, for weights and KV
 
 
 @dataclass(frozen=True)
@@ -310,10 +311,8 @@ def roofline(
     )
 
 
-def kv_token_capacity(
-    target: Roofline, draft: Roofline | None = None, memory_share: float = 0.9
-) -> int:
-    """Tokens whose KV fits beside the weights into memory_share of the target's devices; the draft
+def kv_token_capacity(target: Roofline, draft: Roofline | None = None) -> int:
+    """Tokens whose KV fits beside the weights into MEMORY_SHARE of the target's devices; the draft
     model's too.
 
     A draft model on fewer devices takes as much of the others as of its own: theirs is of no use,
@@ -323,7 +322,7 @@ def kv_token_capacity(
     weights = (
         sum(m.held_weights * target.num_devices / m.num_devices for m in models) * BYTES_PER_VALUE
     )
-    room = memory_share * target.accelerator.memory * target.num_devices - weights
+    room = MEMORY_SHARE * target.accelerator.memory * target.num_devices - weights
     # Devices beyond the KV heads hold copies.
     per_token = sum(
         m.model.kv_bytes_per_token
@@ -334,7 +333,7 @@ def kv_token_capacity(
     )
     if room < per_token:
         raise ValueError(
-            f"{weights / 1e9:.0f} GB of weights do not fit into {memory_share:.0%} of "
+            f"{weights / 1e9:.0f} GB of weights do not fit into {MEMORY_SHARE:.0%} of "
             f"{target.num_devices} x {target.accelerator.memory / 1e9:.0f} GB: use more devices"
         )
     return int(room / per_token)

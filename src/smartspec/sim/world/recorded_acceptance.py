@@ -9,12 +9,7 @@ import numpy as np
 
 from smartspec.control import DecisionRecord, DrafterView
 from smartspec.control.records import of_drafter
-from smartspec.sim.world.acceptance import (
-    DEFAULT_CONFIDENCE,
-    AcceptanceClass,
-    Confidence,
-    GroundTruthAcceptance,
-)
+from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
 from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
 
 
@@ -27,13 +22,6 @@ class Recording:
     # emitted the token and of its match, see control.records.DrafterView
     found: np.ndarray
     match_lengths: np.ndarray
-
-    def __post_init__(self):
-        if not len(self.outcomes) == len(self.found) == len(self.match_lengths) > 0:
-            raise ValueError(
-                f"a recording of {len(self.outcomes)} outcomes, {len(self.found)} lengths of "
-                f"drafts and {len(self.match_lengths)} of matches: give one of each per token"
-            )
 
 
 def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
@@ -73,14 +61,7 @@ class RecordedGroundTruth(GroundTruthAcceptance):
     where it has none. Time and class change nothing. ValueError if nothing is known at all.
     """
 
-    def __init__(
-        self,
-        recordings: Sequence[Recording],
-        max_draft_tokens: int,
-        *,
-        seed: int = 0,
-        confidence: Confidence = DEFAULT_CONFIDENCE,
-    ):
+    def __init__(self, recordings: Sequence[Recording], max_draft_tokens: int, *, seed: int = 0):
         outcomes = np.concatenate([recording.outcomes for recording in recordings] or [np.empty(0)])
         is_known = ~np.isnan(outcomes)
         if not is_known.any():
@@ -88,9 +69,7 @@ class RecordedGroundTruth(GroundTruthAcceptance):
                 f"{len(recordings)} recordings without a single tested draft token: record with "
                 "drafts on"
             )
-        super().__init__(
-            (AcceptanceClass(0.0),), max_draft_tokens, seed=seed, confidence=confidence
-        )
+        super().__init__((AcceptanceClass(0.0),), max_draft_tokens, seed=seed)
         self._lengths = np.array([len(recording.outcomes) for recording in recordings])
         self._starts = np.concatenate([[0], np.cumsum(self._lengths)[:-1]])
         num_known = np.add.reduceat(is_known.astype(float), self._starts)
@@ -100,10 +79,6 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         self._outcomes = np.where(is_known, outcomes, np.repeat(self._rates, self._lengths))
         self._found = np.concatenate([recording.found for recording in recordings])
         self._match_lengths = np.concatenate([recording.match_lengths for recording in recordings])
-
-    def begin(self, request_id: int, class_id: int = 0) -> None:
-        """A request starts; its class does not matter here."""
-        super().begin(request_id, 0)
 
     def expected(
         self, request_ids: np.ndarray, now: float, output_positions: np.ndarray

@@ -75,21 +75,9 @@ class GroundTruthTime:
     later_drafts: tuple[PassCost | None, ...] = ()
 
     def __post_init__(self):
-        if self.host_seconds < 0:
-            raise ValueError(f"host_seconds is {self.host_seconds}: it must not be negative")
-        sizes = [size for size, _ in self.controller_seconds]
-        if sizes != sorted(set(sizes)) or any(
-            not 0 <= seconds < np.inf for _, seconds in self.controller_seconds
-        ):
-            raise ValueError(
-                f"controller_seconds is {self.controller_seconds}: give ascending numbers of "
-                "requests with seconds"
-            )
         starts = [second for second, _ in self.throttle]
-        if starts != sorted(starts) or any(factor <= 0 for _, factor in self.throttle):
-            raise ValueError(
-                f"throttle is {self.throttle}: give ascending seconds with positive factors"
-            )
+        if starts != sorted(starts):
+            raise ValueError(f"throttle is {self.throttle}: give ascending seconds")
 
     def at(self, view: BatchView) -> "GroundTruthTime":
         """The noise-free Latency of that step, throttling and the controller included: what perfect

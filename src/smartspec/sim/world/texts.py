@@ -8,6 +8,7 @@ target wrote. Request i meets text i mod N, with its prompt and its length.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ class Text:
         return np.concatenate([self.prompt, self.output])
 
 
+@lru_cache(maxsize=1)  # every policy and seed of a comparison reads the same file
 def read_texts(path: str) -> list[Text]:
     """Texts of a JSONL file, one {"prompt_token_ids": [...], "output_token_ids": [...]} a line.
     ValueError names file and line."""
@@ -84,7 +86,7 @@ class TextAcceptance(GroundTruthAcceptance):
 
     def begin(self, request_id: int, class_id: int = 0) -> None:
         """A request starts; its class does not matter here."""
-        super().begin(request_id, 0)
+        super().begin(request_id, class_id)
         self._num_told[request_id] = 0
 
     def end(self, request_id: int) -> None:

@@ -25,12 +25,6 @@ class Traffic:
     tpot_targets: tuple[float, ...] = ()
     ttft_target: float | None = None  # wanted seconds to the first token of each
 
-    def __post_init__(self):
-        if (self.arrival_seconds is None) == (self.concurrency is None):
-            raise ValueError("give either arrival times or a concurrency")
-        if self.concurrency is not None and self.concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, got {self.concurrency}")
-
     def __len__(self) -> int:
         return len(self.num_prompt_tokens)
 
