@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -186,22 +187,29 @@ MAX_WHEEL_BYTES = 2_500_000  # unpacked
 TORCH_FREE = ("control", "core", "drafters", "workload", "sim")
 
 
-def source_files() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """The files of the package, by their paths in it."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    return {path.relative_to(SOURCE): ast.parse(path.read_text("utf-8")) for path in paths}
 
 
-def imported_modules(node: ast.AST) -> list[str]:
-    """Dotted names a node imports; `from smartspec import x` counts as smartspec.x."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        assert node.level == 0, (
-            f"line {node.lineno}: relative imports hide the layer; write the full name"
-        )
-        if node.module == "smartspec":
-            return [f"smartspec.{alias.name}" for alias in node.names]
-        return [node.module]
-    return []
+def imports(tree: ast.Module) -> list[tuple[ast.AST, str]]:
+    """Statements and the dotted names they import; `from smartspec import x` counts as
+    smartspec.x."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, (
+                f"line {node.lineno}: relative imports hide the layer; write the full name"
+            )
+            if node.module == "smartspec":
+                found += [(node, f"smartspec.{alias.name}") for alias in node.names]
+            else:
+                found.append((node, node.module))
+    return found
 
 
 def is_deferred(node: ast.AST) -> bool:
@@ -217,26 +225,23 @@ def violations(path: Path, tree: ast.Module) -> list[str]:
     layer = "cli" if path == Path("__main__.py") else path.parts[0] if len(path.parts) > 1 else None
     deferred = {inner for node in ast.walk(tree) if is_deferred(node) for inner in ast.walk(node)}
     found = []
-    for node in ast.walk(tree):
-        for module in imported_modules(node):
-            top, _, rest = module.partition(".")
-            if top == "smartspec":
-                target = rest.partition(".")[0]
-                if layer == "cli":
-                    allowed = target == "cli" or node in deferred
-                elif layer is None:  # the names of the package itself, imported when they are used
-                    allowed = (
-                        node in deferred
-                        if path.name == "__init__.py"
-                        else target in {"core", "engine", "server"}
-                    )
-                else:
-                    allowed = target == layer or target in LAYERS.get(layer, set())
+    for node, module in imports(tree):
+        top, _, rest = module.partition(".")
+        if top == "smartspec":
+            target = rest.partition(".")[0]
+            if layer == "cli":
+                allowed = target == "cli" or node in deferred
+            elif layer is not None:
+                allowed = target == layer or target in LAYERS.get(layer, set())
+            elif path.name == "__init__.py":  # its names are imported when they are used
+                allowed = node in deferred
             else:
-                allowed = top in sys.stdlib_module_names or top in LIBRARIES.get(layer, set())
-                allowed = allowed or (layer == "cli" and node in deferred)
-            if not allowed:
-                found.append(f"{path}:{node.lineno} imports {module}")
+                allowed = target in {"core", "engine", "server"}
+        else:
+            allowed = top in sys.stdlib_module_names or top in LIBRARIES.get(layer, set())
+            allowed = allowed or (layer == "cli" and node in deferred)
+        if not allowed:
+            found.append(f"{path}:{node.lineno} imports {module}")
     return found
 
 
@@ -259,34 +264,22 @@ def folders_of(path: Path) -> list[str]:
 def upward_imports(path: Path, tree: ast.Module) -> list[str]:
     """What the file at `path` (relative to the package) imports from rooms of its folders that
     stand above its own."""
-    imports = [
-        (node.lineno, module) for node in ast.walk(tree) for module in imported_modules(node)
-    ]
     found = []
     for folder in folders_of(path):
         parts = ("smartspec", *folder.split("/"))
         allowed = ORDER[folder][: ORDER[folder].index(room(path, folder)) + 1]
-        inside = [
-            (line, (*module.split("."), "__init__")[: len(parts) + 1]) for line, module in imports
-        ]
-        found += [
-            f"{path}:{line} imports {module[-1]}"
-            for line, module in inside
-            if module[:-1] == parts and module[-1] not in (*allowed, "__init__")
-        ]
+        for node, module in imports(tree):
+            *outside, inside = (*module.split("."), "__init__")[: len(parts) + 1]
+            if tuple(outside) == parts and inside not in (*allowed, "__init__"):
+                found.append(f"{path}:{node.lineno} imports {inside}")
     return found
 
 
 def test_rooms_of_a_layer_import_downwards():
-    files = [path.relative_to(SOURCE) for path in source_files()]
-    assert {(folder, room(path, folder)) for path in files for folder in folders_of(path)} == {
+    assert {(folder, room(path, folder)) for path in trees() for folder in folders_of(path)} == {
         (folder, name) for folder, rooms in ORDER.items() for name in rooms
     }
-    found = [
-        v
-        for path in files
-        for v in upward_imports(path, ast.parse((SOURCE / path).read_text("utf-8")))
-    ]
+    found = [line for path, tree in trees().items() for line in upward_imports(path, tree)]
     assert not found, "\n".join(found)
     assert upward_imports(
         Path("vllm_plugin/serve/routes.py"), ast.parse("import smartspec.vllm_plugin.serve.command")
@@ -348,26 +341,22 @@ def sizes(path: Path, text: str) -> list[str]:
 
 
 def test_functions_are_short_and_take_few_arguments():
-    files = [*source_files(), *LAB.rglob("*.py")]
     found = [
-        line for path in files for line in sizes(path.relative_to(ROOT), path.read_text("utf-8"))
+        line
+        for folder in (SOURCE, LAB)
+        for path in folder.rglob("*.py")
+        for line in sizes(path.relative_to(ROOT), path.read_text("utf-8"))
     ]
     assert not found, "\n".join(found)
 
 
 def lab_imports(tree: ast.Module) -> list[str]:
-    return [
-        module
-        for node in ast.walk(tree)
-        for module in imported_modules(node)
-        if module.split(".")[0] == "lab"
-    ]
+    return [module for _, module in imports(tree) if module.split(".")[0] == "lab"]
 
 
 def test_the_package_imports_nothing_of_the_lab():
     """Where lab/ is found, its tables are looked up by name (core/lab_tables.py)."""
-    found = {path: lab_imports(ast.parse(path.read_text("utf-8"))) for path in source_files()}
-    assert not {path: modules for path, modules in found.items() if modules}
+    assert not {path: modules for path, tree in trees().items() if (modules := lab_imports(tree))}
     assert lab_imports(ast.parse("def f():\n    from lab.policies import POLICIES")) == [
         "lab.policies"
     ]
@@ -380,7 +369,7 @@ def test_the_wheel_is_small():
         path for pattern in options["package-data"]["smartspec"] for path in SOURCE.glob(pattern)
     }
     assert options["packages"]["find"] == {"where": ["src"]}
-    assert sum(path.stat().st_size for path in [*source_files(), *data]) < MAX_WHEEL_BYTES
+    assert sum(path.stat().st_size for path in {*SOURCE.rglob("*.py"), *data}) < MAX_WHEEL_BYTES
 
 
 def test_a_function_of_many_tokens_or_arguments_is_seen():
@@ -404,12 +393,11 @@ def test_kernels_include_each_other_in_no_circle():
 
 @pytest.mark.parametrize("plugin", ["vllm_plugin", "sglang_plugin"])
 def test_a_plugin_needs_no_more_of_the_controller_than_it_exports(plugin):
-    files = (SOURCE / plugin).rglob("*.py")
     modules = {
         module
-        for path in files
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        for module in imported_modules(node)
+        for path, tree in trees().items()
+        if path.is_relative_to(plugin)
+        for _, module in imports(tree)
     }
     assert {m for m in modules if m.startswith("smartspec.control")} == {"smartspec.control"}
 
@@ -421,13 +409,8 @@ def test_an_upward_import_is_seen():
 
 
 def test_imports_follow_the_table():
-    files = source_files()
-    assert len(files) > len(LAYERS)
-    found = [
-        v
-        for path in files
-        for v in violations(path.relative_to(SOURCE), ast.parse(path.read_text("utf-8")))
-    ]
+    assert len(trees()) > len(LAYERS)
+    found = [line for path, tree in trees().items() for line in violations(path, tree)]
     assert not found, "\n".join(found)
 
 
@@ -467,22 +450,16 @@ def test_an_allowed_import_passes(path: str, line: str):
 
 def test_torch_free_layers_import_without_torch():
     modules = [
-        ".".join(("smartspec", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
-            ".__init__"
-        )
-        for path in source_files()
-        if path.relative_to(SOURCE).parts[0] in TORCH_FREE
+        ".".join(("smartspec", *path.with_suffix("").parts)).removesuffix(".__init__")
+        for path in trees()
+        if path.parts[0] in TORCH_FREE
     ]
     program = (
         f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(SOURCE.parent)},
-    )
+    command, variables = [sys.executable, "-c", program], {"PYTHONPATH": str(SOURCE.parent)}
+    result = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "[]"
 
@@ -501,46 +478,25 @@ NO_VALUES = {"log", "policy_names.py", "checks.py"}
 def chosen_values(tree: ast.Module) -> list[str]:
     """Numbers that people chose: fields of settings, constants of a module, literals in functions.
     0, 1, 2, a half and what only keeps from dividing by 0 are none."""
-    numbers = lambda node: [  # noqa: E731
-        each.value
-        for each in ast.walk(node)
-        if isinstance(each, ast.Constant)
-        and type(each.value) in (int, float)
-        and each.value not in (0, 1, 2, 0.5)
-    ]
+
+    def numbers(node: ast.AST) -> list[float]:
+        constants = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+        return [n for n in constants if type(n) in (int, float) and n not in (0, 1, 2, 0.5)]
+
     found = []
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Settings"):
-            fields = [
-                each
-                for each in node.body
-                if isinstance(each, ast.AnnAssign) and each.value is not None
-            ]
-            is_number = lambda value: (  # noqa: E731
-                isinstance(value, ast.Constant) and type(value.value) in (int, float)
-            )
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and each.value]
             found += [
                 f"{node.name}.{ast.unparse(each.target)}"
                 for each in fields
-                if is_number(each.value) or numbers(each.value)
+                if type(getattr(each.value, "value", None)) in (int, float) or numbers(each.value)
             ]
-        elif (
-            isinstance(node, ast.Assign | ast.AnnAssign)
-            and node.value is not None
-            and numbers(node.value)
-        ):
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value and numbers(node.value):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            found += [] if ast.unparse(target) in NOT_CHOSEN else [ast.unparse(target)]
-    nested = {
-        each
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        for each in ast.walk(node)
-        if each is not node
-    }
-    functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node not in nested
-    ]
+            found += {ast.unparse(target)} - NOT_CHOSEN
+    scopes = [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    functions = [n for scope in scopes for n in scope.body if isinstance(n, ast.FunctionDef)]
     for function in functions:
         literals = [value for statement in function.body for value in numbers(statement)]
         is_text = function.name in ("table", "others")
@@ -553,13 +509,10 @@ def chosen_values(tree: ast.Module) -> list[str]:
 
 
 def test_the_controller_has_no_more_chosen_values_than_are_counted():
-    paths = {
-        path.relative_to(SOURCE / "control"): path for path in (SOURCE / "control").rglob("*.py")
-    }
     found = {
-        name: chosen_values(ast.parse(path.read_text("utf-8")))
-        for name, path in paths.items()
-        if not NO_VALUES.intersection(name.parts)
+        path: chosen_values(tree)
+        for path, tree in trees().items()
+        if path.parts[0] == "control" and not NO_VALUES.intersection(path.parts)
     }
     num = sum(map(len, found.values()))
     assert num == CHOSEN_VALUES, "\n".join(

@@ -10,7 +10,9 @@ from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.attention.ragged import ATTENTION_NAME
+from smartspec.engine.drafting.source import DrafterSource
 from smartspec.engine.models.model_runner import ModelRunner
+from smartspec.engine.runtime.drafter_kinds import prepare_drafter
 from smartspec.engine.runtime.executor import LiveExecutor
 
 WINDOW = 6  # of texts of more than 36 tokens
@@ -69,3 +71,10 @@ def generate(
     options = SamplingParams(max_tokens=max_tokens, **params)
     requests = [Request(i, prompt, options, seed=i, grammar=grammar) for i, prompt in enumerate(of)]
     return run(core, requests)
+
+
+def made(name: str) -> SelfDraft | Exit:
+    """The drafter of that name for a model of two layers and texts of 128 tokens."""
+    target, sizes = as_loaded(tiny_llama(0)), {"num_slots": 1, "max_len": 128}
+    source = DrafterSource(name, "tiny", target, as_loaded, **sizes, max_draft_tokens=4)
+    return prepare_drafter(source).make(ModelRunner(target, **sizes))

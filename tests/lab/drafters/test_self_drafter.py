@@ -4,23 +4,20 @@ and drafts cost what they are said to cost."""
 import numpy as np
 import pytest
 import torch
+from factories import make_view
 from markov_model import p_of_fit
-from target_drafts import WINDOW, generate, model_of_little_attention, prompts, window_core
+from target_drafts import WINDOW, generate, made, model_of_little_attention, prompts, window_core
 from tiny_engine import outputs
 from tiny_models import VOCABULARY, as_loaded, tiny_llama
 
 from lab.drafters.self_draft import SelfDraft
-from smartspec.control.controller import Controller
-from smartspec.control.latency.cost_curve import CostCurve
-from smartspec.control.latency.model import LatencyModel
-from smartspec.control.records import UNLIMITED, BatchView, DrafterSpec, DrafterView, Plan
-from smartspec.core.batch import Batch
+from smartspec.control import Controller, CostCurve, DrafterSpec, LatencyModel, Plan
+from smartspec.control.records import UNLIMITED
+from smartspec.core import Batch
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
-from smartspec.engine.drafting.source import DrafterSource
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.config import EngineConfig
-from smartspec.engine.runtime.drafter_kinds import prepare_drafter
 from smartspec.engine.runtime.passes import measure_passes
 
 
@@ -75,8 +72,7 @@ def test_a_draft_pass_takes_no_longer_after_longer_texts():
     latency.use_drafters((spec,))
 
     def seconds(context: int) -> tuple[float, float]:
-        views = (DrafterView(np.array([UNLIMITED])),)
-        view = BatchView(np.zeros(1, dtype=int), np.array([context]), np.array([8]), drafters=views)
+        view = make_view(1, lag=0, context_tokens=context)
         predicted = latency.predict(view, Plan(np.array([4]), np.array([0])), np.array([4]))
         return predicted.draft, predicted.target
 
@@ -99,24 +95,16 @@ def test_a_window_that_is_no_positive_number_is_refused(window):
     with pytest.raises(
         ValueError, match=f"must be a positive number of tokens, as in SelfDraft:256, got {window}"
     ):
-        prepared(window)
+        made(f"{NAME}:{window}")
 
 
 def test_a_window_for_which_no_text_is_long_enough_is_refused():
-    assert prepared("21").sparse.window == 21
+    assert made(f"{NAME}:21").sparse.window == 21
     with pytest.raises(
         ValueError,
         match=r"a window of 22 .* more than 132 tokens, and the context is 128: .* below 21.3",
     ):
-        prepared("22")
-
-
-def prepared(window: str) -> SelfDraft:
-    sizes = {"num_slots": 1, "max_len": 128, "max_draft_tokens": 4}
-    source = DrafterSource(
-        f"{NAME}:{window}", "tiny", as_loaded(tiny_llama(0)), load_model=as_loaded, **sizes
-    )
-    return prepare_drafter(source).make(ModelRunner(source.target, num_slots=1, max_len=128))
+        made(f"{NAME}:22")
 
 
 @pytest.mark.parametrize(("context", "drafts"), [(1200, False), (8000, True)])
@@ -128,8 +116,5 @@ def test_an_untested_one_is_tried_where_it_may_pay(context, drafts):
     controller = Controller(
         "goodput", 8, LatencyModel(curve, (curve,)), drafters=(spec,), strict=True
     )
-    views = (DrafterView(np.array([UNLIMITED])),)
-    plan = controller.plan(
-        BatchView(np.zeros(1, dtype=int), np.array([context]), np.array([8]), drafters=views)
-    )
+    plan = controller.plan(make_view(1, lag=0, context_tokens=context))
     assert (plan.lengths > 0).all() == drafts

@@ -1,8 +1,9 @@
-"""Heads of other kinds than EAGLE-3 on a tiny model: made at random, and what plain torch makes of
-them."""
+"""Heads of all kinds on a tiny model: made at random, and what plain torch, or the code that trains
+them, makes of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,11 +13,14 @@ from torch import nn
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from lab.heads.eagle.head import EagleConfig, EagleHead
+from lab.heads.medusa.head import MedusaConfig, MedusaHead
 from lab.heads.p_eagle.head import PEagleHead
+from lab.heads.redrafter.head import ReDrafterConfig, ReDrafterHead
 from lab.train.start import head_config
 from lab.train.unroll import TrainingBatch, unroll
 from smartspec.core.engine_core import EngineCore
-from smartspec.engine.drafting.head.eagle3 import HeadConfig
+from smartspec.engine.attention.ragged import Segment
+from smartspec.engine.drafting.head.eagle3 import Eagle3Head, HeadConfig
 from smartspec.engine.drafting.head.kinds import head_drafter
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
@@ -41,7 +45,7 @@ class HeadCase:
         torch.manual_seed(0)
         head = self.build()
         for parameter in head.parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
+            nn.init.normal_(parameter, std=0.3)
         return head.requires_grad_(False).eval()
 
     def __str__(self) -> str:
@@ -62,9 +66,34 @@ def build_eagle() -> EagleHead:
 
 
 def build_p_eagle() -> PEagleHead:
+    return with_ids(PEagleHead(of_eagle3(fc_norm=True), 7, DEPTH))
+
+
+def build_eagle3(*variants: str) -> Eagle3Head:
+    return with_ids(Eagle3Head(of_eagle3(**dict.fromkeys(variants, True))))
+
+
+def of_eagle3(**variants: bool) -> HeadConfig:
     layer = head_config(tiny_llama().config, NUM_DRAFT_TOKENS).layer
-    head = PEagleHead(HeadConfig(layer, NUM_DRAFT_TOKENS, (1, 2), SIZE, fc_norm=True), 7, DEPTH)
+    return HeadConfig(layer, NUM_DRAFT_TOKENS, (1, 2), SIZE, **variants)
+
+
+def with_ids(head: Eagle3Head) -> Eagle3Head:
     head.d2t.copy_(draft_ids() - torch.arange(NUM_DRAFT_TOKENS))
+    return head
+
+
+def build_medusa(num_outputs: int) -> MedusaHead:
+    head = MedusaHead(
+        MedusaConfig(SIZE, VOCABULARY, NUM_DRAFT_TOKENS, DEPTH, 2, num_outputs, LAST, bias=True)
+    )
+    head.token_map.copy_(draft_ids())
+    return head
+
+
+def build_redrafter() -> ReDrafterHead:
+    head = ReDrafterHead(ReDrafterConfig(SIZE, VOCABULARY, NUM_DRAFT_TOKENS, 2, LAST))
+    head.token_map.copy_(draft_ids())
     return head
 
 
@@ -78,7 +107,7 @@ def eagle_logits(head: EagleHead, text: list[int], drafted: list[int]) -> torch.
     target = tiny_llama(0, attention="eager")
     head.config.layer._attn_implementation = "eager"
     layer = LlamaDecoderLayer(head.config.layer, 0)
-    layer.input_layernorm = torch.nn.Identity()
+    layer.input_layernorm = nn.Identity()
     layer.load_state_dict(head.layers[0].state_dict(), strict=True)
     hidden = last_hidden_states(text[:-1])
     tokens = torch.tensor(text[1:] + drafted)
@@ -92,28 +121,74 @@ def eagle_logits(head: EagleHead, text: list[int], drafted: list[int]) -> torch.
     return target.lm_head(hidden[-1])
 
 
-def p_eagle_logits(head: PEagleHead, text: list[int], drafted: list[int]) -> torch.Tensor:
-    """By the code that trains it: [draft_vocab_size]."""
-    # By hooks, as transformers gives the last layer's output only after the final norm.
-    model, captured = tiny_llama(0, attention="eager"), []
-    for layer in model.model.layers:
-        layer.register_forward_hook(
-            lambda module, args, output: captured.append(
-                output[0] if isinstance(output, tuple) else output
-            )
-        )
-    model(torch.tensor([text[:-1]]))
-    features = torch.cat([output.reshape(1, -1, SIZE) for output in captured], dim=-1)
-    nothing = torch.zeros(1)
-    batch = TrainingBatch(
-        torch.tensor([text]), features, nothing, nothing, nothing, nothing, nothing
-    )
-    *_, normed = unroll(head, model.get_input_embeddings().weight, batch, len(drafted) + 1)
+def unrolled_logits(
+    head: nn.Module, text: list[int], drafted: list[int], num_steps: int
+) -> torch.Tensor:
+    """After a text and what was drafted after it, by the code that trains the head, from one pass
+    of the target over the text: [draft_vocab_size]."""
+    loaded = as_loaded(tiny_llama(0))
+    target = ModelRunner(loaded, num_slots=1, max_len=128, taps=head.config.taps)
+    target.forward([Segment(0, 0, np.array(text[:-1], dtype=np.int32), 1)])
+    tokens, unused = torch.tensor([text + drafted]), [torch.zeros(1)] * 5
+    batch = TrainingBatch(tokens, target.features[0][None], *unused)
+    *_, normed = unroll(head, loaded.model.get_input_embeddings().weight, batch, num_steps)
     return head.lm_head(normed[0, -1])
+
+
+def eagle3_logits(head: Eagle3Head, text: list[int], drafted: list[int]) -> torch.Tensor:
+    """[draft_vocab_size]."""
+    return unrolled_logits(head, text, drafted, len(drafted) + 1)
+
+
+def p_eagle_logits(head: PEagleHead, text: list[int], drafted: list[int]) -> torch.Tensor:
+    """[draft_vocab_size]."""
+    return unrolled_logits(head, text, [], len(drafted) + 1)
+
+
+def medusa_logits(head: MedusaHead, text: list[int], drafted: list[int]) -> torch.Tensor:
+    """[draft_vocab_size]."""
+    depth = len(drafted)
+    x, weights = last_hidden_states(text[:-1])[-1], head.state_dict()
+    for layer in range(head.config.num_layers):
+        name = f"blocks.{depth}.layers.{layer}"
+        x = x + nn.functional.silu(weights[f"{name}.weight"] @ x + weights[f"{name}.bias"])
+    output = depth if f"lm_heads.{depth}.weight" in weights else 0
+    return weights[f"lm_heads.{output}.weight"] @ x
+
+
+def redrafter_logits(head: ReDrafterHead, text: list[int], drafted: list[int]) -> torch.Tensor:
+    """By the paper's formulas: [draft_vocab_size]."""
+    table = tiny_llama(0, attention="eager").get_input_embeddings().weight
+    w, silu = head.state_dict(), nn.functional.silu
+    state = table[text[-1]]
+    for token in drafted:
+        state = silu(w["rnn_u.weight"] @ state + w["rnn_w.weight"] @ table[token] + w["rnn_u.bias"])
+    x = w["join.weight"] @ torch.cat([last_hidden_states(text[:-1])[-1], state]) + w["join.bias"]
+    for layer in range(head.config.num_layers):
+        x = x + silu(w[f"blocks.{layer}.weight"] @ x + w[f"blocks.{layer}.bias"])
+    return w["lm_head.weight"] @ x
 
 
 EAGLE = HeadCase("eagle", build_eagle, eagle_logits)
 P_EAGLE = HeadCase("p-eagle", build_p_eagle, p_eagle_logits, is_one_pass=True)
+MEDUSA = HeadCase("medusa", lambda: build_medusa(1), medusa_logits, is_one_pass=True)
+MEDUSA_OUTPUTS = HeadCase(
+    "medusa with an output for each head",
+    lambda: build_medusa(DEPTH),
+    medusa_logits,
+    is_one_pass=True,
+)
+REDRAFTER = HeadCase("redrafter", build_redrafter, redrafter_logits)
+OF_EAGLE3 = [
+    HeadCase(" ".join(["eagle3", *variants]), partial(build_eagle3, *variants), eagle3_logits)
+    for variants in (
+        [],
+        ["norm_before_residual"],
+        ["norm_before_fc"],
+        ["fc_norm"],
+        ["norm_output"],
+    )
+]
 
 
 def make_core(

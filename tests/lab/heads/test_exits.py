@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 import torch
 from fused_models import fused_model
+from target_drafts import made
 from tiny_models import as_loaded, tiny_llama
 
 from lab.heads.exit_runner import ExitRunner
 from lab.heads.exits import Exit
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.drafting.source import DrafterSource
 from smartspec.engine.models.decoder_layer import fuse_layers
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.config import EngineConfig
-from smartspec.engine.runtime.drafter_kinds import prepare_drafter
 
 
 @pytest.fixture
@@ -24,11 +23,8 @@ def runner() -> ExitRunner:
     model = fused_model("llama")
     if not fuse_layers(model):
         pytest.skip("our kernels do not run here, and without them nothing is kept")
-    return ExitRunner.of(
-        ModelRunner(
-            replace(as_loaded(model), fused_pass=fused_pass(model)), num_slots=3, max_len=64
-        )
-    )
+    loaded = replace(as_loaded(model), fused_pass=fused_pass(model))
+    return ExitRunner.of(ModelRunner(loaded, num_slots=3, max_len=64))
 
 
 def test_verification_goes_on_where_draft_passes_ended(runner, monkeypatch):
@@ -37,13 +33,15 @@ def test_verification_goes_on_where_draft_passes_ended(runner, monkeypatch):
     texts = [
         np.array(text, dtype=np.int32) for text in ([3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9])
     ]
-    whole = [Segment(slot, 0, text, len(text)) for slot, text in enumerate(texts)]
-    expected = runner.forward(whole)
-    before = [replace(whole[0], token_ids=texts[0][:2]), replace(whole[1], token_ids=texts[1][:2])]
-    runner.forward(before)
+
+    def piece(slot: int, start: int, end: int) -> Segment:
+        return Segment(slot, start, texts[slot][start:end], end - start)
+
+    expected = runner.forward([piece(0, 0, 5), piece(1, 0, 3), piece(2, 0, 5)])
+    runner.forward([piece(0, 0, 2), piece(1, 0, 2)])
     runner.apply(())
     for place in (2, 3):
-        runner.forward_exit([Segment(0, place, texts[0][place : place + 1], 1)], 1)
+        runner.forward_exit([piece(0, place, place + 1)], 1)
     fed = []
     layers = runner._fused.layers
 
@@ -52,11 +50,7 @@ def test_verification_goes_on_where_draft_passes_ended(runner, monkeypatch):
         return layers(hidden, plan, begin, end)
 
     monkeypatch.setattr(runner._fused, "layers", noted)
-    starts = zip(whole, texts, (2, 2, 0), strict=True)
-    after = [
-        replace(s, start=n, token_ids=text[n:], num_logits=len(text) - n) for s, text, n in starts
-    ]
-    logits = runner.forward(after)
+    logits = runner.forward([piece(0, 2, 5), piece(1, 2, 3), piece(2, 0, 5)])
     num_layers = runner.loaded.num_layers
     assert fed == [(0, 1, 1 + 1 + 5), (1, num_layers, 3 + 1 + 5)]
     assert torch.equal(logits, torch.cat([expected[2:5], expected[7:8], expected[8:]]))
@@ -73,14 +67,6 @@ def test_rows_of_other_tokens_or_of_wiped_memory_are_not_used(runner):
 
 
 EXIT = "lab.heads.exits:Exit"
-
-
-def made(name: str) -> Exit:
-    target = as_loaded(tiny_llama(0))
-    source = DrafterSource(
-        name, "tiny", target, as_loaded, num_slots=1, max_len=64, max_draft_tokens=4
-    )
-    return prepare_drafter(source).make(ModelRunner(target, num_slots=1, max_len=64))
 
 
 @pytest.mark.parametrize("layers", ["1", "0.5"])

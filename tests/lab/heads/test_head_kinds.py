@@ -1,25 +1,38 @@
 """Heads of other kinds than EAGLE-3, on tiny models: drafts as in plain torch, outputs as in plain
 decoding."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from compiled import attend_in_torch
-from head_cases import DEPTH, EAGLE, P_EAGLE, HeadCase, make_core
-from lab_head_cases import MEDUSA, MEDUSA_OUTPUTS, REDRAFTER
+from head_cases import (
+    DEPTH,
+    EAGLE,
+    MEDUSA,
+    MEDUSA_OUTPUTS,
+    OF_EAGLE3,
+    P_EAGLE,
+    REDRAFTER,
+    HeadCase,
+    make_core,
+)
 from test_head_drafter import let_some_be_right, noted_drafts
 from tiny_engine import generate, outputs
 from tiny_models import VOCABULARY
 
 from lab.heads.product import product_tree
-from smartspec.core.batch import Batch
+from smartspec.core import Batch
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.drafting.head import native_head
 from smartspec.engine.drafting.head import runner as head_runner_module
 
+CASES = [EAGLE, P_EAGLE, MEDUSA, MEDUSA_OUTPUTS, REDRAFTER]
 
-@pytest.fixture(params=[EAGLE, P_EAGLE, MEDUSA, MEDUSA_OUTPUTS, REDRAFTER], ids=str)
+
+@pytest.fixture(params=CASES, ids=str)
 def case(request) -> HeadCase:
     return request.param
 
@@ -52,8 +65,9 @@ def test_outputs_are_those_of_plain_decoding(case, temperature, max_width):
 
 
 @pytest.mark.usefixtures("attention")
+@pytest.mark.parametrize("case", [*OF_EAGLE3, *CASES], ids=str)
 @pytest.mark.parametrize("max_width", [1, 4])
-def test_drafts_are_those_of_plain_torch(case, max_width):
+def test_drafts_are_those_of_plain_torch_or_of_the_code_that_trains_them(case, max_width):
     """After catch-ups, rejections, preemptions and prefixes taken over from other slots; every node
     is as likely as it should be after its path, and no better one was left out of the chain."""
     max_draft_tokens, head = 5 if max_width == 1 else 12, case.make()
@@ -63,9 +77,8 @@ def test_drafts_are_those_of_plain_torch(case, max_width):
     assert any(r.num_cached_tokens for r in requests) and any(r.num_preemptions for r in requests)
     assert len(drafts) > 40
     ids = head.target_ids.tolist()
-    chosen = (
-        drafts[::9] if max_width == 1 else [pair for pair in drafts if not pair[1].is_chain][::4]
-    )
+    trees = [pair for pair in drafts if not pair[1].is_chain]
+    chosen = drafts[::9] if max_width == 1 else trees[::4]
     assert len(chosen) > 4
     for text, draft in chosen:
         for node, path in enumerate(draft.paths[1:]):
@@ -85,11 +98,12 @@ def test_one_pass_makes_a_whole_draft(case, monkeypatch):
     assert drafter.spec.one_pass_depth == DEPTH
     name = "_pass" if hasattr(drafter.runner, "_pass") else "forward"
     drafts, calls, run = noted_drafts(core), [], getattr(drafter.runner, name)
-    monkeypatch.setattr(
-        drafter.runner,
-        name,
-        lambda segments, *rest: calls.append(len(segments)) or run(segments, *rest),
-    )
+
+    def counted(segments, *rest):
+        calls.append(len(segments))
+        return run(segments, *rest)
+
+    monkeypatch.setattr(drafter.runner, name, counted)
     generate(core)
     assert sum(calls) == len(drafts) and max(len(draft) for _, draft in drafts) == DEPTH
 
@@ -101,11 +115,8 @@ def test_features_without_numbers_make_drafts_that_can_be_verified(case):
     request = Request(0, [1, 2, 3], SamplingParams(max_tokens=9), seed=0)
     request.slot, request.num_computed_tokens = 0, 2
     drafter._num_known[0] = 2
-    known = (
-        drafter.runner.features[0, :2]
-        if hasattr(drafter.runner, "features")
-        else drafter.runner.hidden[0]
-    )
+    runner = drafter.runner
+    known = runner.features[0, :2] if hasattr(runner, "features") else runner.hidden[0]
     known.fill_(torch.nan)
     (draft,) = drafter.draft_trees(Batch(decoding=(request,)), np.array([6]), np.array([3]), 3)
     assert (draft.parents < np.arange(len(draft))).all() and len(draft) > 0
@@ -118,11 +129,8 @@ def test_the_best_tree_of_a_product_is_found():
     random = np.random.default_rng(0)
     chances = -np.sort(-random.dirichlet(np.full(4, 0.5), 3))
     draft = product_tree([[0, 1, 2, 3]] * 3, chances.tolist(), 9)
-    paths = [(a,) for a in range(4)] + [(a, b) for a in range(4) for b in range(4)]
-    paths += [(*path, c) for path in paths if len(path) == 2 for c in range(4)]
-    worth = {
-        path: np.prod([chances[depth, rank] for depth, rank in enumerate(path)]) for path in paths
-    }
+    paths = [path for depth in (1, 2, 3) for path in itertools.product(range(4), repeat=depth)]
+    worth = {path: np.prod(chances[np.arange(len(path)), path]) for path in paths}
     best = sorted(worth.values(), reverse=True)[:9]
     assert [worth[path] for path in draft.paths[1:]] == pytest.approx(best)
     assert product_tree([[5], [6]], [[0.5], [0.4]], 9).is_chain

@@ -2,20 +2,23 @@
 others."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from eagle3_files import CONFIG, KEY, original, random, target_of, tensors, write
-from head_cases import EAGLE, P_EAGLE
-from make_heads import make_eagle
+from eagle3_files import CONFIG, KEY, original, random, target_of, tensors, without, write
+from head_cases import EAGLE, MEDUSA, MEDUSA_OUTPUTS, P_EAGLE, REDRAFTER
+from make_heads import make_eagle, make_medusa
 from safetensors.torch import load_file, save_file
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 
 from lab.heads.acceptance_head import AcceptanceHead, JudgedHead
+from lab.heads.medusa.checkpoint import write_medusa
 from lab.heads.p_eagle.head import PEagleHead
+from lab.heads.redrafter.checkpoint import write_redrafter
 from lab.heads.write import write_head
-from smartspec.core import lab_tables
+from smartspec.engine.drafting.head import kinds
 from smartspec.engine.drafting.head.kinds import ACCEPTANCE, is_head, kind_of, load_head
 
 SIZE = SHAPE["hidden_size"]
@@ -26,13 +29,20 @@ def eagle_folder(folder: Path, name: str = "model.safetensors", **changes: objec
     """As the original checkpoints are: the config of the layer, its weights and the target's
     embedding."""
     head = EAGLE.make()
-    config = (
-        head.config.layer.to_dict()
-        | {"architectures": ["LlamaForCausalLM"], "bias": True}
-        | changes
-    )
+    config = head.config.layer.to_dict() | {"architectures": ["LlamaForCausalLM"], "bias": True}
     weights = {**head.state_dict(), "embed_tokens.weight": torch.zeros(VOCABULARY, SIZE)}
-    return write(folder, config, weights, name)
+    return write(folder, config | changes, weights, name)
+
+
+def p_eagle_folder(folder: Path, **changes: object) -> Path:
+    """As training writes them, but for changes of the config or of its layer."""
+    write_head(folder, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
+    config = json.loads((folder / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    for name, value in changes.items():
+        (layer if name in layer else config)[name] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
@@ -65,27 +75,42 @@ def test_eagle_heads_in_the_speculators_format_are_read(tmp_path):
         load_head(folder, TARGET)
 
 
-def test_what_is_written_is_read(tmp_path):
-    head = P_EAGLE.make()
-    write_head(tmp_path, head, "tiny", "LlamaForCausalLM")
-    read, _ = load_head(tmp_path, TARGET)
-    assert type(read) is type(head) and torch.equal(read.target_ids, head.target_ids)
+@pytest.mark.parametrize(
+    ("case", "kind", "write_it"),
+    [
+        (P_EAGLE, "peagle", partial(write_head, target_name="tiny", architecture="Llama")),
+        (MEDUSA, "medusa", write_medusa),
+        (MEDUSA_OUTPUTS, "medusa", write_medusa),
+        (REDRAFTER, "redrafter", partial(write_redrafter, target_name="tiny")),
+    ],
+)
+def test_what_is_written_is_read(tmp_path, case, kind, write_it):
+    """The weights in bfloat16."""
+    head = case.make()
+    write_it(tmp_path, head)
+    read, embedding = load_head(tmp_path, TARGET)
+    assert kind_of(tmp_path) == kind and embedding is None and type(read) is type(head)
     for name, tensor in head.state_dict().items():
-        assert torch.allclose(read.state_dict()[name].float(), tensor.float(), atol=1e-2, rtol=1e-2)
+        kept = tensor.bfloat16().float() if tensor.is_floating_point() else tensor
+        assert torch.equal(read.state_dict()[name], kept)
+    assert kind == "peagle" or read.config == head.config
+
+
+def test_a_p_eagle_head_keeps_its_mask_token_and_depth(tmp_path):
+    read, _ = load_head(p_eagle_folder(tmp_path), TARGET)
     assert (read.mask_token_id, read.num_depths) == (7, 4)
-    assert (
-        json.loads((tmp_path / "config.json").read_text())["speculators_config"]["algorithm"]
-        == "peagle"
-    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["speculators_config"]["algorithm"] == "peagle"
 
 
-def test_an_eagle_head_that_vllm_loads_is_read(tmp_path):
-    """That of the tests that run vLLM itself."""
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(tiny_llama().config.to_dict()))
-    eagle, _ = load_head(Path(make_eagle(tmp_path / "eagle", str(model))), TARGET)
+def test_heads_that_vllm_loads_are_read(tmp_path):
+    """Those of the tests that run vLLM itself."""
+    model = str(tmp_path / "model")
+    tiny_llama().config.save_pretrained(model)
+    eagle, _ = load_head(Path(make_eagle(tmp_path / "eagle", model)), TARGET)
     assert eagle.config.layer.intermediate_size == 64
+    medusa, _ = load_head(Path(make_medusa(tmp_path / "medusa", model, 3)), TARGET)
+    assert medusa.config.num_heads == 3 and medusa.config.num_outputs == 1
 
 
 @pytest.mark.parametrize(
@@ -100,6 +125,10 @@ def test_an_eagle_head_that_vllm_loads_is_read(tmp_path):
         (
             {"speculators_model_type": "dflash"},
             "type 'dflash': use one of type eagle3, eagle, peagle, ",
+        ),
+        (
+            {"speculators_model_type": "eagle", "num_hidden_layers": 2},
+            "it has 2 layers, one is supported",
         ),
     ],
 )
@@ -130,50 +159,26 @@ def test_eagle_heads_for_another_target_are_refused(tmp_path, change, message):
             {"transformer_layer_config": 5},
             r"config.json is of no layer \(.*\): download or train the head again",
         ),
+        ({"mask_token_id": None}, "mask_token_id is None, it must be a token of the 61"),
+        ({"mask_token_id": VOCABULARY}, "mask_token_id is 61, it must be a token of the 61"),
     ],
 )
-def test_eagle3_heads_for_another_target_or_of_no_shape_are_refused(tmp_path, change, message):
-    write_head(tmp_path, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
-    config = json.loads((tmp_path / "config.json").read_text())
-    of_layer = {
-        name: value for name, value in change.items() if name in config["transformer_layer_config"]
-    }
-    config["transformer_layer_config"] |= of_layer
-    (tmp_path / "config.json").write_text(json.dumps(config | (change if not of_layer else {})))
+def test_p_eagle_heads_for_another_target_or_of_no_shape_are_refused(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        load_head(tmp_path, TARGET)
-
-
-def test_an_eagle_head_of_several_layers_is_refused(tmp_path):
-    folder = eagle_folder(tmp_path / "head", speculators_model_type="eagle", num_hidden_layers=2)
-    with pytest.raises(ValueError, match="it has 2 layers, one is supported"):
-        load_head(folder, TARGET)
+        load_head(p_eagle_folder(tmp_path, **change), TARGET)
 
 
 def test_a_model_of_one_layer_is_no_head(tmp_path):
     folder = eagle_folder(tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
-    save_file(
-        {name: t for name, t in tensors.items() if "fc" not in name}, folder / "model.safetensors"
-    )
+    save_file(without(tensors, "fc.weight", "fc.bias"), folder / "model.safetensors")
     assert not is_head(str(folder))
 
 
-def test_p_eagle_heads_without_a_mask_token_are_refused(tmp_path):
-    write_head(tmp_path, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
-    config = json.loads((tmp_path / "config.json").read_text())
-    for token_id in (None, VOCABULARY):
-        (tmp_path / "config.json").write_text(json.dumps(config | {"mask_token_id": token_id}))
-        with pytest.raises(
-            ValueError, match=f"mask_token_id is {token_id}, it must be a token of the 61"
-        ):
-            load_head(tmp_path, TARGET)
-    (tmp_path / "config.json").write_text(json.dumps(config))
+def test_p_eagle_heads_without_a_mask_are_refused(tmp_path):
+    p_eagle_folder(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    save_file(
-        {name: t for name, t in tensors.items() if name != "mask_hidden"},
-        tmp_path / "model.safetensors",
-    )
+    save_file(without(tensors, "mask_hidden"), tmp_path / "model.safetensors")
     with pytest.raises(OSError, match="lacks 1 weights, 'mask_hidden'"):
         load_head(tmp_path, TARGET)
 
@@ -203,23 +208,16 @@ def test_without_the_lab_it_is_said_where_a_kind_is(tmp_path, monkeypatch, kind)
     if kind == "eagle":
         eagle_folder(folder)
     elif kind == "peagle":
-        write_head(folder, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
+        p_eagle_folder(folder)
     else:
         write(folder, CONFIG, tensors())
         save_file(AcceptanceHead(32).state_dict(), folder / ACCEPTANCE)
         assert isinstance(load_head(folder, target_of(4))[0], JudgedHead)
-    monkeypatch.setattr(lab_tables.importlib, "import_module", missing)
-    remedy = (
-        "; or delete acceptance.safetensors: the head drafts without it"
-        if kind == "judged"
-        else "$"
-    )
+    monkeypatch.setattr(kinds, "lab_table", lambda module, name: {})
+    remedy = "; or delete acceptance.safetensors: the head drafts without it"
     with pytest.raises(
         ValueError,
-        match=rf"of type {kind_of(folder)!r}: that kind is in the repository's lab.*{remedy}",
+        match=rf"of type {kind_of(folder)!r}: that kind is in the repository's lab.*"
+        rf"{remedy if kind == 'judged' else '$'}",
     ):
         load_head(folder, target_of(4))
-
-
-def missing(name: str) -> None:
-    raise ModuleNotFoundError(name=name)

@@ -3,10 +3,11 @@ the roll of dice."""
 
 import factories
 import numpy as np
-from drafter_cases import estimates_of
+from drafter_cases import LOOKUP, estimates_of, found, lagging
 from factories import learn, make_outcome
 
-from smartspec.control import BatchView, CostCurve, Drafted, LatencyModel
+from smartspec.control import BatchView, CostCurve, Drafted, DrafterSpec, LatencyModel
+from smartspec.control.estimates import Estimates
 from smartspec.control.fixed import Fixed
 from smartspec.control.planning import no_drafts
 from smartspec.core.policy_names import POLICIES as OURS
@@ -16,6 +17,7 @@ from smartspec.sim.perfect_estimates import PerfectEstimates
 K = 8
 POLICIES = OURS | published_policies()
 ALL_POLICIES = [*POLICIES, "fixed", "perfect-estimates"]
+HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 
 
 def new_policy(name, has_model=True):
@@ -36,9 +38,9 @@ def make_view(rows, *, found_lengths=0, has_model=True, **more) -> BatchView:
     )
 
 
-def make_latency(fixed=0.02, per_token=1e-4, draft_pass=0.001, draft_per_token=1e-6):
+def make_latency(per_token=1e-4, draft_pass=0.001):
     return LatencyModel(
-        CostCurve.linear(fixed, per_token), (None, CostCurve.linear(draft_pass, draft_per_token))
+        CostCurve.linear(0.02, per_token), (None, CostCurve.linear(draft_pass, 1e-6))
     )
 
 
@@ -53,19 +55,29 @@ def draft(plan, confidence, entropy):
     active = plan.drafter == 1
     for depth in range(int(plan.lengths.max(initial=0))):
         rows = np.flatnonzero(active & (plan.lengths > depth))
-        if not len(rows):
-            break
         lengths[rows] += 1
-        if plan.stop is not None:
-            active[rows[plan.stop(depth, rows, confidence[rows, depth], entropy[rows, depth])]] = (
-                False
-            )
+        if plan.stop is not None and len(rows):
+            stops = plan.stop(depth, rows, confidence[rows, depth], entropy[rows, depth])
+            active[rows[stops]] = False
     return lengths
 
 
 def planned(policy, view, **estimates):
     """A policy's plan for a step with such estimates."""
     return policy.plan(view, make_estimates(view.num_rows, **estimates))
+
+
+def planned_trees(
+    policy, found_lengths, drafter=HEAD, *, longest=63, survival=0.7, estimates=None, **more
+):
+    """A policy's plan with a lookup that found so much and with a drafter that makes trees.
+    estimates: more of them, by name."""
+    num_rows = len(found_lengths)
+    views = found(found_lengths), lagging(num_rows)
+    view = factories.make_view(num_rows, drafters=views, row_caps=longest, **more)
+    chances = np.broadcast_to(np.cumprod(np.full(longest, survival)), (2, num_rows, longest))
+    given = {"latency": make_latency()} | (estimates or {})
+    return policy.plan(view, Estimates((LOOKUP, drafter), chances, **given))
 
 
 def observe(policy, view, verified, accepted, **more):
@@ -88,14 +100,7 @@ def run_step(policy, view, acceptance, rng, **estimates):
     accepted = np.minimum(np.cumprod(is_accepted, axis=1).sum(axis=1), verified)
     is_verified = np.arange(shape[1]) < verified[:, None]
     divergence = np.where(is_verified, rng.exponential(0.2, shape), np.nan)
-    outcome = make_outcome(
-        view,
-        plan,
-        verified,
-        accepted,
-        drafted=lengths,
-        confidence=confidence,
-        extras={"divergence": divergence},
-    )
+    measured = {"confidence": confidence, "extras": {"divergence": divergence}}
+    outcome = make_outcome(view, plan, verified, accepted, drafted=lengths, **measured)
     learn(policy, outcome)
     return plan, outcome

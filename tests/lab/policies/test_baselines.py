@@ -2,17 +2,25 @@
 
 import numpy as np
 import pytest
-from baseline_cases import ALL_POLICIES, K, make_estimates, make_view, new_policy, planned, run_step
+from baseline_cases import (
+    ALL_POLICIES,
+    K,
+    make_estimates,
+    make_latency,
+    make_view,
+    new_policy,
+    planned,
+    planned_trees,
+    run_step,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.policies import PARAMETERS
 from lab.policies.adaserve import AdaServe, path_probabilities
-from lab.policies.baseline import cut_stragglers
 from lab.policies.request_table import RequestTable
-from smartspec.control.estimates import Estimates
 from smartspec.control.planning import plan_of_lengths
-from smartspec.control.records import Drafted, DrafterSpec
+from smartspec.control.records import Drafted
 from smartspec.core.policy_names import parse_policy
 from smartspec.sim.perfect_estimates import PerfectEstimates
 
@@ -122,23 +130,10 @@ def test_perfect_estimates_believe_the_ground_truth_and_not_the_estimates():
 
 def test_perfect_estimates_take_any_gain():
     """Free verification at 0.5 % acceptance: less than goodput's margin, but a gain."""
-    ground_truth = make_estimates(1, acceptance=0.005, latency=_FreeTokens(), has_model=False)
+    ground_truth = make_estimates(1, acceptance=0.005, latency=make_latency(0.0), has_model=False)
     policy = PerfectEstimates(lambda view: ground_truth)
-    assert policy.plan(
-        make_view(1, found_lengths=[1], has_model=False), ground_truth
-    ).lengths.tolist() == [1]
-
-
-class _FreeTokens:
-    """A target pass that costs the same whatever it is fed."""
-
-    host_seconds = 0.0
-
-    def target_seconds(self, view, num_draft_tokens):
-        return np.full(len(num_draft_tokens), 0.02)
-
-    def draft_seconds(self, view, drafter, max_depth, width=1):
-        return np.zeros((len(view.drafters), max_depth + 1))
+    plan = policy.plan(make_view(1, found_lengths=[1], has_model=False), ground_truth)
+    assert plan.lengths.tolist() == [1]
 
 
 def test_a_short_budget_cuts_the_longest_drafts():
@@ -149,12 +144,6 @@ def test_a_short_budget_cuts_the_longest_drafts():
     nothing = plan_of_lengths(make_view(4, draft_token_budget=0), make_estimates(4), K)
     assert nothing.lengths.tolist() == [0, 0, 0, 0]
     assert (nothing.drafter == -1).all()
-
-
-def test_stragglers_are_cut_at_the_mean_rounded_up_of_the_counted_rows():
-    lengths = np.array([2, 9, 3, 20])
-    assert cut_stragglers(lengths, np.array([True, True, True, False])).tolist() == [2, 5, 3, 20]
-    assert cut_stragglers(lengths, np.zeros(4, dtype=bool)).tolist() == lengths.tolist()
 
 
 def test_a_request_table_grows_and_starts_rows_anew():
@@ -171,41 +160,29 @@ def test_a_request_table_grows_and_starts_rows_anew():
     assert table["window"][table.rows(np.array([5000]))].tolist() == [[0.0, 0.0, 0.0]]
 
 
-def adaserve_keep(policy, view, estimates, lengths, confidence=None):
-    plan = policy.plan(view, estimates)
-    drafted = Drafted(np.minimum(lengths, plan.lengths), confidence)
-    survival = estimates.survival_of(plan.drafter)
-    return policy.cut(plan, drafted, lambda: survival)
+def adaserve_keep(budget, view, confidence, drafted_lengths=K):
+    """Lengths of what is verified of such drafts."""
+    policy, confidence = AdaServe(budget), np.repeat(np.c_[confidence], K, axis=1)
+    plan = planned(policy, view)
+    drafted = Drafted(np.minimum(drafted_lengths, plan.lengths), confidence)
+    return policy.cut(plan, drafted, lambda: np.zeros_like(confidence)).tolist()
 
 
-def test_adaserve_verifies_the_likeliest_tokens_of_the_batch():
-    confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
-    keep = adaserve_keep(AdaServe(3 + 6), make_view(3), make_estimates(3), K, confidence)
-    # Products 0.9 0.81 0.73 | 0.5 | 0.8 0.64 0.51: the six best are three of the first and three of
-    # the last.
-    assert keep.tolist() == [3, 0, 3]
-
-
-def test_adaserve_serves_requests_that_lag_their_objective_first():
-    confidence = np.repeat(np.array([[0.9], [0.5], [0.8]]), K, axis=1)
-    view = make_view(3, extras={"tpot_targets": np.array([np.inf, 0.011, np.inf])})
-    keep = adaserve_keep(AdaServe(3 + 6), view, make_estimates(3), K, confidence)
-    # The step takes about 0.025 s: 2.4 tokens are needed, 1 + 0.5 + 0.25 + 0.125 does not even
-    # reach 2, and no request may take more than 1.2 x 9 / 3 = 3 tokens; the other three go to the
-    # likeliest.
-    assert keep.tolist() == [2, 3, 1]
-
-
-def test_adaserve_with_loose_objectives_equals_throughput_only():
-    confidence = np.random.default_rng(3).uniform(0.2, 1.0, (12, K))
-    keeps = [
-        adaserve_keep(
-            AdaServe(48), make_view(12, extras=extras), make_estimates(12), K, confidence
-        ).tolist()
-        for extras in ({}, {"tpot_targets": np.full(12, 1e3)})
-    ]
-    assert keeps[0] == keeps[1]
-    assert sum(keeps[0]) == 48 - 12
+@pytest.mark.parametrize(
+    ("extras", "kept"),
+    [
+        # Products 0.9 0.81 0.73 | 0.5 | 0.8 0.64 0.51: the six best are three of the first and
+        # three of the last.
+        ({}, [3, 0, 3]),
+        ({"tpot_targets": np.full(3, 1e3)}, [3, 0, 3]),
+        # The step takes about 0.025 s: 2.4 tokens are needed, 1 + 0.5 + 0.25 + 0.125 does not even
+        # reach 2, and no request may take more than 1.2 x 9 / 3 = 3 tokens; the other three go to
+        # the likeliest.
+        ({"tpot_targets": np.array([np.inf, 0.011, np.inf])}, [2, 3, 1]),
+    ],
+)
+def test_adaserve_verifies_the_likeliest_tokens_after_those_of_requests_that_lag(extras, kept):
+    assert adaserve_keep(3 + 6, make_view(3, extras=extras), [0.9, 0.5, 0.8]) == kept
 
 
 def test_adaserve_plans_with_drafts_as_long_as_planned():
@@ -213,22 +190,16 @@ def test_adaserve_plans_with_drafts_as_long_as_planned():
     the token stays."""
     targets = np.array([0.0232, np.inf, np.inf, np.inf])
     view = make_view(4, row_caps=np.array([2, 1, 1, 1]), extras={"tpot_targets": targets})
-    confidence = np.repeat(np.array([[0.1], [0.9], [0.9], [0.9]]), K, axis=1)
     for length in (1, 2):
-        lengths = np.array([length, 1, 1, 1])
-        keep = adaserve_keep(AdaServe(4 + 2), view, make_estimates(4), lengths, confidence)
-        assert keep[0] == 1, (
+        kept = adaserve_keep(4 + 2, view, [0.1, 0.9, 0.9, 0.9], np.array([length, 1, 1, 1]))
+        assert kept[0] == 1, (
             "it would meet its target without a draft if the step drafted one token only"
         )
 
 
 def test_adaserve_makes_trees_within_the_budgets_of_both_passes():
-    head = DrafterSpec("head", has_passes=True, makes_trees=True)
     for num_rows, depth, width in ((1, 8, 3), (48, 5, 2), (64, 4, 1)):
-        view = make_view(num_rows, row_caps=40)
-        estimates = make_estimates(num_rows, max_draft_tokens=40)
-        estimates = Estimates((estimates.drafters[0], head), estimates.survival, estimates.latency)
-        plan = AdaServe(240).plan(view, estimates)
+        plan = planned_trees(AdaServe(240), [0] * num_rows)
         assert (plan.passes[0], plan.width, plan.lengths[0]) == (depth, width, depth * width)
 
 

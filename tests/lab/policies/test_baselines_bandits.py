@@ -2,6 +2,7 @@
 
 import math
 
+import factories
 import numpy as np
 import pytest
 from baseline_cases import K, make_estimates, make_view, planned
@@ -78,9 +79,8 @@ def test_nightjar_explores_less_in_later_bins():
 
 def test_nightjar_has_arms_of_its_own_for_every_class_of_batch_sizes():
     policy = Nightjar()
-    play(policy, 1, lambda length: 1.0, num_rows=3)
-    play(policy, 1, lambda length: 1.0, num_rows=4)
-    play(policy, 1, lambda length: 1.0, num_rows=5)
+    for num_rows in (3, 4, 5):
+        play(policy, 1, lambda length: 1.0, num_rows)
     assert [int(arms.counts.sum()) for arms in policy._arms.values()] == [2, 1]
 
 
@@ -102,11 +102,9 @@ def test_nightjar_charges_turning_speculation_on_less_the_longer_the_draft():
 def test_the_price_of_the_switch_is_the_prefill_that_the_draft_model_lacks():
     view, estimates = make_view(2), make_estimates(2)
     assert switch_seconds(view, estimates) == 0.0
-    lagging = [type(drafter)(drafter.lengths, lag=np.full(2, 500)) for drafter in view.drafters]
+    lagging = factories.make_view(2, lag=500, found_lengths=0, context_tokens=512)
     # 1,000 tokens of 1 microsecond each, beside the pass itself.
-    assert switch_seconds(make_view(2, drafters=tuple(lagging)), estimates) == pytest.approx(
-        1e-3, rel=0.05
-    )
+    assert switch_seconds(lagging, estimates) == pytest.approx(1e-3, rel=0.05)
 
 
 def test_bandits_stay_within_the_longest_draft():

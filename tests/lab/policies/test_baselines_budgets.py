@@ -5,33 +5,21 @@ import json
 
 import numpy as np
 import pytest
-from baseline_cases import K, make_latency, make_view, planned
-from drafter_cases import LOOKUP, found, lagging
+from baseline_cases import K, make_latency, make_view, observe, planned, planned_trees
+from drafter_cases import MODEL
 from factories import learn, make_outcome
-from factories import make_view as view_of
 
 from lab.policies.sssd import Sssd, branch_length, token_budget
 from lab.policies.turbospec import TurboSpec
-from smartspec.control.estimates import Estimates
-from smartspec.control.records import DrafterSpec
 from smartspec.core.policy_names import parse_policy
-
-HEAD = DrafterSpec("head", has_passes=True, makes_trees=True)
 
 
 @pytest.mark.parametrize(
     ("ratio", "num_rows", "tokens"),
     [
-        *[
-            (192, 1, 32),
-            (192, 2, 32),
-            (192, 3, 20),
-            (192, 4, 24),
-            (192, 6, 16),
-            (192, 8, 24),
-            (192, 64, 3),
-        ],
-        *[(192, 96, 2), (192, 97, 0), (100, 8, 12), (20, 1, 16), (10, 1, 10), (10, 6, 0)],
+        *[(192, 1, 32), (192, 2, 32), (192, 3, 20), (192, 4, 24), (192, 6, 16), (192, 8, 24)],
+        *[(192, 64, 3), (192, 96, 2), (192, 97, 0), (100, 8, 12)],
+        *[(20, 1, 16), (10, 1, 10), (10, 6, 0)],
     ],
 )
 def test_sssd_fills_the_roofline_and_stops_where_it_is_full(ratio, num_rows, tokens):
@@ -46,33 +34,24 @@ def test_sssd_branches_deepen_slowly(budget, depth):
 
 
 def test_sssd_makes_trees_of_heads_and_chains_of_models():
-    survival = np.broadcast_to(np.cumprod(np.full(40, 0.7)), (2, 1, 40))
-    view = view_of(1, drafters=(found(np.array([0])), lagging(1)), row_caps=40)
-    of_head = Sssd(192).plan(view, Estimates((LOOKUP, HEAD), survival, make_latency()))
+    of_head = planned_trees(Sssd(192), [0])
     assert (of_head.lengths.tolist(), of_head.passes.tolist(), of_head.width) == ([31], [6], 5)
-    model = DrafterSpec("model", has_passes=True)
-    of_model = Sssd(192).plan(view, Estimates((LOOKUP, model), survival, make_latency()))
+    of_model = planned_trees(Sssd(192), [0], MODEL)
     assert (of_model.lengths.tolist(), of_model.width) == ([6], 1)
 
 
 def test_sssd_takes_its_ratio_from_the_profile():
-    policy = Sssd()
-    planned(policy, make_view(1), latency=make_latency(fixed=0.02, per_token=2e-4))
-    assert policy.ratio == 101  # 20 ms, and 0.2 ms a token
-    policy = Sssd()
-    planned(policy, make_view(1), latency=make_latency(fixed=0.02, per_token=1e-6))
-    assert policy.ratio == 192
+    for per_token, ratio in ((2e-4, 101), (1e-6, 192)):  # beside 20 ms
+        policy = Sssd()
+        planned(policy, make_view(1), latency=make_latency(per_token=per_token))
+        assert policy.ratio == ratio
 
 
 def test_turbospec_averages_a_hundred_steps_and_wants_no_margin():
     policy, view = TurboSpec(1), make_view(4)
     assert policy.acceptance == 0.7
     for accepted in [1] * 50 + [4] * 100:
-        lengths = np.full(4, 4)
-        learn(
-            policy,
-            make_outcome(view, planned(policy, view), lengths, np.full(4, accepted)),
-        )
+        observe(policy, view, np.full(4, 4), np.full(4, accepted))
     assert policy.acceptance == 1.0, "what is more than a hundred steps ago is forgotten"
     assert policy.margin == 0.0
 
@@ -107,19 +86,19 @@ def test_batch_table_looks_measured_lengths_up_and_assumes_nothing(profiling_run
 
 
 def test_sequoia_takes_acceptance_by_rank_from_the_run_and_not_from_the_requests(profiling_run):
-    # learned: drafts are worthless
-    survival = np.broadcast_to(np.cumprod(np.full(40, 0.01)), (2, 1, 40))
-    view = view_of(1, drafters=(found(np.array([0])), lagging(1)), row_caps=40)
-    learned = {1: np.array([0.1, 0.05])}
-    estimates = Estimates(
-        (LOOKUP, HEAD), survival, make_latency(draft_pass=1e-4), rank_chances=learned
+    learned = {  # drafts are worthless
+        "survival": 0.01,
+        "estimates": {
+            "latency": make_latency(draft_pass=1e-4),
+            "rank_chances": {1: np.array([0.1, 0.05])},
+        },
+    }
+    of_requests, of_run = (
+        planned_trees(parse_policy(name, K), [0], **learned)
+        for name in ("sequoia", f"sequoia:{profiling_run(acceptance_by_rank=[0.6, 0.2, 0.08])}")
     )
-    assert parse_policy("sequoia", K).plan(view, estimates).lengths[0] < 5
-    plan = parse_policy(f"sequoia:{profiling_run(acceptance_by_rank=[0.6, 0.2, 0.08])}", K).plan(
-        view, estimates
-    )
-    assert plan.lengths[0] > 8
-    np.testing.assert_allclose(plan.extras["chances"][:3], np.tile([0.6, 0.2, 0.08], (3, 1)))
+    assert of_requests.lengths[0] < 5 and of_run.lengths[0] > 8
+    np.testing.assert_allclose(of_run.extras["chances"][:3], np.tile([0.6, 0.2, 0.08], (3, 1)))
 
 
 @pytest.mark.parametrize(

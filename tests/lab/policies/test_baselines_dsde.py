@@ -8,7 +8,6 @@ from lab.policies.dsde import (
     instability,
     request_bounds,
     rule_length,
-    weighted_variances,
 )
 
 LONG = 20
@@ -35,9 +34,6 @@ def test_instability_compares_the_newest_third_with_everything():
         return np.average((values[0, :count] - mean) ** 2, weights=weights[:count])
 
     window = np.concatenate([values, np.full((1, 91), np.nan)], axis=1)
-    assert weighted_variances(window, np.array([[9], [4]])).ravel() == pytest.approx(
-        [variance(9), variance(4)]
-    )
     assert instability(window, np.array([9])) == pytest.approx(variance(3) / variance(9))
 
 
@@ -56,7 +52,6 @@ def test_bounds_of_a_request():
 
 
 def diverge(policy, view, verified, accepted, divergence):
-    divergence = np.broadcast_to(np.asarray(divergence, dtype=float), (view.num_rows, LONG))
     is_verified = np.arange(LONG) < np.asarray(verified)[:, None]
     divergence = np.where(is_verified, divergence, np.nan)
     observe(policy, view, verified, accepted, extras={"divergence": divergence})
@@ -68,44 +63,35 @@ def lengths_of(policy, view):
 
 def test_warm_up_starts_at_five_doubles_and_returns_to_the_minimum():
     policy, view = Dsde(), make_view(1, row_caps=LONG)
-    lengths = [int(lengths_of(policy, view)[0])]
-    for _ in range(3):
-        verified = lengths_of(policy, view)
-        diverge(policy, view, verified, verified, 0.1)
-        lengths.append(int(lengths_of(policy, view)[0]))
-    assert lengths == [5, 10, 20, 20]
+    for length in (5, 10, 20, 20):
+        assert lengths_of(policy, view).tolist() == [length]
+        diverge(policy, view, [length], [length], 0.1)
     stuck = Dsde()
-    verified = lengths_of(stuck, view)
-    diverge(stuck, view, verified, [0], 0.1)
+    diverge(stuck, view, lengths_of(stuck, view), [0], 0.1)
     assert lengths_of(stuck, view).tolist() == [6]
 
 
-def warm(policy, view, rng, means):
-    """Enough steps that every row has a full window of divergences around its mean."""
+@pytest.fixture
+def warm():
+    """A policy and a view of two easy and two hard requests, after enough steps that every row has
+    a full window of divergences around its mean."""
+    policy, rng, view = Dsde(), np.random.default_rng(0), make_view(4, row_caps=LONG)
+    means = np.array([0.02, 0.02, 1.5, 1.5])
     for _ in range(40):
         verified = lengths_of(policy, view)
-        divergence = np.array(means)[:, None] * rng.uniform(0.5, 1.5, (view.num_rows, LONG))
-        diverge(
-            policy,
-            view,
-            verified,
-            np.rint(verified * np.exp(-2 * np.array(means))).astype(int),
-            divergence,
-        )
+        accepted = np.rint(verified * np.exp(-2 * means)).astype(int)
+        diverge(policy, view, verified, accepted, means[:, None] * rng.uniform(0.5, 1.5, (4, LONG)))
+    return policy, view
 
 
-def test_easy_requests_get_longer_drafts_than_hard_ones():
-    policy, rng = Dsde(), np.random.default_rng(0)
-    view = make_view(4, row_caps=LONG)
-    warm(policy, view, rng, [0.02, 0.02, 1.5, 1.5])
+def test_easy_requests_get_longer_drafts_than_hard_ones(warm):
+    policy, view = warm
     lengths = policy._requests["length"][policy._requests.rows(view.request_ids)]
     assert lengths[:2].min() > lengths[2:].max() == 6
 
 
-def test_long_drafts_are_cut_at_the_mean_of_warm_rows_of_the_draft_model():
-    policy, rng = Dsde(), np.random.default_rng(0)
-    view = make_view(4, row_caps=LONG)
-    warm(policy, view, rng, [0.02, 0.02, 1.5, 1.5])
+def test_long_drafts_are_cut_at_the_mean_of_warm_rows_of_the_draft_model(warm):
+    policy, view = warm
     table = policy._requests
     table["length"][table.rows(view.request_ids)] = [18, 7, 6, 6]
     more = make_view(5, row_caps=LONG)  # the newcomer is not warm: neither counted nor cut
@@ -115,10 +101,8 @@ def test_long_drafts_are_cut_at_the_mean_of_warm_rows_of_the_draft_model():
 
 
 def test_the_published_range_is_scaled_to_the_longest_draft():
-    assert Dsde()._length_bounds(20) == (6, 20)
-    assert Dsde()._length_bounds(40) == (6, 20)
-    assert Dsde()._length_bounds(K) == (2, 8)
-    assert Dsde()._length_bounds(1) == (1, 1)
+    for longest, bounds in ((20, (6, 20)), (40, (6, 20)), (K, (2, 8)), (1, (1, 1))):
+        assert Dsde()._length_bounds(longest) == bounds
     assert Dsde(6)._length_bounds(K) == (6, 8)
     assert Dsde(30)._length_bounds(K) == (8, 8)
 

@@ -3,7 +3,7 @@ smoothed-length, gammatune, specdec++, adaedl."""
 
 import numpy as np
 import pytest
-from baseline_cases import K, draft, make_estimates, make_view, observe, planned, run_step
+from baseline_cases import K, draft, make_view, observe, planned, run_step
 from factories import learn, make_outcome
 
 from lab.policies.adaedl import AdaEdl, acceptance_bound
@@ -16,15 +16,14 @@ from lab.policies.specdecpp import SpecDecPlusPlus
 LONG = 32
 
 
-def lengths_after(policy, accepted_counts, num_rows=1, max_draft_tokens=LONG):
-    """Planned length of row 0 after each step in which that many tokens (at most all) were
+def lengths_after(policy, accepted_counts, longest=LONG):
+    """Planned length before and after each step in which that many tokens (at most all) were
     accepted."""
-    view = make_view(num_rows, row_caps=max_draft_tokens)
-    lengths = [int(planned(policy, view, max_draft_tokens=max_draft_tokens).lengths[0])]
-    for accepted in accepted_counts:
-        plan = planned(policy, view, max_draft_tokens=max_draft_tokens)
-        learn(policy, make_outcome(view, plan, plan.lengths, np.minimum(accepted, plan.lengths)))
-        lengths.append(int(planned(policy, view, max_draft_tokens=max_draft_tokens).lengths[0]))
+    view, lengths = make_view(1, row_caps=longest), []
+    for accepted in [*accepted_counts, 0]:
+        plan = planned(policy, view, max_draft_tokens=longest)
+        lengths.append(int(plan.lengths[0]))
+        learn(policy, make_outcome(view, plan, accepted=np.minimum(accepted, plan.lengths)))
     return lengths
 
 
@@ -34,30 +33,28 @@ def test_hf_two_up_one_down():
 
 
 def test_hf_comes_back_from_the_longest_draft_at_once():
-    lengths = lengths_after(HuggingFace(), [99] * 50 + [0], max_draft_tokens=K)
+    lengths = lengths_after(HuggingFace(), [99] * 50 + [0], longest=K)
     assert lengths[0] == lengths[-2] == K
     assert lengths[-1] == K - 1
 
 
 def test_hf_keeps_a_length_per_request_and_learns_nothing_without_drafts():
     policy, view = HuggingFace(), make_view(3, row_caps=LONG)
-    estimates = make_estimates(3, max_draft_tokens=LONG)
     observe(policy, view, [20, 20, 0], [20, 5, 0])
-    assert policy.plan(view, estimates).lengths.tolist() == [22, 19, 20]
+    assert planned(policy, view, max_draft_tokens=LONG).lengths.tolist() == [22, 19, 20]
     policy.end(0)
-    assert policy.plan(view, estimates).lengths.tolist() == [20, 19, 20]
+    assert planned(policy, view, max_draft_tokens=LONG).lengths.tolist() == [20, 19, 20]
 
 
 def test_hf_and_gammatune_may_stop_at_low_confidence():
-    confidence = np.array([[0.9, 0.5, 0.39, 0.9] + [0.9] * 4])
-    for policy, length in (
-        (HuggingFace(0.4), 3),
-        (HuggingFace(0.95), 1),
-        (GammaTune(0.3), 3),
-        (GammaTune(0.6), 2),
+    confidence = [[0.9, 0.5, 0.39, 0.9] + [0.9] * 4]
+    for rule, least, length in (
+        (HuggingFace, 0.4, 3),
+        (HuggingFace, 0.95, 1),
+        (GammaTune, 0.3, 3),
+        (GammaTune, 0.6, 2),
     ):
-        plan = planned(policy, make_view(1))
-        assert draft(plan, confidence, np.zeros((1, K))).tolist() == [length]
+        assert drafted_lengths(rule(least), confidence) == [length]
     assert planned(HuggingFace(), make_view(1)).stop is None
 
 
@@ -68,16 +65,14 @@ def test_sglang_moves_to_the_rounded_average_plus_one():
             tracker.update(average, K)
             # Downwards it is sluggish: up to a quarter below the threshold it stays one longer.
             assert tracker.length == length or (start > length and tracker.length == length + 1)
-    sluggish = Tracker(3, 1.4, num_steps=14)
-    sluggish.update(1.4, K)
-    assert sluggish.length == 3
-    sluggish = Tracker(3, 1.25, num_steps=14)
-    sluggish.update(1.25, K)
-    assert sluggish.length == 2
+    for average, length in ((1.4, 3), (1.25, 2)):
+        sluggish = Tracker(3, average, num_steps=14)
+        sluggish.update(average, K)
+        assert sluggish.length == length
 
 
 def test_sglang_waits_ten_steps_then_looks_every_fifth():
-    lengths = lengths_after(SglangEma(), [99] * 30, max_draft_tokens=K)
+    lengths = lengths_after(SglangEma(), [99] * 30, longest=K)
     assert lengths[:15] == [3] * 15
     changes = [step for step in range(1, 31) if lengths[step] != lengths[step - 1]]
     assert changes[0] == 15
@@ -117,13 +112,10 @@ def test_rules_by_accepted_lengths_cut_stragglers_of_the_draft_model_only(kind):
     assert planned(policy, view).lengths.tolist() == [1, 1, 4, 8]
 
 
-def drafted_lengths(policy, confidence, entropy=None, view=None):
-    confidence = np.asarray(confidence, dtype=float)
-    view = view or make_view(len(confidence))
-    plan = planned(policy, view)
-    return draft(
-        plan, confidence, np.zeros_like(confidence) if entropy is None else np.asarray(entropy)
-    ).tolist()
+def drafted_lengths(policy, confidence, entropy=0.0, view=None):
+    confidence = np.asarray(confidence)
+    plan = planned(policy, view or make_view(len(confidence)))
+    return draft(plan, confidence, np.broadcast_to(entropy, confidence.shape)).tolist()
 
 
 def test_specdec_stops_where_a_rejection_is_likelier_than_the_threshold():
@@ -143,7 +135,7 @@ def test_stop_rules_leave_model_free_drafts_whole():
     doubtful = np.full((2, K), 0.1)
     view = make_view(2, found_lengths=[6, 0])
     assert drafted_lengths(SpecDecPlusPlus(), doubtful, view=view) == [6, 2]
-    assert drafted_lengths(AdaEdl(), doubtful, np.full((2, K), 9.0), view=view) == [6, 1]
+    assert drafted_lengths(AdaEdl(), doubtful, 9.0, view) == [6, 1]
 
 
 @pytest.mark.parametrize(
