@@ -80,6 +80,8 @@ def test_agrees_with_a_dictionary_of_counts(some, least_count, chunk):
             pairs, total = expected[known]
             assert found.tokens == [token for _, token in pairs]
             assert found.shares == [-n / (total + 1) for n, _ in pairs]
+        likeliest = store.likeliest(pack(as_text(context)))
+        assert likeliest == ((found.tokens[0], found.shares[0]) if known else None)
 
 
 @pytest.mark.parametrize(("vocab_size", "width"), [(2**16, 2), (2**16 + 1, 4)])

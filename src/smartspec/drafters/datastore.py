@@ -101,20 +101,38 @@ class Datastore:
 
     def lookup(self, context: int) -> Found:
         """The tokens that followed the longest end of a packed context that is known."""
+        place, num_tokens = self._find(context)
+        if not num_tokens:
+            return NOTHING
+        pairs = slice(self._first[place], self._first[place + 1])
+        total = self._totals[place]
+        shares = [count / (total + 1) for count in self._counts[pairs]]
+        return Found(self._tokens[pairs].tolist(), shares, num_tokens)
+
+    def likeliest(self, context: int) -> tuple[int, float] | None:
+        """The first token of lookup and its share, in half the time; None where nothing is known.
+        """
+        place, num_tokens = self._find(context)
+        if not num_tokens:
+            return None
+        first = self._first[place]
+        return self._tokens[first], self._counts[first] / (self._totals[place] + 1)
+
+    def _find(self, context: int) -> tuple[int, int]:
+        """The place of the longest end of a packed context that is known, and its number of tokens,
+        0 where none is."""
+        keys, buckets = self._keys, self._buckets
         for num_tokens, mask in LONGEST_FIRST:
             key = context & mask
             bucket = key % self._num_buckets
-            begin, end = self._buckets[bucket], self._buckets[bucket + 1]
+            begin, end = buckets[bucket], buckets[bucket + 1]
             if end - begin > MOST_SCANNED:
-                begin = bisect_left(self._keys, key, begin, end)
+                begin = bisect_left(keys, key, begin, end)
                 end = min(begin + 1, end)
             for place in range(begin, end):
-                if self._keys[place] == key:
-                    pairs = slice(self._first[place], self._first[place + 1])
-                    total = self._totals[place]
-                    shares = [count / (total + 1) for count in self._counts[pairs]]
-                    return Found(self._tokens[pairs].tolist(), shares, num_tokens)
-        return NOTHING
+                if keys[place] == key:
+                    return place, num_tokens
+        return 0, 0
 
     def check_for(self, tokenizer: str, vocab_size: int, model: str) -> None:
         """ValueError if it was built for another tokenizer, whose digest that is, or vocabulary

@@ -53,17 +53,16 @@ class DatastoreDrafter(ModelFreeDrafter):
     def propose(self, token_ids: np.ndarray) -> Draft:
         """The draft after a text, int32 [L]."""
         context = pack(token_ids)
-        found = self._answers.matches(token_ids, context, self.max_draft_tokens)
+        found = self._answers.matches(token_ids, context, self.max_draft_tokens, most=1)
         is_long = bool(found) and found[0].match >= LEAST_MATCH
         draft, strength = ([*found[0].tokens], found[0].match) if is_long else ([], 0)
         if self._datastore is not None:
             for token in draft[-MAX_CONTEXT:]:
                 context = append(context, token)
-            while len(draft) < self.max_draft_tokens:
-                tokens, shares, num_known = self._datastore.lookup(context)
-                if not num_known:
-                    break
-                strength = strength or 1 + int(shares[0] * STRENGTHS)
-                draft.append(tokens[0])
-                context = append(context, tokens[0])
+            likeliest = self._datastore.likeliest
+            while len(draft) < self.max_draft_tokens and (next_token := likeliest(context)):
+                token, share = next_token
+                strength = strength or 1 + int(share * STRENGTHS)
+                draft.append(token)
+                context = append(context, token)
         return chain(draft, match_length=strength) if draft else NO_DRAFT

@@ -91,20 +91,24 @@ class FinishedAnswers:
         self._end += 1
         self._context = append(self._context, token)
 
-    def matches(self, token_ids: np.ndarray, context: int, num_tokens: int) -> list[Followed]:
+    def matches(
+        self, token_ids: np.ndarray, context: int, num_tokens: int, most: int = MAX_TRIED
+    ) -> list[Followed]:
         """The tokens that followed the end of a text, int32 [L], whose packed context that is, at
-        most so many tokens; after the longest match first, then the most recent."""
+        most so many tokens; after the longest match first, then the most recent; at most so many
+        matches."""
         place, oldest = self._last[context % NUM_ENTRIES], max(self._end - self._num_tokens, 0)
         if place <= oldest:
             return []
         found, text = [], token_ids[-MAX_MATCH:].tolist()
         for _ in range(MAX_TRIED):
             if (match := self._match(text, place, oldest)) >= MIN_MATCH:
-                found.append(Followed(self._following(place, num_tokens), match))
+                found.append((match, place))
             place = self._before[place % self._num_tokens]
             if place <= oldest:
                 break
-        return sorted(found, key=lambda each: -each.match)
+        found.sort(key=lambda each: -each[0])
+        return [Followed(self._following(at, num_tokens), match) for match, at in found[:most]]
 
     def _match(self, text: Sequence[int], place: int, oldest: int) -> int:
         tokens, size = self._tokens, self._num_tokens
