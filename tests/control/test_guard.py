@@ -147,12 +147,12 @@ def test_draft_prefill_is_compared_over_the_drafts_that_it_serves():
         assert guard.num_trips == 0, step
 
 
-def queried_view(queries, **changes):
+def queried_view(queries, num_drafted=2, **changes):
     """A view whose drafter notes whether it is queried, and then has drafts."""
 
     def query(is_queried):
         queries.append(is_queried)
-        return DrafterView(np.full(ROWS, 2 * is_queried))
+        return DrafterView(np.full(ROWS, num_drafted * is_queried))
 
     return replace(make_view(ROWS, **changes), queries=(query,))
 
@@ -184,3 +184,25 @@ def test_a_policy_queries_as_often_as_its_drafts_pay_for(acceptance, share):
     # between two looks at the price
     often = np.mean(queries[LONGEST // 2 + 2 * MEMORY : LONGEST - 2])
     assert often == 1.0 if acceptance or not share else often < 0.15
+
+
+def test_queries_are_back_soon_where_the_traffic_changes():
+    """A query takes 6 ms. Drafts of one token save 4, so queries become rare; then drafts of four
+    tokens save 16."""
+    costly, queries = 0.006, []
+    controller = Controller(
+        Goodput(), 4, LatencyModel(CostCurve.linear(0.004, 0.001)), drafters=(LOOKUP,), strict=True
+    )
+
+    def told(plan, verified):
+        target = 0.004 + 0.001 * (ROWS + int(verified.sum()))
+        return {"seconds": StepSeconds(0.0, target, costly * queries[-1] + PLAIN)}
+
+    def serve(num_steps, length):
+        for _ in range(num_steps):
+            view = queried_view(queries, now=float(len(queries)), num_drafted=length)
+            play_step(controller, view, np.full(ROWS, length), told)
+        return queries[-100:]
+
+    assert np.mean(serve(1500, length=1)) < 0.2
+    assert np.mean(serve(500, length=4)) > 0.9

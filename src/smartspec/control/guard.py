@@ -30,10 +30,11 @@ class Account:
         self.share, self.seconds, self._num_steps, self._is_new = share, 0.0, num_steps, True
 
     def earn(self, step_seconds: float, saved_seconds: float = 0.0) -> None:
-        """Add the share of a step, and what it saved. The first step fills the account."""
+        """Add the share of a step, and what it saved, or take what it lost. The first step fills
+        the account; there are no debts."""
         most = self._num_steps * step_seconds
         earned = self.share * step_seconds + saved_seconds
-        self.seconds = most if self._is_new else min(self.seconds + earned, most)
+        self.seconds = most if self._is_new else min(max(self.seconds + earned, 0.0), most)
         self._is_new = False
 
     def pay(self, seconds: float) -> bool:
@@ -125,12 +126,6 @@ class Guard:
         """Why there are no drafts at present."""
         return self._reason if self._left else None
 
-    @property
-    def saved_seconds(self) -> float:
-        """The mean that a speculative step saved lately; 0 where it lost."""
-        num, lost, _, _ = self._sums
-        return max(-lost / num, 0.0) if num else 0.0
-
     def observe_plain(self, seconds: float, predicted: float, has_prefill: bool) -> None:
         """Learn from a step without drafts."""
         self._ratio[has_prefill].observe(seconds / predicted)
@@ -138,9 +133,10 @@ class Guard:
 
     def compare(
         self, num_rows: int, seconds: float, plain: float, invested: float, has_prefill: bool
-    ) -> None:
-        """Judge a speculative step. plain: seconds that plain decoding is predicted to take for the
-        same tokens. invested: seconds of a draft prefill, which serves later steps too."""
+    ) -> float:
+        """Judge a speculative step; return the seconds that it saved. plain: seconds that plain
+        decoding is predicted to take for the same tokens. invested: seconds of a draft prefill,
+        which serves later steps too."""
         self._invested += invested
         share = self._invested / MEMORY
         self._invested -= share
@@ -160,3 +156,4 @@ class Guard:
             self._left, self._pause = self._pause, min(2 * self._pause, LONGEST)
             self._sums, self._size = [0.0, 0.0, 0.0, 0.0], size_of(num_rows)
             self.num_trips += 1
+        return -lost

@@ -252,7 +252,7 @@ class Goodput(Policy):
         return None
 
     def _judge(self, plan: Plan, outcome: Outcome, latency: Latency) -> float:
-        """Compare a step with plain decoding. Return the seconds that such drafts saved lately."""
+        """Compare a step with plain decoding. Return the seconds that its drafts saved."""
         view, seconds = outcome.view, outcome.seconds.total
         has_prefill = view.prefill_tokens > 0
         plain = alone = latency.off_seconds(view) + latency.host_seconds
@@ -263,5 +263,4 @@ class Goodput(Policy):
             alone = latency.off_seconds(view.without_prefill()) + latency.host_seconds
         plain += float(view.weights @ outcome.accepted) / float(view.weights.sum()) * alone
         invested = plan.settled.invested if plan.settled else 0.0
-        self._guard.compare(view.num_rows, seconds, plain, invested, has_prefill)
-        return self._guard.saved_seconds
+        return self._guard.compare(view.num_rows, seconds, plain, invested, has_prefill)
