@@ -6,8 +6,10 @@ import os
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,18 +148,6 @@ def test_machines_that_share_a_cache_folder_load_only_what_was_made_for_their_pr
         machine.library()
 
 
-@pytest.mark.parametrize("length", [0, 5, -1])
-def test_a_library_that_was_cut_short_is_compiled_again_or_not_used(machine, length):
-    compiler = machine.install()
-    library = machine.library()
-    whole = library.read_bytes()
-    library.write_bytes(whole[:length])
-    assert machine.library() == library and library.read_bytes() == whole
-    library.write_bytes(whole[:length])
-    compiler.unlink()
-    assert "no C compiler was found" in machine.reason()
-
-
 def test_compilations_at_the_same_time_in_the_same_folder_do_not_meet(machine, monkeypatch):
     """Two threads have one process id, as two containers may."""
     machine.install()
@@ -265,53 +255,58 @@ def test_without_kernels_the_report_says_why_and_torch_computes_the_same(machine
 # ---- whose files are run
 
 
-def plant(library: Path) -> bytes:
+def cut_short(library: Path, length: int) -> None:
+    library.write_bytes(library.read_bytes()[:length])
+
+
+def plant(library: Path, mode: int = 0o644) -> None:
     """Another's library in the place of ours, whole by its own digest."""
     content = b"of another user"
-    planted = content + hashlib.sha256(content).digest()
-    library.write_bytes(planted)
-    return planted
-
-
-@pytest.mark.parametrize("mode", [0o666, 0o664, 0o602])
-def test_a_library_that_others_can_write_is_compiled_again(machine, mode):
-    compiler = machine.install()
-    library = machine.library()
-    assert library.stat().st_mode & 0o022 == 0
-    planted = plant(library)
+    library.write_bytes(content + hashlib.sha256(content).digest())
     library.chmod(mode)
-    compiler.unlink()
-    assert "no C compiler was found" in machine.reason(), "it is not run for want of another"
-    machine.install()
-    assert machine.library() == library and library.read_bytes() != planted
-    assert library.stat().st_mode & 0o022 == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_library_or_folder_of_another_user_is_not_used(machine):
-    machine.install()
-    library = machine.library()
-    planted = plant(library)
+def give_away(library: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    plant(library)
     os.chown(library, 12345, 12345)
-    assert machine.library() == library and library.read_bytes() != planted
-    assert library.stat().st_uid == 0
-    os.chown(library.parent, 12345, 12345)
-    assert machine.library().parent == machine.private
 
 
-def test_a_link_in_the_place_of_a_library_is_not_followed(machine, tmp_path):
-    machine.install()
-    library = machine.library()
-    elsewhere = tmp_path / "elsewhere"
-    planted = plant(elsewhere)
+def link(library: Path) -> None:
+    plant(elsewhere := library.parents[1] / "elsewhere")
     library.unlink()
     library.symlink_to(elsewhere)
-    assert (
-        machine.library() == library
-        and not library.is_symlink()
-        and library.read_bytes() != planted
-    )
-    assert elsewhere.read_bytes() == planted
+
+
+HARMS: dict[str, Callable[[Path], None]] = {
+    **{f"cut to {length}": partial(cut_short, length=length) for length in (0, 5, -1)},
+    **{f"mode {mode:o}": partial(plant, mode=mode) for mode in (0o666, 0o664, 0o602)},
+    "another user's": give_away,
+    "a link": link,
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+def test_what_is_cut_short_or_may_be_anothers_is_compiled_again_or_not_used(machine, harm):
+    compiler = machine.install()
+    library = machine.library()
+    whole = library.read_bytes()
+    harm(library)
+    assert machine.library() == library and not library.is_symlink()
+    facts = library.stat()
+    assert library.read_bytes() == whole and facts.st_mode & 0o022 == 0
+    assert facts.st_uid == os.geteuid()
+    harm(library)
+    compiler.unlink()
+    assert "no C compiler was found" in machine.reason(), "it is not run for want of another"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_of_another_user_is_not_used(machine):
+    machine.install()
+    os.chown(machine.library().parent, 12345, 12345)
+    assert machine.library().parent == machine.private
 
 
 @pytest.mark.parametrize("what", ["kernels", "cache", "above"])

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from default_model import default_tokenizer, load_once
 from real_prompts import PROMPTS
-from tiny_engine import finish
+from tiny_engine import finish, requests_of
 
-from smartspec.core.origin import Origin
-from smartspec.core.request import Request
-from smartspec.core.sampling_params import SamplingParams
 from smartspec.drafters.datastore import Datastore
 from smartspec.drafters.datastore_build import NgramCounts, write_datastore
 from smartspec.drafters.tokenizer_digest import quick_digest
@@ -36,37 +33,22 @@ def engine_of(**options) -> Engine:
     return build_engine(EngineConfig(**given | options, strict=True, device="cpu"))
 
 
-def answer(engine: Engine, request_id: int = 0, salt: str = "") -> tuple[list[int], int]:
-    """The answer to a prompt, and in how many steps it was written."""
-    return steps_of(engine, request_id, salt)[:2]
-
-
-def steps_of(engine: Engine, request_id: int, salt: str) -> tuple[list[int], int, int]:
-    """The same, and how many draft tokens were verified."""
-    token_ids = engine.tokenizer(PROMPTS[1])["input_ids"]
-    params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
-    request = Request(request_id, token_ids, params, seed=0, origin=Origin(cache_salt=salt))
+def answer(engine: Engine) -> tuple[list[int], int, int]:
+    """The answer to a prompt, in how many steps it was written, and how many draft tokens were
+    verified."""
+    prompt = engine.tokenizer(PROMPTS[1])["input_ids"]
+    (request,) = requests_of([prompt], max_tokens=MAX_TOKENS)
     steps = finish(engine.core, [request])
     num_verified = sum(step.num_verified_tokens for step in steps)
     return request.output_token_ids.tolist(), len(steps), num_verified
 
 
-def test_a_repeated_request_is_drafted_if_its_salt_is_the_same():
-    engine = engine_of(drafters=("datastore",))
-    expected, num_steps = answer(engine, salt="a")
-    assert len(expected) == MAX_TOKENS
-    again, num_repeated = answer(engine, 1, salt="a")
-    other, num_other = answer(engine, 2, salt="b")
-    assert again == other == expected
-    assert num_repeated <= 3 + MAX_TOKENS // 10 < num_other == num_steps
-
-
 def test_answers_are_kept_over_a_restart(tmp_path):
     first = engine_of(datastore_memory=tmp_path / "kept")
-    expected, num_steps = answer(first)
+    expected, num_steps, _ = answer(first)
     first.close()
     second = engine_of(datastore_memory=str(tmp_path / "kept"))
-    again, num_repeated = answer(second)
+    again, num_repeated, _ = answer(second)
     second.close()
     assert again == expected and num_repeated <= 3 + MAX_TOKENS // 10 < num_steps
 
@@ -78,7 +60,7 @@ def test_the_default_uses_the_store_that_comes_with_the_model():
     assert EngineConfig(model="some/model").drafters == ("prompt-lookup", "recycling", "prediction")
     assert EngineConfig(model="some/model", datastore="folder").drafters[-1] == "datastore"
     assert datastore_folder(None, f"folder/../{DEFAULT_MODEL}") is None
-    with_store, without = (steps_of(engine_of(datastore=name), 0, "") for name in (None, "none"))
+    with_store, without = (answer(engine_of(datastore=name)) for name in (None, "none"))
     assert with_store[0] == without[0] and with_store[2] > without[2]
 
 

@@ -35,13 +35,10 @@ class FusedPass:
     head: nn.Module
     scales: tuple[float, float]  # what the model multiplies embeddings and logits by
 
-    def placed(self, cache: KVCache, windows: tuple[int | None, ...]) -> "PlacedPass":
-        """The pass over a cache, which must outlive it."""
-        return PlacedPass(self, cache, windows)
-
 
 class PlacedPass:
-    """A model's parts over one cache; what is the same in every pass is prepared here."""
+    """A model's parts over one cache, which must outlive it; what is the same in every pass is
+    prepared here."""
 
     def __init__(self, parts: FusedPass, cache: KVCache, windows: tuple[int | None, ...]):
         self._parts = parts
@@ -221,4 +218,5 @@ def _reproduces(found: FusedPass, model: nn.Module) -> bool:
         use_cache=False,
         attention_plan=plan,
     ).logits[0]
-    return close(found.placed(plan.cache, plan.windows).run(token_ids, plan, None, ())[0], expected)
+    placed = PlacedPass(found, plan.cache, plan.windows)
+    return close(placed.run(token_ids, plan, None, ())[0], expected)

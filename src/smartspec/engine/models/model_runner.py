@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from smartspec.engine.attention.ragged import AttentionPlan, Segment
+from smartspec.engine.models.fused_pass import PlacedPass
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.ragged_runner import RaggedRunner, logit_rows
 from smartspec.engine.models.taps import check_taps, tapped
@@ -33,7 +34,7 @@ class ModelRunner(RaggedRunner):
         self.taps = taps
         self.features: list[torch.Tensor] = []
         self._fused = (
-            loaded.fused_pass.placed(self.cache, loaded.windows) if loaded.fused_pass else None
+            PlacedPass(loaded.fused_pass, self.cache, loaded.windows) if loaded.fused_pass else None
         )
 
     def keep_path(self, slot: int, start: int, nodes: tuple[int, ...]) -> None:
