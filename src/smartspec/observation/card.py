@@ -6,6 +6,7 @@ A new server starts from one where it has no step times of its own, and the simu
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from smartspec.control import LatencyModel
 from smartspec.observation.acceptance import acceptance_by_depth
@@ -47,8 +48,9 @@ class Card:
         setup, depths = observation.setup, acceptance_by_depth(observation.outcomes)
         loads = [cell[COLUMN["requests"]] / cell[0] for cell in observation.cells.values()]
         latency = CellTimes.of(observation).fit().latency(bool(setup.get("has_passes")))
+        named: dict[str, Any] = {name: setup.get(name) for name in (*IDENTITY, "version", "device")}
         return Card(
-            **{name: setup.get(name) for name in (*IDENTITY, "version", "device")},
+            **named,
             parallel=tuple(setup.get("parallel") or (1,)),
             longest=int(setup.get("longest") or len(depths)),
             latency=latency.to_dict(),
