@@ -66,6 +66,15 @@ def test_those_that_wait_for_a_prefix_under_way_let_others_pass():
     assert all(request.num_cached_tokens >= 48 for request in requests[1:])
 
 
+def test_after_a_failed_step_those_that_it_passed_over_can_be_aborted():
+    core = make_core()
+    core.add_request(make_request(0, [1]))
+    core.scheduler.waiting.pass_over()
+    core.scheduler.start_over()
+    core.abort(0)
+    assert not core.has_work
+
+
 def test_the_blocks_of_a_prompt_under_way_are_not_given_to_who_comes_later():
     core = make_core(num_blocks=17, threshold=4)
     long = make_request(0, LONG, max_tokens=2)

@@ -169,6 +169,7 @@ class Scheduler:
     def start_over(self) -> None:
         """A step has failed, so its changes of the KV may be incomplete. Running requests are
         computed anew, and no cached prefix is kept."""
+        self.waiting.look_again()  # the step may have failed while some were passed over
         for request in reversed(list(self.running)):
             self._preempt(request)
         self.blocks.reset()
