@@ -103,6 +103,8 @@ def folder(tmp_path, monkeypatch):
     # of profiles alone, not of kernels
     monkeypatch.setattr(profile, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(passes, "MAX_PROFILE_SECONDS", 0.02)
+    # a profile of a busy machine is kept where the machine is idle meanwhile, too
+    monkeypatch.setattr(profile, "IDLE_PERCENT", 0.0)
     monkeypatch.setattr(build, "load_model", lambda *args, **options: as_loaded(tiny_llama(0)))
     sim_simulation.read_texts.cache_clear()
     yield tmp_path
