@@ -33,7 +33,7 @@ from smartspec.engine.models.findings import (
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.fusion import FusedAttention, fuse
 from smartspec.engine.models.half_weights import keep_half_weights
-from smartspec.engine.models.linear import make_linear, pack_linears, pad_small_batches, warm_up
+from smartspec.engine.models.linear import make_linear, pack_linears
 from smartspec.engine.models.load_check import find_difference, predictions_of_text, rounding_harm
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
@@ -252,20 +252,19 @@ def _prepared(
 ) -> LoadedModel:
     """The model with its modules replaced. rounds_bf16: inputs of linears on bfloat16 may be
     rounded to that."""
-    min_rows = _prepare(model, preparation, folder)
+    _prepare(model, preparation, folder)
     rounds = rounds_bf16 and round_inputs(model, _BF16)
     describe_layers(model)
     whole = fused_pass(model) if preparation == "layers" else None
     activations = "bfloat16" if rounds else facts.activations
-    return replace(facts, model=model, min_rows=min_rows, fused_pass=whole, activations=activations)
+    return replace(facts, model=model, fused_pass=whole, activations=activations)
 
 
-def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
-    """Replace modules in place as the preparation says; returns the rows its linears like at
-    least."""
+def _prepare(model: nn.Module, preparation: str, folder: Path) -> None:
+    """Replace modules in place as the preparation says."""
     if preparation == "stock":
         _own_parameters(model, None)
-        return 1
+        return
     mapped = _pack_tied_head(model, folder)
     if preparation != "packed":
         fuse(model)
@@ -274,9 +273,6 @@ def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
     lay_out_by_panels(model)
     if preparation == "layers":
         fuse_layers(model)
-    min_rows = pad_small_batches(model)
-    warm_up(model)
-    return min_rows
 
 
 def give_back_memory() -> None:
