@@ -31,7 +31,7 @@ from smartspec.engine.models.gguf_model import read_gguf_model, why_unpacked
 from smartspec.engine.models.gguf_text import configuration_folder
 from smartspec.engine.models.sampling_defaults import keep_gguf_defaults
 from smartspec.engine.models.unsupported import UnsupportedModelError
-from smartspec.engine.models.weight_files import indexed_files
+from smartspec.engine.models.weight_files import weight_files
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _check_folder(folder: Path) -> None:
             "checkpoint, a GGUF file or, of drafters, a trained head (of one whose training was "
             "interrupted, give that command again)"
         )
-    _check_parts(folder)
+    weight_files(folder, ("model.safetensors", "pytorch_model.bin"))  # as transformers looks
     weights = sorted(folder.glob("*.safetensors"))
     if not weights and not list(folder.glob("*.bin")):
         raise OSError(f"{folder} holds no weights (*.safetensors): download the checkpoint again")
@@ -117,25 +117,6 @@ def _check_folder(folder: Path) -> None:
             raise OSError(
                 f"{path} is damaged or cut short ({error}): download or convert it again"
             ) from error
-
-
-def _check_parts(folder: Path) -> None:
-    """Raise OSError where a file is missing of a checkpoint in several, or the index that says what
-    is in which."""
-    # in the order in which transformers looks for them
-    for whole in ("model.safetensors", "pytorch_model.bin"):
-        index = folder / f"{whole}.index.json"
-        if (folder / whole).is_file():
-            return
-        if index.is_file():
-            indexed_files(index)
-            return
-        stem, _, ending = whole.rpartition(".")
-        if parts := sorted(folder.glob(f"{stem}-*-of-*.{ending}")):
-            raise OSError(
-                f"{folder} holds {parts[0].name}, but no {index.name}: download the checkpoint "
-                "again"
-            )
 
 
 def read_checkpoint(
