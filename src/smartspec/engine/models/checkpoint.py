@@ -215,12 +215,3 @@ def _check_architecture(name: str, config: PretrainedConfig) -> None:
         raise UnsupportedModelError(
             f"{name!r} ({config.model_type}) does not use the attention interface of transformers"
         )
-
-
-def map_tensor(folder: Path, names: set[str]) -> torch.Tensor | None:
-    """The tensor a checkpoint folder stores under one of these names."""
-    for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            for name in names.intersection(file.keys()):
-                return file.get_tensor(name)
-    return None
