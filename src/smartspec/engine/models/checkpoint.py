@@ -77,25 +77,6 @@ def _check_hub(name: str) -> None:
         ) from error
 
 
-def claimed_positions(name: str) -> int | None:
-    """The longest text by a model's configuration, read without loading it; None where it does not
-    say. Raises OSError as `locate`."""
-    source, files = locate(name)
-    try:
-        if files:
-            return _gguf_positions(Path(source, files["gguf_file"]))
-        config = AutoConfig.from_pretrained(source)
-    except Exception:  # what is wrong with it is said when it is loaded
-        return None
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
-def _gguf_positions(path: Path) -> int | None:
-    facts = open_gguf(path).scalars
-    found = facts.get(f"{facts.get('general.architecture')}.context_length")
-    return found if type(found) is int else None
-
-
 def _check_folder(folder: Path) -> None:
     """Raise OSError where config or weights are missing or a safetensors file is cut short; reads
     headers only."""
