@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -200,30 +200,25 @@ def check_error(
 def fake_engine(
     core: EngineCore,
     tokenizer,
-    config: EngineConfig,
+    *,
+    max_batch: int = MAX_BATCH,
+    max_queue: int = MAX_QUEUE,
+    max_queue_per_client: int | None = None,
     sampling_defaults: Mapping[str, float] = MappingProxyType({}),
-    **options,
+    idle_work: Iterable[None] = (),
 ) -> AsyncEngine:
-    """Around a fake core. config: of limits. options: of AsyncEngine."""
+    """Around a fake core. max_queue_per_client: None for the whole queue."""
+    sizes = {"max_batch": max_batch, "max_queue": max_queue}
+    of_client = {"max_queue_per_client": max_queue_per_client or max_queue}
     loaded = SimpleNamespace(
         tokenizer=tokenizer,
         eos_token_ids=frozenset({tokenizer.eos_token_id}),
         vocab_size=len(tokenizer),
         sampling_defaults=sampling_defaults,
     )
+    config = EngineConfig(policy="off", drafters=(), **sizes, **of_client)
     engine = Engine(core, loaded, config, MAX_MODEL_LEN, kernels={})
-    return AsyncEngine(engine, EngineThread(), **{"idle_work": ()} | options)
-
-
-def limits(max_batch: int, max_queue: int, of_client: int | None = None) -> EngineConfig:
-    """of_client: None for the whole queue."""
-    return EngineConfig(
-        policy="off",
-        drafters=(),
-        max_batch=max_batch,
-        max_queue=max_queue,
-        max_queue_per_client=of_client or max_queue,
-    )
+    return AsyncEngine(engine, EngineThread(), idle_work)
 
 
 @contextmanager
@@ -241,8 +236,14 @@ def running_server(
     """A server of a fake model. options: of served."""
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
-    config = limits(max_batch, max_queue, max_queue_per_client)
-    engine = fake_engine(core, tokenizer, config, sampling_defaults)
+    engine = fake_engine(
+        core,
+        tokenizer,
+        max_batch=max_batch,
+        max_queue=max_queue,
+        max_queue_per_client=max_queue_per_client,
+        sampling_defaults=sampling_defaults,
+    )
     with served(engine, tokenizer, grammar_compiler(tokenizer), **options) as server:
         yield server
 

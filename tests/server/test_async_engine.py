@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from fake_core import make_core
-from fake_server import fake_engine, limits
+from fake_server import fake_engine
 
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
@@ -34,7 +34,7 @@ def run(
     async def body() -> None:
         core = make_core(tokenizer.eos_token_id, **options)
         core.executor.clock = clock
-        engine = fake_engine(core, tokenizer, limits(4, 4), idle_work=idle_work)
+        engine = fake_engine(core, tokenizer, idle_work=idle_work)
         engine.start()
         try:
             await asyncio.wait_for(scenario(engine), timeout=60)

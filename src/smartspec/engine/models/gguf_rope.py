@@ -68,9 +68,7 @@ def _scaling(keys: Keys, num_frequencies: int, context: int, of_phi3: bool) -> d
     }
 
 
-def _factors(
-    keys: Keys, num_frequencies: int
-) -> tuple[list[float] | None, list[float] | None]:
+def _factors(keys: Keys, num_frequencies: int) -> tuple[list[float] | None, list[float] | None]:
     """The divisors of frequencies in short and in long texts."""
     same, short, long = (keys.factors(name) for name in (FREQUENCIES, SHORT, LONG))
     if (short is None) != (long is None) or (same and short):
