@@ -53,20 +53,6 @@ def weights_bytes(folder: Path) -> int:
     return weights_file(folder).stat().st_size - 8 - header_size
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/maps").exists(), reason="needs the kernel's list of mappings"
-)
-def test_a_tied_embedding_is_mapped_from_its_file_and_not_copied(tmp_path):
-    model = load_saved(save_model(tmp_path, tie_word_embeddings=True)).model
-    assert not isinstance(model.lm_head, nn.Linear)
-    address = model.get_input_embeddings().weight.data_ptr()
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    spans = [
-        line.split()[0].split("-") for line in maps if line.endswith(str(weights_file(tmp_path)))
-    ]
-    assert any(int(begin, 16) <= address < int(end, 16) for begin, end in spans)
-
-
 @pytest.mark.parametrize(
     ("option", "value"), [("dtype", "int3"), ("device", "tpuu"), ("device", "meta")]
 )
