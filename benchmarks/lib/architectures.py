@@ -157,9 +157,6 @@ def _prepare() -> None:
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)  # a process with threads cannot fork
-    # Neither changes what is computed, and each model is used for a second.
-    load.warm_up = lambda model: None
-    load.pad_small_batches = lambda model: 1
 
 
 def run_apart(case: Case) -> tuple[str, str]:

@@ -31,4 +31,4 @@ def load_speculator(name: str, engine: Engine) -> tuple[AsyncEngine, str]:
             f"--speculator {name} has {small.max_model_len} positions, the model serves "
             f"{engine.max_model_len}: start with --max-model-len {small.max_model_len}"
         )
-    return AsyncEngine.of(small, thread), name
+    return AsyncEngine(small, thread), name

@@ -88,7 +88,7 @@ class LLM:
         )
         engine = thread.submit(partial(build_engine, config, report)).result()
         self.tokenizer, self._close_engine = engine.tokenizer, engine.close
-        self._engine = AsyncEngine.of(engine, thread)
+        self._engine = AsyncEngine(engine, thread)
         self._runner, self._is_closed = asyncio.Runner(), False
         self._runner.run(self._start())
 

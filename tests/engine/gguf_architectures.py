@@ -226,17 +226,6 @@ def qwen3moe() -> GGUFSpec:
     return GGUFSpec("qwen3moe", _outer() | _layers(shapes), _keys(RMS) | WIDE | OF_EXPERTS)
 
 
-def minimax_m2() -> GGUFSpec:
-    norms = {"attn_q_norm.weight": (HEADS * 24,), "attn_k_norm.weight": (KV_HEADS * 24,)}
-    shapes = _attention(24) | norms | _experts(FF) | {"exp_probs_b.bias": (EXPERTS,)}
-    keys: dict[str, Value] = {
-        "rope.dimension_count": 12,
-        "expert_feed_forward_length": FF,
-        "expert_gating_func": 2,
-    }
-    return GGUFSpec("minimax-m2", _outer() | _layers(shapes), _keys(RMS) | WIDE | OF_EXPERTS | keys)
-
-
 def phi3() -> GGUFSpec:
     """Queries, keys and values in one tensor, likewise gate and up; part of each head rotated."""
     shapes: Shapes = {
@@ -290,5 +279,5 @@ def gemma3() -> GGUFSpec:
     return GGUFSpec("gemma3", _outer(tied=True) | _layers(shapes, 7), _keys(RMS, 7) | keys)
 
 
-_MAKERS = (gemma3, gpt2, llama, minimax_m2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, starcoder2)
+_MAKERS = (gemma3, gpt2, llama, phi3, qwen2, qwen2moe, qwen3, qwen3moe, starcoder2)
 SPECS: dict[str, Callable[[], GGUFSpec]] = {make().architecture: make for make in _MAKERS}

@@ -250,7 +250,6 @@ _EXTRA = {
     "qwen3": lambda: {"biases": _with_biases("qwen3", 24)},
     "qwen2moe": lambda: _expert_cases("qwen2moe"),
     "qwen3moe": lambda: _expert_cases("qwen3moe"),
-    "minimax-m2": lambda: _expert_cases("minimax-m2"),
 }
 
 

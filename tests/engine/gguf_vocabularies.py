@@ -85,30 +85,18 @@ def byte_level(size: int = 6000) -> Described:
 def sentencepiece(size: int = 3000) -> Described:
     """Scores are minus the rank, as sentencepiece's BPE writes them; user-defined tokens are spelt
     with spaces."""
-    spaces = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
-    return _plain_text("llama", spaces, size)
-
-
-@cache
-def plain_text(size: int = 3000) -> Described:
-    """As Gemma 4: merges over the text as it is, spaces written as U+2581."""
-    return _plain_text("gemma4", normalizers.Replace(" ", SPACE), size)
-
-
-def _plain_text(model: str, normalizer: normalizers.Normalizer, size: int) -> Described:
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizer
-    tokens, merges = _train(tokenizer, trainers.BpeTrainer(vocab_size=size, limit_alphabet=400))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+    )
+    tokens, _ = _train(tokenizer, trainers.BpeTrainer(vocab_size=size, limit_alphabet=400))
     start = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
     described = Described(
-        model,
+        "llama",
         (*start, *tokens),
         (*map(int, kinds), *[int(TokenType.NORMAL)] * len(tokens)),
-        merges if model == "gemma4" else (),
-        ()
-        if model == "gemma4"
-        else (*[0.0] * len(start), *[-float(rank) for rank in range(len(tokens))]),
+        scores=(*[0.0] * len(start), *[-float(rank) for rank in range(len(tokens))]),
     )
     return described.having(bos_token_id=1, eos_token_id=2, unknown_token_id=0)
 

@@ -56,7 +56,7 @@ def main() -> None:
     record: dict = {"embedded": embedded, "merges": byte_level(NUM_TOKENS).merges, "digests": {}}
     described = recorded_vocabulary(record)
     with tempfile.TemporaryDirectory() as folder:
-        for pre in (name for name, split in SPLITS.items() if split.is_byte_level):
+        for pre in SPLITS:
             with LlamaCppVocabulary(
                 write(Path(folder, "tiny.gguf"), described.having(pre=pre))
             ) as theirs:

@@ -1,6 +1,7 @@
 """A real EngineCore on a fake model: it says the prompt back, token by token, and then stops."""
 
 import threading
+import time
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class EchoExecutor:
     def __init__(self, eos_token_id: int):
         self.eos_token_id = eos_token_id
         self.num_steps = 0
+        self.clock = time.monotonic
         self.bad_token_id: int | None = None
         self.is_callers = False
         self.released: list[int] = []

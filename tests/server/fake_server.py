@@ -4,11 +4,11 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,7 +18,10 @@ from fake_core import EchoExecutor, make_core
 
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.request import Request
-from smartspec.engine.runtime.async_engine import Admission, AsyncEngine, TextModel
+from smartspec.engine.runtime.async_engine import AsyncEngine
+from smartspec.engine.runtime.build import Engine
+from smartspec.engine.runtime.config import EngineConfig
+from smartspec.engine.runtime.engine_thread import EngineThread
 from smartspec.server.app import About, AppOptions, create_app
 from smartspec.server.http.connections import LimitedConnection
 from smartspec.server.http.uvicorn_server import HttpServer
@@ -194,11 +197,28 @@ def check_error(
         assert word in error["message"], error
 
 
-def text_model(
-    tokenizer, sampling_defaults: Mapping[str, float] = MappingProxyType({})
-) -> TextModel:
-    ends = frozenset({tokenizer.eos_token_id})
-    return TextModel(tokenizer, ends, len(tokenizer), MAX_MODEL_LEN, sampling_defaults)
+def fake_engine(
+    core: EngineCore,
+    tokenizer,
+    *,
+    max_batch: int = MAX_BATCH,
+    max_queue: int = MAX_QUEUE,
+    max_queue_per_client: int | None = None,
+    sampling_defaults: Mapping[str, float] = MappingProxyType({}),
+    idle_work: Iterable[None] = (),
+) -> AsyncEngine:
+    """Around a fake core. max_queue_per_client: None for the whole queue."""
+    sizes = {"max_batch": max_batch, "max_queue": max_queue}
+    of_client = {"max_queue_per_client": max_queue_per_client or max_queue}
+    loaded = SimpleNamespace(
+        tokenizer=tokenizer,
+        eos_token_ids=frozenset({tokenizer.eos_token_id}),
+        vocab_size=len(tokenizer),
+        sampling_defaults=sampling_defaults,
+    )
+    config = EngineConfig(policy="off", drafters=(), **sizes, **of_client)
+    engine = Engine(core, loaded, config, MAX_MODEL_LEN, kernels={})
+    return AsyncEngine(engine, EngineThread(), idle_work)
 
 
 @contextmanager
@@ -216,8 +236,14 @@ def running_server(
     """A server of a fake model. options: of served."""
     sizes = {"max_batch": max_batch, "max_model_len": MAX_MODEL_LEN, "kv_tokens": kv_tokens}
     core = make_core(tokenizer.eos_token_id, draft_length=draft_length, **sizes)
-    model = text_model(tokenizer, sampling_defaults)
-    engine = AsyncEngine(core, model, Admission(max_batch, max_queue, max_queue_per_client))
+    engine = fake_engine(
+        core,
+        tokenizer,
+        max_batch=max_batch,
+        max_queue=max_queue,
+        max_queue_per_client=max_queue_per_client,
+        sampling_defaults=sampling_defaults,
+    )
     with served(engine, tokenizer, grammar_compiler(tokenizer), **options) as server:
         yield server
 

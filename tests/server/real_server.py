@@ -35,7 +35,7 @@ def running_model(speculates: bool = False, **options) -> Iterator[FakeServer]:
         engine = thread.submit(lambda: build.build_engine(config)).result()
     loaded = engine.loaded
     compiler = GrammarCompiler(engine.tokenizer, loaded.vocab_size, loaded.eos_token_ids)
-    async_engine = AsyncEngine.of(engine, thread)
+    async_engine = AsyncEngine(engine, thread)
     options = {
         "policy": config.policy,
         "timeout": 600,

@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 from fake_core import make_core
-from fake_server import text_model
+from fake_server import fake_engine
 
 from smartspec.control.records import StepSeconds
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.runtime import async_engine
 from smartspec.engine.runtime.async_engine import (
     FIRST_STEPS,
-    Admission,
     AsyncEngine,
     EngineError,
     QueueFull,
@@ -34,13 +33,8 @@ def run(
 
     async def body() -> None:
         core = make_core(tokenizer.eos_token_id, **options)
-        engine = AsyncEngine(
-            core,
-            text_model(tokenizer),
-            Admission(max_batch=4, max_queue=4),
-            idle_work=idle_work,
-            clock=clock,
-        )
+        core.executor.clock = clock
+        engine = fake_engine(core, tokenizer, idle_work=idle_work)
         engine.start()
         try:
             await asyncio.wait_for(scenario(engine), timeout=60)

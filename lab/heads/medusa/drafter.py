@@ -16,7 +16,6 @@ from smartspec.core.request import Request
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.drafting.pass_of_size import verification_pass
 from smartspec.engine.drafting.trees.proposals import Proposals, proposals_of
-from smartspec.engine.models.linear import pad_small_batches, warm_up
 from smartspec.engine.models.model_runner import ModelRunner
 
 
@@ -51,8 +50,6 @@ class MedusaRunner:
         self.target_ids = head.target_ids.cpu()
         weight_bytes = sum(p.numel() * p.element_size() for p in head.parameters())
         self._packed = PackedMedusa(head.to(self.device, loaded.dtype))
-        pad_small_batches(self._packed)
-        warm_up(self._packed)
         self.loaded = replace(
             loaded, name=name, model=self._packed, num_layers=0, weight_bytes=weight_bytes
         )

@@ -18,7 +18,7 @@ from smartspec.engine.drafting.head.drafter import HeadDrafter
 from smartspec.engine.drafting.head.runner import lookup
 from smartspec.engine.drafting.pass_of_size import segments_of_size
 from smartspec.engine.drafting.trees.proposals import Proposals, proposals_of
-from smartspec.engine.models.linear import pack_linears, pad_small_batches, warm_up
+from smartspec.engine.models.linear import pack_linears
 from smartspec.engine.models.model_runner import ModelRunner
 
 
@@ -43,8 +43,6 @@ class ReDrafterRunner:
         self._embed = lookup(loaded.model.get_input_embeddings(), None, loaded.dtype)
         self._head = head.to(self.device, loaded.dtype)
         pack_linears(self._head)
-        pad_small_batches(self._head)
-        warm_up(self._head)
         self.loaded = replace(
             loaded, name=name, model=self._head, num_layers=0, weight_bytes=weight_bytes
         )

@@ -68,7 +68,7 @@ def generate(options: Question) -> None:
     ).result()
     token_ids = _tokenize(engine.tokenizer, text)
     try:
-        asyncio.run(_stream(AsyncEngine.of(engine, thread), token_ids, params))
+        asyncio.run(_stream(AsyncEngine(engine, thread), token_ids, params))
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise Exit(130) from None

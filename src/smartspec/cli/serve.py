@@ -299,7 +299,7 @@ def run(
     # is doing.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     raise_file_limit()
-    async_engine = AsyncEngine.of(engine, thread)
+    async_engine = AsyncEngine(engine, thread)
     config = engine.config
     if config.forced_acceptance is not None:
         names = (invalid_text_name(names[0], config.forced_acceptance),)

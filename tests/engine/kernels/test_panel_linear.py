@@ -5,7 +5,7 @@ import torch
 from compiled import need_kernels
 from torch import nn
 
-from smartspec.engine.kernels.cpu.panel_linear import LIBRARY
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
 from smartspec.engine.models.linear import make_linear
 from smartspec.engine.models.panel_linear import PanelLinear
 

@@ -10,10 +10,9 @@ from saved_models import LONGROPE, load_saved, save_model, stock_logits
 
 from smartspec.engine.attention import ragged as attention
 from smartspec.engine.attention.ragged import Segment
-from smartspec.engine.models import fusion, linear, load_check, panel_linear
+from smartspec.engine.models import fusion, load_check, panel_linear
 from smartspec.engine.models.checkpoint import UnsupportedModelError
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
-from smartspec.engine.models.linear import PackedLinear
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.panel_linear import PanelLinear
@@ -37,13 +36,6 @@ EXPERTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick_start(monkeypatch: pytest.MonkeyPatch):
-    """Neither changes what is computed."""
-    monkeypatch.setattr("smartspec.engine.models.load.warm_up", lambda model: None)
-    monkeypatch.setattr("smartspec.engine.models.load.pad_small_batches", lambda model: 1)
-
-
 def largest_error(folder: Path, loaded: LoadedModel) -> float:
     """Of the logits of TEXT, in chunks beside another request and with wrong drafts rolled back,
     over the largest."""
@@ -60,9 +52,9 @@ def largest_error(folder: Path, loaded: LoadedModel) -> float:
 
 
 def kinds(loaded: LoadedModel) -> list[int]:
-    """Fused attentions, MLPs and norms, and linears in panels or packed."""
+    """Fused attentions, MLPs and norms, and linears in panels."""
     modules = list(loaded.model.modules())
-    types = (FusedAttention, FusedMLP, FusedRMSNorm, PackedLinear | PanelLinear)
+    types = (FusedAttention, FusedMLP, FusedRMSNorm, PanelLinear)
     return [sum(isinstance(module, kind) for module in modules) for kind in types]
 
 
@@ -174,9 +166,7 @@ def fails_to_fuse(patch: pytest.MonkeyPatch) -> None:
 
 
 def has_no_packed_linears(patch: pytest.MonkeyPatch) -> None:
-    fail = Mock(side_effect=RuntimeError("no such kernel"))
-    patch.setattr(linear, "_linear", fail)
-    patch.setattr(panel_linear, "panel_linear", fail)
+    patch.setattr(panel_linear, "panel_linear", Mock(side_effect=RuntimeError("no such kernel")))
     patch.setattr("smartspec.engine.models.load.fuse", lambda model: None)
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from compiled import need_kernels
 from default_model import load_once
-from gguf import GGUFWriter
 from real_prompts import chats
 from saved_models import load_saved, save_model
 from tiny_engine import requests_of, run
@@ -54,20 +53,6 @@ def weights_bytes(folder: Path) -> int:
     return weights_file(folder).stat().st_size - 8 - header_size
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/maps").exists(), reason="needs the kernel's list of mappings"
-)
-def test_a_tied_embedding_is_mapped_from_its_file_and_not_copied(tmp_path):
-    model = load_saved(save_model(tmp_path, tie_word_embeddings=True)).model
-    assert not isinstance(model.lm_head, nn.Linear)
-    address = model.get_input_embeddings().weight.data_ptr()
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    spans = [
-        line.split()[0].split("-") for line in maps if line.endswith(str(weights_file(tmp_path)))
-    ]
-    assert any(int(begin, 16) <= address < int(end, 16) for begin, end in spans)
-
-
 @pytest.mark.parametrize(
     ("option", "value"), [("dtype", "int3"), ("device", "tpuu"), ("device", "meta")]
 )
@@ -96,7 +81,6 @@ def test_a_gguf_file_is_known_by_its_content(tmp_path, name):
     (tmp_path / "README.md").write_text("What it is.")
     for place in (path, tmp_path):
         assert checkpoint.locate(str(place)) == (str(tmp_path), {"gguf_file": name})
-        assert checkpoint.claimed_positions(str(place)) == 8192
     (tmp_path / "second").symlink_to(path)
     with pytest.raises(OSError, match=r"no config\.json, nor one GGUF file"):
         checkpoint.locate(str(tmp_path))
@@ -134,17 +118,6 @@ def test_a_hub_that_cannot_be_reached_is_not_tried_again_and_again(monkeypatch):
     with pytest.raises(OSError, match=r"unknown model 'no-such/model'.*no route"):
         load_model("no-such/model")
     assert tried == ["no-such/model"]
-
-
-def test_a_gguf_file_tells_its_context_before_it_is_loaded(tmp_path):
-    writer = GGUFWriter(tmp_path / "model.gguf", "llama")
-    writer.add_context_length(640)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    assert checkpoint.claimed_positions(str(tmp_path / "model.gguf")) == 640
-    with pytest.raises(ValueError, match="max_model_len 641 exceeds 640"):
-        build_engine(EngineConfig(model=str(tmp_path / "model.gguf"), max_model_len=641))
 
 
 def test_a_hub_id_that_cannot_be_had(monkeypatch):

@@ -3,15 +3,12 @@ rolled back."""
 
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from compiled import need_kernels
 from tiny_models import (
     VOCABULARY,
     as_loaded,
@@ -25,7 +22,6 @@ from tiny_models import (
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import CALL_OVERHEAD, Segment, _partition
-from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.passes import Interrupted, TargetPasses, measure_passes
 
@@ -68,33 +64,6 @@ def test_chunks_of_any_size_in_any_slots(make_model, slots, tile_tokens):
         ]
         assert_near(logits, torch.cat(expected))
     assert positions == [len(prompt) for prompt in prompts]
-
-
-def test_padding_changes_no_logits_and_writes_nowhere():
-    """Rows beyond the tokens, as linears like them, are tokens of no request; slot 0 would be the
-    first to suffer."""
-    need_kernels(LIBRARY)  # without them a pass is not padded
-    loaded = replace(as_loaded(tiny_llama()), min_rows=32)
-    runner, reference = ModelRunner(loaded, num_slots=2, max_len=64), tiny_llama(attention="eager")
-    first, second = texts(9, 12)
-    with passes_of(loaded.model) as sizes:
-        runner.forward([Segment(0, 0, first[:3], 1)])
-        both = runner.forward([Segment(1, 0, second, 2), Segment(0, 3, first[3:7], 1)])
-        last = runner.forward([Segment(0, 7, first[7:], 2)])
-    assert sizes == [32, 32, 32]
-    expected = torch.cat([plain_logits(reference, second)[-2:], plain_logits(reference, first)[6:]])
-    assert_near(torch.cat([both, last]), expected)
-
-
-@contextmanager
-def passes_of(model) -> Iterator[list[int]]:
-    """Numbers of rows the first layer is given."""
-    sizes: list[int] = []
-    handle = model.model.layers[0].register_forward_pre_hook(
-        lambda layer, args: sizes.append(args[0].shape[1])
-    )
-    yield sizes
-    handle.remove()
 
 
 def test_copied_prefix_continues_as_the_original():

@@ -109,10 +109,10 @@ def test_a_chain_reads_as_often_for_many_requests_as_for_one():
 def test_weights_that_lie_on_a_device_are_not_copied_there_once_more():
     there, mapped = tiny_llama().to(META), tiny_llama()
     with counted() as operations:
-        _own_parameters(there, None)
+        _own_parameters(there)
     assert "clone" not in operations.names
     with counted() as operations:
-        _own_parameters(mapped, None)
+        _own_parameters(mapped)
     assert "clone" in operations.names
 
 

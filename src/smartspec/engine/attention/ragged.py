@@ -138,8 +138,7 @@ class AttentionPlan:
 
     segments: in slot order, as they lie in the ragged row. windows: of every layer, its sliding
     window in tokens or None. max_tile_tokens: how many tokens of a request our kernel takes at
-    once, 0 where it does not apply and torch attends in groups. num_padding: ragged rows after the
-    last segment that are no tokens and attend to nothing; only with our kernel.
+    once, 0 where it does not apply and torch attends in groups.
     """
 
     def __init__(
@@ -149,14 +148,12 @@ class AttentionPlan:
         windows: tuple[int | None, ...],
         device: torch.device,
         max_tile_tokens: int,
-        num_padding: int = 0,
     ):
-        assert max_tile_tokens or not num_padding
         self.cache, self.windows = cache, windows
         self.num_tokens = sum(s.num_tokens for s in segments)
-        positions = [s.positions for s in segments]
-        positions.append(np.zeros(num_padding, dtype=np.int64))
-        self.positions = torch.from_numpy(np.concatenate(positions)).to(device)
+        self.positions = torch.from_numpy(np.concatenate([s.positions for s in segments])).to(
+            device
+        )
         self.tiles, self.groups, self.ancestors = None, [], None
         if max_tile_tokens:
             self.tiles = torch.from_numpy(make_tiles(segments, max_tile_tokens))
@@ -295,8 +292,6 @@ def cached_attention(
     if plan.tiles is not None:
         new, cached = Heads(query[0], key[0], value[0]), CachedLayer(keys, values)
         ragged_attention(new, cached, output, plan.tiles, scale, window, plan.ancestors)
-        if num_tokens > plan.num_tokens:
-            output[plan.num_tokens :] = 0.0
         return output[None], None
     # Query heads that share a key head become further query rows: [N, num_kv_heads, group_size,
     # head_dim].

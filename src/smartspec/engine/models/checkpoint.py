@@ -31,7 +31,7 @@ from smartspec.engine.models.gguf_model import read_gguf_model, why_unpacked
 from smartspec.engine.models.gguf_text import configuration_folder
 from smartspec.engine.models.sampling_defaults import keep_gguf_defaults
 from smartspec.engine.models.unsupported import UnsupportedModelError
-from smartspec.engine.models.weight_files import indexed_files
+from smartspec.engine.models.weight_files import weight_files
 
 logger = logging.getLogger(__name__)
 
@@ -77,25 +77,6 @@ def _check_hub(name: str) -> None:
         ) from error
 
 
-def claimed_positions(name: str) -> int | None:
-    """The longest text by a model's configuration, read without loading it; None where it does not
-    say. Raises OSError as `locate`."""
-    source, files = locate(name)
-    try:
-        if files:
-            return _gguf_positions(Path(source, files["gguf_file"]))
-        config = AutoConfig.from_pretrained(source)
-    except Exception:  # what is wrong with it is said when it is loaded
-        return None
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
-def _gguf_positions(path: Path) -> int | None:
-    facts = open_gguf(path).scalars
-    found = facts.get(f"{facts.get('general.architecture')}.context_length")
-    return found if type(found) is int else None
-
-
 def _check_folder(folder: Path) -> None:
     """Raise OSError where config or weights are missing or a safetensors file is cut short; reads
     headers only."""
@@ -105,7 +86,7 @@ def _check_folder(folder: Path) -> None:
             "checkpoint, a GGUF file or, of drafters, a trained head (of one whose training was "
             "interrupted, give that command again)"
         )
-    _check_parts(folder)
+    weight_files(folder, ("model.safetensors", "pytorch_model.bin"))  # as transformers looks
     weights = sorted(folder.glob("*.safetensors"))
     if not weights and not list(folder.glob("*.bin")):
         raise OSError(f"{folder} holds no weights (*.safetensors): download the checkpoint again")
@@ -117,25 +98,6 @@ def _check_folder(folder: Path) -> None:
             raise OSError(
                 f"{path} is damaged or cut short ({error}): download or convert it again"
             ) from error
-
-
-def _check_parts(folder: Path) -> None:
-    """Raise OSError where a file is missing of a checkpoint in several, or the index that says what
-    is in which."""
-    # in the order in which transformers looks for them
-    for whole in ("model.safetensors", "pytorch_model.bin"):
-        index = folder / f"{whole}.index.json"
-        if (folder / whole).is_file():
-            return
-        if index.is_file():
-            indexed_files(index)
-            return
-        stem, _, ending = whole.rpartition(".")
-        if parts := sorted(folder.glob(f"{stem}-*-of-*.{ending}")):
-            raise OSError(
-                f"{folder} holds {parts[0].name}, but no {index.name}: download the checkpoint "
-                "again"
-            )
 
 
 def read_checkpoint(
@@ -234,12 +196,3 @@ def _check_architecture(name: str, config: PretrainedConfig) -> None:
         raise UnsupportedModelError(
             f"{name!r} ({config.model_type}) does not use the attention interface of transformers"
         )
-
-
-def map_tensor(folder: Path, names: set[str]) -> torch.Tensor | None:
-    """The tensor a checkpoint folder stores under one of these names."""
-    for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            for name in names.intersection(file.keys()):
-                return file.get_tensor(name)
-    return None

@@ -112,7 +112,7 @@ class FusedDecoderLayer(nn.Module):
     def of_pass(self, plan: AttentionPlan, num_tables: int = 1) -> Pass:
         """The values that layers of this shape share in a pass."""
         num_rows = len(plan.positions)
-        of_tokens = num_rows - plan.num_tokens, plan.cache.keys[0], plan.tiles, plan.ancestors
+        of_tokens = plan.cache.keys[0], plan.tiles, plan.ancestors
         return plan.once(
             (self.shape, num_tables), lambda: Pass(self.shape, num_rows, *of_tokens, num_tables)
         )

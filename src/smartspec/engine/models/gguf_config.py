@@ -85,17 +85,16 @@ def _decoder(
     values: Values,
     *,
     free_heads: bool = True,
-    partial: bool = False,
-    named: bool = True,
+    of_phi3: bool = False,
 ) -> Values:
     """Keys and values in groups, rotary positions. free_heads: heads need not share the hidden
-    size."""
+    size. of_phi3: see rope_parameters."""
     head_dim = _head_dim(keys, values, free_heads)
     found = {
         "num_key_value_heads": keys.size("attention.head_count_kv", values["num_attention_heads"]),
         "intermediate_size": keys.size("feed_forward_length"),
         "rope_parameters": rope_parameters(
-            keys, head_dim, values["max_position_embeddings"], partial=partial, named=named
+            keys, head_dim, values["max_position_embeddings"], of_phi3
         ),
     }
     return found | {"head_dim": head_dim} if free_heads else found
@@ -163,7 +162,7 @@ def _experts(keys: Keys) -> Values:
 
 
 def _phi3(keys: Keys, values: Values) -> Values:
-    found = _decoder(keys, values, free_heads=False, partial=True, named=False)
+    found = _decoder(keys, values, free_heads=False, of_phi3=True)
     original = found["rope_parameters"].get(
         "original_max_position_embeddings", values["max_position_embeddings"]
     )
@@ -229,32 +228,11 @@ def _gemma3(keys: Keys, values: Values) -> Values:
     }
 
 
-def _minimax_m2(keys: Keys, values: Values) -> Values:
-    found = _decoder(keys, values, partial=True)
-    gating = keys.count("expert_gating_func", 2)
-    if gating != 2:
-        keys.refuse("expert_gating_func", gating, "the model's experts are gated by 2, the sigmoid")
-    width = keys.size("expert_feed_forward_length", found["intermediate_size"])
-    if width != found["intermediate_size"]:
-        keys.refuse(
-            "expert_feed_forward_length",
-            width,
-            f"feed_forward_length is {found['intermediate_size']}",
-        )
-    return found | {
-        "rms_norm_eps": keys.real(RMS),
-        "tie_word_embeddings": False,  # these files have a head
-        "num_local_experts": keys.size("expert_count"),
-        "num_experts_per_tok": keys.size("expert_used_count"),
-    }
-
-
 # transformers' model type of every architecture that is read, and what reads its keys.
 ARCHITECTURES: dict[str, tuple[str, Callable[[Keys, Values], Values]]] = {
     "gemma3": ("gemma3_text", _gemma3),
     "gpt2": ("gpt2", _gpt2),
     "llama": ("llama", _llama),
-    "minimax-m2": ("minimax_m2", _minimax_m2),
     "phi3": ("phi3", _phi3),
     "qwen2": ("qwen2", _qwen2),
     "qwen2moe": ("qwen2_moe", _qwen2moe),

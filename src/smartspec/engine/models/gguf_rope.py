@@ -14,23 +14,21 @@ FREQUENCIES = "rope_freqs.weight"
 SHORT, LONG = "rope_factors_short.weight", "rope_factors_long.weight"
 
 
-def rope_parameters(
-    keys: Keys, head_dim: int, context: int, *, partial: bool = False, named: bool = True
-) -> dict:
+def rope_parameters(keys: Keys, head_dim: int, context: int, of_phi3: bool) -> dict:
     """transformers' rope_parameters of heads of head_dim numbers in texts of up to context tokens.
 
-    partial: the model can rotate the first numbers of a head alone. named: its configuration takes
-    the types linear and yarn, not only longrope. Raises UnsupportedModelError naming the key that
+    of_phi3: the model can rotate the first numbers of a head alone, and of types its configuration
+    takes longrope alone, not linear and yarn. Raises UnsupportedModelError naming the key that
     cannot be applied.
     """
     width = keys.size("rope.dimension_count", head_dim)
-    if width % 2 or not (width == head_dim or (partial and width < head_dim)):
-        how = "in pairs, at most all" if partial else "as a whole"
+    if width % 2 or not (width == head_dim or (of_phi3 and width < head_dim)):
+        how = "in pairs, at most all" if of_phi3 else "as a whole"
         keys.refuse("rope.dimension_count", width, f"heads of {head_dim} numbers are rotated {how}")
     rotated = {"rope_theta": rope_base(keys, "rope.freq_base")}
-    if partial:
+    if of_phi3:
         rotated["partial_rotary_factor"] = width / head_dim
-    return rotated | _scaling(keys, width // 2, context, named)
+    return rotated | _scaling(keys, width // 2, context, of_phi3)
 
 
 def rope_base(keys: Keys, name: str) -> float:
@@ -38,15 +36,15 @@ def rope_base(keys: Keys, name: str) -> float:
     return base if base else keys.refuse(name, base, "frequencies are powers of it")
 
 
-def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dict:
+def _scaling(keys: Keys, num_frequencies: int, context: int, of_phi3: bool) -> dict:
     kind = keys.text("rope.scaling.type", "linear")
     old = keys.real("rope.scale_linear", 0.0)
     factor = keys.real("rope.scaling.factor", old) or 1.0
     attention = keys.real("rope.scaling.attn_factor", 1.0)
     original = keys.size("rope.scaling.original_context_length", context)
-    short, long = _factors(keys, kind, num_frequencies)
+    short, long = _factors(keys, num_frequencies)
     if kind == "yarn":
-        if short or not named:
+        if short or of_phi3:
             keys.refuse(
                 "rope.scaling.type",
                 kind,
@@ -56,7 +54,7 @@ def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dic
     if kind not in ("none", "linear", "longrope"):
         keys.refuse("rope.scaling.type", kind, "known are none, linear, yarn and longrope")
     factor = 1.0 if kind == "none" else factor
-    if not short and attention == 1.0 and (named or factor == 1.0):
+    if not short and attention == 1.0 and not (of_phi3 and factor != 1.0):
         return (
             {"rope_type": "default"} if factor == 1.0 else {"rope_type": "linear", "factor": factor}
         )
@@ -70,9 +68,7 @@ def _scaling(keys: Keys, num_frequencies: int, context: int, named: bool) -> dic
     }
 
 
-def _factors(
-    keys: Keys, kind: str, num_frequencies: int
-) -> tuple[list[float] | None, list[float] | None]:
+def _factors(keys: Keys, num_frequencies: int) -> tuple[list[float] | None, list[float] | None]:
     """The divisors of frequencies in short and in long texts."""
     same, short, long = (keys.factors(name) for name in (FREQUENCIES, SHORT, LONG))
     if (short is None) != (long is None) or (same and short):

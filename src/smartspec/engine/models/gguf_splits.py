@@ -2,9 +2,10 @@ r"""The words that a byte-level tokenizer cuts a text into before it merges, by 
 `tokenizer.ggml.pre`.
 
 The table is llama.cpp's (src/llama-vocab.cpp, llm_tokenizer_bpe and llama_vocab::load): its names,
-and what its patterns match, in the syntax of the tokenizers library. llama.cpp does not tell apart
-the categories of letters: where a model's own pattern says \p{Lu} or \p{Ll}, its pattern says any
-letter, or any letter but a-z, and so do these.
+and what its patterns match, in the syntax of the tokenizers library. It has not the names that only
+models of other architectures have than those that are read (gguf_config.py). llama.cpp does not
+tell apart the categories of letters: where a model's own pattern says \p{Lu} or \p{Ll}, its pattern
+says any letter, or any letter but a-z, and so do these.
 """
 
 from dataclasses import dataclass
@@ -18,12 +19,8 @@ class Split:
     patterns: tuple[str, ...]
     ignores_merges: bool = False  # a word that is a token is that token, whatever its merges give
     adds_bos: bool = False  # unless the file says otherwise
-    # False where tokens are written in plain text, spaces as U+2581 and bytes as <0x0A>
-    is_byte_level: bool = True
 
 
-_LETTER = r"\p{L}"
-_LETTER_OR_MARK = r"\p{L}\p{M}"
 _SHORT = "'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"  # I'm, we'll
 _MAYBE_SHORT = f"(?:{_SHORT})?"
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -38,22 +35,19 @@ _GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+|{_SIGNS}|{_SPACES}"
 _LLAMA3 = rf"{_SHORT}|{_LETTERS}|\p{{N}}{{1,3}}|{_REST}"
 _QWEN2 = rf"{_SHORT}|{_LETTERS}|\p{{N}}|{_REST}"
 _QWEN35 = rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDINGS}"  # noqa: E501
-_CASELESS = rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+(?:{_SHORT})?"
 _SIGN_AND_LETTERS = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
 )
 _DEEPSEEK3 = rf"{_SIGN_AND_LETTERS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_ENDINGS}"
 
 
-def _cased(letters: str, ending: str = "") -> str:
-    """Words that begin with large letters and go on with small ones; letters: the classes that are
-    letters."""
-    large, small = rf"[{letters}&&[^a-z]]", rf"[{letters}&&[^A-Z]]"
-    before = r"[^\r\n\p{L}\p{N}]?"
-    return f"{before}{large}*{small}+{ending}|{before}{large}+{small}*{ending}"
-
-
-_GPT4O = rf"{_cased(_LETTER, _MAYBE_SHORT)}|\p{{N}}{{1,3}}|{_REST_AND_SLASHES}"
+# Words that begin with large letters and go on with small ones.
+_LARGE, _SMALL = r"[\p{L}&&[^a-z]]", r"[\p{L}&&[^A-Z]]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_CASED_WORDS = (rf"{_BEFORE}{_LARGE}*{_SMALL}+", rf"{_BEFORE}{_LARGE}+{_SMALL}*")
+_GPT4O = "|".join(
+    [*(word + _MAYBE_SHORT for word in _CASED_WORDS), r"\p{N}{1,3}", _REST_AND_SLASHES]
+)
 # Latin, Greek, Cyrillic, Armenian and other letters that come in two sizes, as DeepSeek's files
 # list them.
 _CASED = (
@@ -88,41 +82,8 @@ _DEEPSEEK_CODER = (
     r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}&&[^\s]]+",
     r"\p{N}",
 )
-_HAN = (
-    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
-    r"\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2CEB0}-\x{2EBEF}\x{2F800}-\x{2FA1F}"
-)
-_KIMI_K2 = (
-    rf"[{_HAN}]+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+(?:{_SHORT})?|\p{{N}}{{1,3}}|{_REST}",
-)  # fmt: skip
-_YOUTU = (
-    r"[\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|[！…“”‘’—：；，\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|["
-    r"\x{3105}-\x{312F}]+|" + _KANA_AND_HAN,
-    rf"{_CASELESS}|\p{{N}}|{_REST_AND_SLASHES}",
-)
-# Digits by three, counted from the right; what is before them stays with the first.
-_THREE_DIGITS = r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
-_AFMOE = (
-    _THREE_DIGITS,
-    r"[\x{3400}-\x{4DBF}\x{4E00}-\x{FAFF}\x{3040}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}"
-    r"\x{0E40}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}"
-    r"\x{1100}-\x{11FF}]+",
-    _DEEPSEEK3,
-)
-_CHAMELEON = (
-    r"<sentinel:[0-9]+>",
-    r"IMGIMG[A-I]{1,4}Z",
-    r"[\t\n]|    |  ",
-    r"\p{N}",
-    r"[\p{P}!-/:-@\[-`{-~]",
-    _GPT2,
-)
-_JAIS2_SPACES = "|".join(
-    [*(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4)), r"\s{1,2}(?!\S)"]
-)
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
-_PLAIN_TEXT = Split((r"[^\n]+|\n+",), is_byte_level=False)
 # One line for each of llama.cpp's types: the names that files give it, and its split.
 _TYPES = (
     ("default", Split((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))),
@@ -131,12 +92,6 @@ _TYPES = (
         Split((_LLAMA3,), ignores_merges=True, adds_bos=True),
     ),
     ("dbrx smaug-bpe glm4 glm5 chatglm-bpe", Split((_LLAMA3,))),
-    (
-        "jais-2",
-        Split(
-            (rf"{_SHORT}|{_LETTERS}|\p{{N}}{{1,3}}|{_SIGNS}[\r\n]*|\s*[\r\n]+|{_JAIS2_SPACES}|\s",)
-        ),
-    ),
     ("deepseek-llm", Split(_DEEPSEEK_LLM)),
     ("deepseek-coder", Split(_DEEPSEEK_CODER)),
     (
@@ -149,8 +104,6 @@ _TYPES = (
             (r"\p{N}", _KANA_AND_HAN, rf"{_SIGN_AND_LETTERS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|{_SPACES}")
         ),
     ),
-    ("youtu", Split(_YOUTU, ignores_merges=True)),
-    ("falcon", Split((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]"))),
     (
         "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2",
         Split((r"\p{N}", _GPT2)),
@@ -165,32 +118,17 @@ _TYPES = (
         "bailingmoe bailingmoe2 llada-moe",
         Split((_QWEN2,)),
     ),
-    (
-        "qwen35",
-        Split((_QWEN35,)),
-    ),
-    ("bloom gpt3-finnish poro-chat", Split((_BLOOM,))),
+    ("qwen35", Split((_QWEN35,))),
     ("viking", Split((_BLOOM, r"\p{N}"))),
     (
         "tekken",
         Split(
-            (rf"{_cased(_LETTER)}|\p{{N}}|{_REST_AND_SLASHES}",), ignores_merges=True, adds_bos=True
-        ),
-    ),
-    ("chameleon", Split(_CHAMELEON, adds_bos=True)),
-    ("gpt-4o llama4 kanana2 talkie minimax-m2", Split((_GPT4O,))),
-    (
-        "granite-embed-multi-97m",
-        Split(
-            (rf"{_cased(_LETTER_OR_MARK, _MAYBE_SHORT)}|\p{{N}}{{1,3}}|{_REST_AND_SLASHES}",),
+            ("|".join([*_CASED_WORDS, r"\p{N}", _REST_AND_SLASHES]),),
             ignores_merges=True,
+            adds_bos=True,
         ),
     ),
-    (
-        "tiny_aya cohere2moe",
-        Split((_THREE_DIGITS, rf"{_CASELESS}|\p{{N}}{{1,3}}|{_REST_AND_SLASHES}")),
-    ),
-    ("kimi-k2", Split(_KIMI_K2)),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", Split((_GPT4O,))),
     (
         "k2-horizon",
         Split(
@@ -202,21 +140,9 @@ _TYPES = (
     ("superbpe", Split((r"\p{N}+", r"(?=([0-9]{3})+(?![0-9]))"))),
     ("seed-coder", Split((rf"{_SHORT}|{_LETTERS}|\p{{N}}|{_SIGNS}|{_ENDINGS}",))),
     ("ufakzeka", Split((rf"{_LETTERS}|\p{{N}}|{_REST}",))),
-    ("afmoe", Split(_AFMOE)),
-    ("laguna", Split((r"[^\n]+|\n+", _QWEN2))),
-    (
-        "exaone-moe",
-        Split(
-            (
-                rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}|"  # noqa: E501
-                rf"{_SIGNS}[\r\n/]?|\s*[\r\n]|{_SPACES}",
-            )
-        ),
-    ),
     (
         "minicpm5",
         Split((r"\p{N}{1,3}", rf"{_SHORT}|{_LETTERS}|\p{{N}}+|{_REST}"), ignores_merges=True),
     ),
-    ("gemma4 granite-embed-multi-311m sarvam-moe", _PLAIN_TEXT),
 )
 SPLITS = {name: split for names, split in _TYPES for name in names.split()}

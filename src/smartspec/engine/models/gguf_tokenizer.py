@@ -75,18 +75,11 @@ def _added(vocabulary: Vocabulary, token: str, is_special: bool) -> AddedToken:
 def _split_first(vocabulary: Vocabulary, split: Split) -> Tokenizer:
     """Texts are cut by the split's patterns, then pairs merge in the file's order."""
     ids = {token: i for i, token in enumerate(vocabulary.tokens)}
-    merges = list(vocabulary.merges)
-    tokenizer = Tokenizer(
-        BPE(ids, merges, ignore_merges=split.ignores_merges, byte_fallback=not split.is_byte_level)
-    )
+    tokenizer = Tokenizer(BPE(ids, list(vocabulary.merges), ignore_merges=split.ignores_merges))
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns]
-    if split.is_byte_level:
-        cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-        tokenizer.decoder = decoders.ByteLevel()
-    else:
-        tokenizer.normalizer = normalizers.Replace(" ", SPACE)
-        tokenizer.decoder = _plain_text(strips_first=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, in_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -98,18 +91,14 @@ def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
     unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
     merges = _score_merges(vocabulary, ids)
     tokenizer = Tokenizer(BPE(ids, merges, byte_fallback=True, unk_token=unknown, fuse_unk=True))
-    spaces = normalizers.Replace(" ", SPACE)
-    prefix = [normalizers.Prepend(SPACE)] if vocabulary.adds_space_prefix else []
-    tokenizer.normalizer = normalizers.Sequence([*prefix, spaces])
-    tokenizer.decoder = _plain_text(strips_first=vocabulary.adds_space_prefix)
-    return tokenizer
-
-
-def _plain_text(strips_first: bool) -> decoders.Decoder:
-    strip = [decoders.Strip(" ", left=1)] if strips_first else []
-    return decoders.Sequence(
+    prefix, strip = [], []
+    if vocabulary.adds_space_prefix:
+        prefix, strip = [normalizers.Prepend(SPACE)], [decoders.Strip(" ", left=1)]
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
+    tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     )
+    return tokenizer
 
 
 def _score_merges(vocabulary: Vocabulary, ids: dict[str, int]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from smartspec.engine.models.unsupported import UnsupportedModelError
 
 logger = logging.getLogger(__name__)
 
-MODELS = ("gpt2", "llama", "gemma4")  # of tokenizer.ggml.model
+MODELS = ("gpt2", "llama")  # of tokenizer.ggml.model
 # Special tokens that end a turn, a call of a tool or a text, in every model that has them
 # (llama.cpp, src/llama-vocab.cpp, special_eog_ids).
 ENDS = {
@@ -64,7 +64,7 @@ class Vocabulary:
     """The tokens of a GGUF file, and the rules for them."""
 
     tokens: tuple[str, ...]  # by id, without two that are the same
-    # how a byte-level or plain-text tokenizer cuts, None of a sentencepiece one
+    # how a byte-level tokenizer cuts, None of a sentencepiece one
     split: Split | None
     merges: tuple[tuple[str, str], ...]  # pairs, best first
     scores: tuple[float, ...]  # of each token, of a sentencepiece one
@@ -168,7 +168,7 @@ def _tokens(said: Mapping) -> tuple[str, ...]:
 
 
 def _split(said: Mapping) -> Split:
-    pre = "gemma4" if said["model"] == "gemma4" else said.get("pre")
+    pre = said.get("pre")
     if not pre:
         logger.warning(
             "the file has no tokenizer.ggml.pre: its text is cut as llama.cpp's default does, "
@@ -252,9 +252,7 @@ def _ends(said: Mapping, tokens: tuple[str, ...], eos: int | None) -> frozenset[
 
 def _adds(said: Mapping, kind: str, default: bool, ids: Mapping[str, int | None]) -> bool:
     """True if bos or eos is added to a text."""
-    adds = bool(said.get(f"add_{kind}_token", default)) or (
-        kind == "bos" and said["model"] == "gemma4"
-    )
+    adds = bool(said.get(f"add_{kind}_token", default))
     if adds and ids[kind] is None and f"add_{kind}_token" in said:
         raise UnsupportedModelError(
             f"its tokenizer.ggml.add_{kind}_token is true, and it has no {kind}_token_id: convert "

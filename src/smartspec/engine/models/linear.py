@@ -1,58 +1,22 @@
-"""Linear layers on CPU: weights reordered once, into panels for our kernels or, without a compiler,
-for oneDNN.
+"""Linear layers on CPU: fp32 weights reordered once, into panels for our kernels.
 
-At the row counts speculation lives at (1 to 16) either is 1.6 to 5 times faster than the stock
-call. Where neither applies (another device or dtype, a build without oneDNN) layers stay
-`torch.nn.Linear`.
+On another device or dtype, and without a compiler, layers stay `torch.nn.Linear`.
 """
-
-import time
 
 import torch
 from torch import nn
 
-from smartspec.engine.kernels.cpu import panel_linear
-from smartspec.engine.models.panel_linear import PanelLinear, ReorderedLinear
+from smartspec.engine.kernels.cpu import native
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
+from smartspec.engine.models.panel_linear import PanelLinear
 from smartspec.engine.models.quantized import QuantizedLinear
-
-PADDED_ROWS = 4
-PAD_GAIN = 0.93  # padding itself costs a few microseconds a layer
-PAD_REPETITIONS = 4
-MAX_WARM_ROWS = 576
-MAX_WARM_OUTPUTS = 49152 * 33
-
-# the resolved overload: resolving it anew costs microseconds
-_linear = torch.ops.mkldnn._linear_pointwise.default
-
-
-class PackedLinear(ReorderedLinear):
-    """Packed for oneDNN."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
-        super().__init__(weight, bias)
-        # The number of rows is not known here; without one, oneDNN picks a layout that suits few
-        # rows and many.
-        self.packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        self.min_rows = 1
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        num_rows = x.shape[-2]
-        num_more = padded_rows(num_rows, self.min_rows) - num_rows
-        # The head; for other layers the model runner pads the pass, where our attention runs.
-        if num_more:
-            x = nn.functional.pad(x, (0, 0, 0, num_more))
-        output = _linear(x, self.packed_weight, self.bias, "none", [], "")
-        return output[..., :num_rows, :] if num_more else output
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module:
-    """A linear layer over weight [out_features, in_features]: in panels or packed where it can be,
-    else `nn.Linear`."""
-    if panel_linear.why_not(weight) is None:
+    """A linear layer over weight [out_features, in_features]: in panels where it can be, else
+    `nn.Linear`."""
+    if native.why_not(LIBRARY, weight.device, weight.dtype) is None:
         return PanelLinear(weight, bias)
-    is_plain = weight.device.type == "cpu" and weight.dtype == torch.float32
-    if is_plain and torch.backends.mkldnn.is_available():
-        return PackedLinear(weight, bias)
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
@@ -67,7 +31,7 @@ def is_linear(module: object) -> bool:
 
 
 def prepared(linear: nn.Linear | QuantizedLinear) -> nn.Module:
-    """The layer in the form in which it is served: packed, or as it is where its weights are in
+    """The layer in the form in which it is served: in panels, or as it is where its weights are in
     blocks."""
     return (
         linear if isinstance(linear, QuantizedLinear) else make_linear(linear.weight, linear.bias)
@@ -115,61 +79,3 @@ def pack_linears(model: nn.Module) -> int:
             model.set_submodule(path, packed)
             num_packed += 1
     return num_packed
-
-
-def padded_rows(num_rows: int, min_rows: int = 1) -> int:
-    """Rows to compute for num_rows: as many where min_rows is 0, else at least min_rows (see
-    pad_small_batches), and beyond 64 only some sizes, so that all of them can be warm. A padded row
-    takes as long as a real one: they are at most 6 % of the rows."""
-    if num_rows <= 64 or not min_rows:
-        return max(num_rows, min_rows)
-    step = 4 if num_rows <= 128 else 8 if num_rows <= 256 else 16
-    return -(-num_rows // step) * step
-
-
-@torch.inference_mode()
-def warm_up(model: nn.Module) -> None:
-    """Use every size of batch once for every shape of layer.
-
-    oneDNN generates code at the first use of a size, 10 to 100 ms for a whole pass: speculation,
-    whose batches differ in every step, would pay that in its first hundreds of steps, and the cost
-    model would learn it.
-    """
-    layers = {
-        (m.in_features, m.out_features): m for m in model.modules() if isinstance(m, PackedLinear)
-    }
-    sizes = sorted({padded_rows(num_rows) for num_rows in range(1, MAX_WARM_ROWS + 1)})
-    for layer in layers.values():
-        for num_rows in sizes:
-            if num_rows * layer.out_features > MAX_WARM_OUTPUTS:
-                break  # the head sees few rows, and large ones take long
-            layer(torch.zeros(1, num_rows, layer.in_features))
-
-
-@torch.inference_mode()
-def pad_small_batches(model: nn.Module) -> int:
-    """Let packed layers compute PADDED_ROWS rows where fewer are slower on this machine; returns
-    the rows chosen, 0 where no layer is packed for oneDNN.
-
-    oneDNN multiplies a single row with another kernel than several, on some processors a slower one
-    (measured: 21.6 ms for all layers of the default model at one row, 18.3 ms at four). All layers
-    are timed in turn, so that weights come from memory as they do in a step.
-    """
-    layers = [module for module in model.modules() if isinstance(module, PackedLinear)]
-    if not layers:
-        return 0
-
-    def best_seconds(num_rows: int) -> float:
-        inputs = [torch.ones(1, num_rows, layer.in_features) for layer in layers]
-        durations = []
-        for _ in range(PAD_REPETITIONS):
-            began = time.perf_counter()
-            for layer, x in zip(layers, inputs, strict=True):
-                layer(x)
-            durations.append(time.perf_counter() - began)
-        return min(durations)
-
-    min_rows = PADDED_ROWS if best_seconds(PADDED_ROWS) < PAD_GAIN * best_seconds(1) else 1
-    for layer in layers:
-        layer.min_rows = min_rows
-    return min_rows

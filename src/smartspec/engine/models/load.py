@@ -14,12 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models import half_weights
-from smartspec.engine.models.checkpoint import (
-    UnsupportedModelError,
-    locate,
-    map_tensor,
-    read_checkpoint,
-)
+from smartspec.engine.models.checkpoint import UnsupportedModelError, locate, read_checkpoint
 from smartspec.engine.models.decoder_layer import describe_layers, fuse_layers
 from smartspec.engine.models.end_of_turn import end_token_ids
 from smartspec.engine.models.examination import examine
@@ -33,7 +28,7 @@ from smartspec.engine.models.findings import (
 from smartspec.engine.models.fused_pass import fused_pass
 from smartspec.engine.models.fusion import FusedAttention, fuse
 from smartspec.engine.models.half_weights import keep_half_weights
-from smartspec.engine.models.linear import make_linear, pack_linears, pad_small_batches, warm_up
+from smartspec.engine.models.linear import pack_linears
 from smartspec.engine.models.load_check import find_difference, predictions_of_text, rounding_harm
 from smartspec.engine.models.loaded_model import LoadedModel
 from smartspec.engine.models.quantize import QUANTIZATIONS, TYPES, quantize
@@ -92,9 +87,8 @@ def load_model(
     path = findings_path(source, files, (dtype, str(torch_device), quantization, activations))
     known = read_findings(path)
     if known is not None:
-        return _as_found(
-            known, _facts(name, model, tokenizer, known.shape), model, Path(source), rounds_bf16
-        )
+        facts = _facts(name, model, tokenizer, known.shape)
+        return _as_found(known, facts, model, rounds_bf16)
     notes = Notes()
     shape, reference = examine(name, model, notes)
     facts = _facts(name, model, tokenizer, shape)
@@ -102,7 +96,7 @@ def load_model(
         # what is replaced is gone: it must not be in memory twice
         model = read()[0] if model is None else model
         try:
-            loaded = _prepared(facts, model, preparation, Path(source), rounds_bf16)
+            loaded = _prepared(facts, model, preparation, rounds_bf16)
             problem = find_difference(loaded, reference)
         except Exception as error:  # modules are transformers': they may raise anything
             problem = f"preparing them fails with {type(error).__name__}: {error}"
@@ -237,46 +231,39 @@ def _facts(
 
 
 def _as_found(
-    known: Findings, facts: LoadedModel, model: nn.Module, folder: Path, rounds_bf16: bool
+    known: Findings, facts: LoadedModel, model: nn.Module, rounds_bf16: bool
 ) -> LoadedModel:
     """The model as an earlier load of it has found that it may be served."""
     for note in known.notes:
         logger.warning(note)
-    loaded = _prepared(facts, model, known.preparation, folder, rounds_bf16)
+    loaded = _prepared(facts, model, known.preparation, rounds_bf16)
     give_back_memory()
     return _in_int8(loaded) if known.rounds_to_int8 else loaded
 
 
 def _prepared(
-    facts: LoadedModel, model: nn.Module, preparation: str, folder: Path, rounds_bf16: bool
+    facts: LoadedModel, model: nn.Module, preparation: str, rounds_bf16: bool
 ) -> LoadedModel:
     """The model with its modules replaced. rounds_bf16: inputs of linears on bfloat16 may be
     rounded to that."""
-    min_rows = _prepare(model, preparation, folder)
+    _prepare(model, preparation)
     rounds = rounds_bf16 and round_inputs(model, _BF16)
     describe_layers(model)
     whole = fused_pass(model) if preparation == "layers" else None
     activations = "bfloat16" if rounds else facts.activations
-    return replace(facts, model=model, min_rows=min_rows, fused_pass=whole, activations=activations)
+    return replace(facts, model=model, fused_pass=whole, activations=activations)
 
 
-def _prepare(model: nn.Module, preparation: str, folder: Path) -> int:
-    """Replace modules in place as the preparation says; returns the rows its linears like at
-    least."""
-    if preparation == "stock":
-        _own_parameters(model, None)
-        return 1
-    mapped = _pack_tied_head(model, folder)
-    if preparation != "packed":
+def _prepare(model: nn.Module, preparation: str) -> None:
+    """Replace modules in place as the preparation says."""
+    if preparation in ("layers", "fused"):
         fuse(model)
-    pack_linears(model)
-    _own_parameters(model, mapped)
-    lay_out_by_panels(model)
+    if preparation != "stock":
+        pack_linears(model)
+        lay_out_by_panels(model)
+    _own_parameters(model)
     if preparation == "layers":
         fuse_layers(model)
-    min_rows = pad_small_batches(model)
-    warm_up(model)
-    return min_rows
 
 
 def give_back_memory() -> None:
@@ -288,33 +275,9 @@ def give_back_memory() -> None:
         trim(ctypes.c_size_t(0))
 
 
-def _pack_tied_head(model: nn.Module, folder: Path) -> nn.Parameter | None:
-    """Pack a head that shares the embedding's weight, without keeping that weight in memory twice.
-
-    Packing reads the whole of the mapped file; mapped anew, only the rows that are looked up become
-    resident. Returns the embedding where that was possible.
-    """
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if type(head) is not nn.Linear or head.weight is not embedding.weight:
-        return None
-    packed = make_linear(head.weight, head.bias)
-    parameters = model.named_parameters(remove_duplicate=False)
-    names = {name for name, parameter in parameters if parameter is embedding.weight}
-    again = map_tensor(folder, names) if not isinstance(packed, nn.Linear) else None
-    if (
-        again is None
-        or again.dtype != embedding.weight.dtype
-        or not torch.equal(again[-1], embedding.weight[-1])
-    ):
-        return None
-    model.set_output_embeddings(packed)
-    embedding.weight.data = again
-    return embedding.weight
-
-
-def _own_parameters(model: nn.Module, mapped: nn.Parameter | None) -> None:
+def _own_parameters(model: nn.Module) -> None:
     """Copy what is still mapped from a checkpoint file, so that the file's pages can leave memory.
     What lies on another device has been copied there."""
     for parameter in model.parameters():
-        if parameter is not mapped and parameter.device.type == "cpu":
+        if parameter.device.type == "cpu":
             parameter.data = parameter.data.clone()

@@ -29,9 +29,6 @@ class LoadedModel:
     dtype: torch.dtype  # of activations and KV
     device: torch.device
     weight_bytes: int  # the size of the distinct parameters as loaded, before packing
-    # rows below which its linears do not become faster, 0 where every number of rows is as good as
-    # the next
-    min_rows: int = 1
     # "int8" or "bfloat16" where the inputs of linears on blocks or bfloat16 are rounded to that,
     # else "fp32"
     activations: str = "fp32"

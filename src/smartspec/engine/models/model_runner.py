@@ -93,7 +93,7 @@ class ModelRunner(RaggedRunner):
 
 
 def pieces_of(rows: torch.Tensor, ordered: list[Segment]) -> list[torch.Tensor]:
-    """The ragged rows [N, ...] of each segment; padding after the last one belongs to none."""
+    """The ragged rows [N, ...] of each segment."""
     ends = np.cumsum([s.num_tokens for s in ordered]).tolist()
     return [
         rows[end - segment.num_tokens : end] for segment, end in zip(ordered, ends, strict=True)

@@ -7,7 +7,7 @@ from smartspec.engine.kernels.cpu.panel_linear import panel_linear, to_panels, w
 from smartspec.engine.kernels.cpu.quantized_linear import Weight
 
 
-class ReorderedLinear(nn.Module):
+class PanelLinear(nn.Module):
     """x [..., in_features] -> x @ weight.T + bias [..., out_features], fp32 on CPU; the plain
     weight is not kept."""
 
@@ -16,20 +16,13 @@ class ReorderedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else bias.detach().clone()
+        self.panels = to_panels(weight.detach())
 
     @property
     def weight(self) -> torch.Tensor:
         """Shape and dtype of the weight, for models that read it; it holds no values, computing
         with it raises."""
         return torch.empty(self.out_features, self.in_features, device="meta")
-
-
-class PanelLinear(ReorderedLinear):
-    """Its weight lies in panels."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None):
-        super().__init__(weight, bias)
-        self.panels = to_panels(weight.detach())
 
     @property
     def kernel_weights(self) -> list[Weight]:

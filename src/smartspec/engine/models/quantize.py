@@ -64,13 +64,9 @@ def _kept(
     found = _read(path / _FILE, weights, block_type, key)
     if found is None:
         shutil.rmtree(path, ignore_errors=True)
-        made_of = {"made_of": key}
-        make_once(
-            path,
-            lambda made: save_file(_encoded(weights, block_type), made / _FILE, metadata=made_of),
-        )
-        found = _read(path / _FILE, weights, block_type, key)
-    return _encoded(weights, block_type) if found is None else found
+        found, made_of = _encoded(weights, block_type), {"made_of": key}
+        make_once(path, lambda made: save_file(found, made / _FILE, metadata=made_of))
+    return found
 
 
 def _read(

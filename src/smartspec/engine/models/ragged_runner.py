@@ -7,7 +7,6 @@ from smartspec.core.blocks import MemoryOp
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.attention.ragged import AttentionPlan, Segment
 from smartspec.engine.kernels.cpu.ragged_attention import max_tokens_per_tile
-from smartspec.engine.models.linear import padded_rows
 from smartspec.engine.models.loaded_model import LoadedModel
 
 
@@ -44,22 +43,12 @@ class RaggedRunner:
         return order, [segments[i] for i in order]
 
     def _plan(self, ordered: list[Segment]) -> tuple[torch.Tensor, AttentionPlan]:
-        """Tokens of a pass, int64 [N], and its attention. Padding stands after the last segment, so
-        that the pass has a size the linears like: once here, or every layer would copy its
-        input."""
-        num_tokens = sum(s.num_tokens for s in ordered)
-        num_rows = padded_rows(num_tokens, self.loaded.min_rows)
-        padding = np.zeros(num_rows - num_tokens if self.max_tile_tokens else 0, dtype=np.int64)
+        """Tokens of a pass, int64 [N], and its attention."""
         plan = AttentionPlan(
-            ordered,
-            self.cache,
-            self.loaded.windows,
-            self.device,
-            self.max_tile_tokens,
-            len(padding),
+            ordered, self.cache, self.loaded.windows, self.device, self.max_tile_tokens
         )
         token_ids = torch.from_numpy(
-            np.concatenate([*(s.token_ids for s in ordered), padding]).astype(np.int64)
+            np.concatenate([s.token_ids for s in ordered]).astype(np.int64)
         )
         return token_ids.to(self.device), plan
 

@@ -11,18 +11,16 @@ import itertools
 import logging
 import queue
 import secrets
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smartspec.core.batch import RequestOutput, StepOutput
-from smartspec.core.engine_core import EngineCore
 from smartspec.core.grammar import Grammar
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin
 from smartspec.core.request import Request
@@ -61,69 +59,28 @@ class EngineStopped(EngineError):
     """The engine was stopped, or is about to be."""
 
 
-@dataclass(frozen=True)
-class TextModel:
-    """The model of an engine, as far as texts and requests go."""
-
-    tokenizer: Any  # a transformers tokenizer backed by the tokenizers library
-    eos_token_ids: frozenset[int]
-    vocab_size: int
-    max_model_len: int  # most tokens of one request
-    # options of requests that leave them out
-    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Admission:
-    """Limits of the requests in an engine."""
-
-    max_batch: int  # run at once
-    max_queue: int  # wait
-    max_queue_per_client: int | None = None  # wait of one client; None for the whole queue
-
-    @property
-    def max_requests(self) -> int:
-        return self.max_batch + self.max_queue
-
-    @property
-    def max_requests_of_client(self) -> int:
-        return min(
-            self.max_requests, self.max_batch + (self.max_queue_per_client or self.max_queue)
-        )
-
-
 class AsyncEngine:
-    """Runs an EngineCore in an engine thread: the one it was built in, where it computes.
+    """Runs an engine's core in an engine thread: the one it was built in, where it computes.
 
     idle_work is advanced in the engine thread while there is no request; each of its steps should
-    take milliseconds. listeners are called in the event loop with every StepOutput. clock: the one
-    the core's executor measures with, in seconds.
-    check_profile: called in the event loop after FIRST_STEPS steps. measure_again: called in the
-    engine thread when no request has come for IDLE_SECONDS, then for twice as long, and so on; its
-    argument says whether one has come.
+    take milliseconds. None: what the process holds is moved into huge pages. listeners are called
+    in the event loop with every StepOutput.
+    The engine's check_profile is called in the event loop after FIRST_STEPS steps, its
+    measure_again in the engine thread when no request has come for IDLE_SECONDS, then for twice as
+    long, and so on.
     """
 
     def __init__(
-        self,
-        core: EngineCore,
-        model: TextModel,
-        admission: Admission,
-        *,
-        thread: EngineThread | None = None,
-        idle_work: Iterable[None] = (),
-        clock: Callable[[], float] = time.monotonic,
-        check_profile: Callable[[], None] = lambda: None,
-        measure_again: Callable[[Callable[[], bool]], None] = lambda interrupted: None,
+        self, engine: "Engine", thread: EngineThread, idle_work: Iterable[None] | None = None
     ):
-        self.core = core
-        self.vocab_size = model.vocab_size
-        self.max_model_len = model.max_model_len
-        self.sampling_defaults = model.sampling_defaults
-        self.admission = admission
+        self.core, self.config = engine.core, engine.config
+        self.vocab_size = engine.loaded.vocab_size
+        self.max_model_len = engine.max_model_len
+        self.sampling_defaults = engine.loaded.sampling_defaults
         self.listeners: list[Callable[[StepOutput], None]] = []
-        self._tokenizer = model.tokenizer
-        self.token_texts = TokenTexts(model.tokenizer.backend_tokenizer)
-        self._eos_token_ids = model.eos_token_ids
+        self._tokenizer = engine.tokenizer
+        self.token_texts = TokenTexts(engine.tokenizer.backend_tokenizer)
+        self._eos_token_ids = engine.loaded.eos_token_ids
         self._request_ids = itertools.count()
         self.num_requests = 0
         self._num_requests_of: Counter[str] = Counter()
@@ -133,38 +90,16 @@ class AsyncEngine:
         self._stopped = False  # owned by the event loop
         self._running = True  # owned by the engine thread
         self._choices: dict[int, Choice] = {}
-        self._thread = thread or EngineThread()
-        self._idle_work = iter(idle_work)
-        self._clock = clock
-        self._check_profile = check_profile
-        self._measure_again = measure_again
+        self._thread = thread
+        self._idle_work = iter(collapse_pages() if idle_work is None else idle_work)
+        self._clock = engine.core.executor.clock  # in seconds
+        self._check_profile = engine.check_profile
+        self._measure_again = engine.measure_again
         self._idle_seconds = IDLE_SECONDS
         self._num_steps = 0  # counted in the event loop
         # time before it belongs to a step, or the engine had nothing to do
         self._measured_until = 0.0
         self._ended: Future | None = None
-
-    @classmethod
-    def of(cls, engine: "Engine", thread: EngineThread) -> Self:
-        """Around an engine that was built in thread."""
-        return cls(
-            engine.core,
-            TextModel(
-                engine.tokenizer,
-                engine.loaded.eos_token_ids,
-                engine.loaded.vocab_size,
-                engine.max_model_len,
-                engine.loaded.sampling_defaults,
-            ),
-            Admission(
-                engine.config.max_batch, engine.config.max_queue, engine.config.queue_per_client
-            ),
-            thread=thread,
-            idle_work=collapse_pages(),
-            clock=engine.core.executor.clock,
-            check_profile=engine.check_profile,
-            measure_again=engine.measure_again,
-        )
 
     @property
     def alive(self) -> bool:
@@ -258,15 +193,15 @@ class AsyncEngine:
             )
 
     def _check_room(self, client: str, num_choices: int) -> None:
-        if self.num_requests + num_choices > self.admission.max_requests:
+        if self.num_requests + num_choices > self.config.max_requests:
             raise QueueFull(
-                f"the engine holds {self.num_requests} of at most {self.admission.max_requests} "
+                f"the engine holds {self.num_requests} of at most {self.config.max_requests} "
                 "requests"
             )
-        if self._num_requests_of[client] + num_choices > self.admission.max_requests_of_client:
+        if self._num_requests_of[client] + num_choices > self.config.max_requests_of_client:
             num_requests = self._num_requests_of[client]
             raise QueueFull(
-                f"{num_requests} of at most {self.admission.max_requests_of_client} requests of "
+                f"{num_requests} of at most {self.config.max_requests_of_client} requests of "
                 "this client are here"
             )
 

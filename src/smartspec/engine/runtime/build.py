@@ -28,7 +28,7 @@ from smartspec.engine.drafting.shipped.files import missing_files
 from smartspec.engine.drafting.source import DrafterSource, PreparedDrafter
 from smartspec.engine.kernels.cpu import native, quantized_linear
 from smartspec.engine.models.chat_templates import choose_template
-from smartspec.engine.models.checkpoint import claimed_positions, locate
+from smartspec.engine.models.checkpoint import locate
 from smartspec.engine.models.end_of_turn import template_end
 from smartspec.engine.models.load import load_model
 from smartspec.engine.models.loaded_model import LoadedModel
@@ -278,12 +278,6 @@ def _check_before_loading(config: EngineConfig) -> None:
     kinds = {name: kind_of_drafter(name, config.model) for name in config.active_drafters}
     for name in (config.model, *(name for name, kind in kinds.items() if kind == "model")):
         locate(name)
-    claimed = None if config.max_model_len is None else claimed_positions(config.model)
-    if config.max_model_len is not None and claimed is not None and config.max_model_len > claimed:
-        raise ValueError(
-            f"max_model_len {config.max_model_len} exceeds {claimed}, what the model was made for "
-            f"({config.model!r}): lower it"
-        )
     _kv_tokens(config, config.max_model_len or 1)
 
 

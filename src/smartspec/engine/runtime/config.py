@@ -116,9 +116,15 @@ class EngineConfig:
         return () if self.policy == "off" else self.drafters
 
     @property
-    def queue_per_client(self) -> int:
-        """max_queue_per_client, with its default."""
-        return self.max_queue_per_client or max(1, self.max_queue // 2)
+    def max_requests(self) -> int:
+        """Those that run and those that wait."""
+        return self.max_batch + self.max_queue
+
+    @property
+    def max_requests_of_client(self) -> int:
+        """The same of one client."""
+        waiting = self.max_queue_per_client or max(1, self.max_queue // 2)
+        return min(self.max_requests, self.max_batch + waiting)
 
 
 def parse_drafters(text: str) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Protocol
 
 import torch
 
@@ -25,17 +24,9 @@ MIN_REPETITIONS, MAX_REPETITIONS = 2, 3
 MAX_POINT_SECONDS = 0.4  # spent on one size, once it has been repeated
 
 
-class Timed(Protocol):
-    """A drafter with passes, or the target: its passes can be timed."""
-
-    def profile_pass(self, num_rows: int, num_new: int, context: int) -> Callable[[], object]: ...
-
-    def begin_step(self, batch: Batch) -> None: ...
-
-
 @dataclass(frozen=True)
 class TargetPasses:
-    """The passes of the target."""
+    """The passes of the target, as those of a drafter."""
 
     runner: ModelRunner
 
@@ -117,7 +108,7 @@ def _seconds_waited() -> float:
 
 
 def measure_passes(
-    timed: Timed,
+    timed: TargetPasses | ProfiledDrafter,
     *,
     max_len: int,
     max_batch: int,
@@ -142,7 +133,7 @@ def measure_passes(
 
 
 def _samples(
-    timed: Timed,
+    timed: TargetPasses | ProfiledDrafter,
     grid: list[tuple[int, int, int]],
     max_seconds: float,
     interrupted: Callable[[], bool],

@@ -178,7 +178,7 @@ class CallReader:
         if self.is_text_invalid:
             check_promises_nothing(body)
         body.speculation = self.classes.fill(body.speculation)
-        requested, room = num_prompts * body.n, self.engine.admission.max_requests_of_client
+        requested, room = num_prompts * body.n, self.engine.config.max_requests_of_client
         if requested > room:
             raise APIError(
                 400, f"{requested} choices in one call are more than the {room} there is room for"

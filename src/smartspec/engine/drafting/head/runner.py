@@ -19,7 +19,7 @@ from smartspec.engine.drafting.head.shared_rows import output_rows
 from smartspec.engine.drafting.trees.proposals import Proposals, proposals_of
 from smartspec.engine.kernels.cpu import elementwise
 from smartspec.engine.models.fusion import FusedAttention, FusedMLP, FusedRMSNorm
-from smartspec.engine.models.linear import pack_linears, pad_small_batches, warm_up
+from smartspec.engine.models.linear import pack_linears
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.models.quantized import QuantizedEmbedding
 from smartspec.engine.models.ragged_runner import RaggedRunner, logit_rows
@@ -93,8 +93,6 @@ class HeadRunner(RaggedRunner):
                 table.to(self.device, loaded.dtype) for table in rotary_tables(layer, self.max_len)
             )
             self._packed = self.pack(head.to(self.device, loaded.dtype), loaded.model)
-            own = replace(own, min_rows=pad_small_batches(self._packed))
-            warm_up(self._packed)
         self.loaded = replace(own, weight_bytes=num_bytes)
 
     @staticmethod
@@ -168,7 +166,6 @@ class HeadRunner(RaggedRunner):
             pieces = hidden.split([s.num_tokens for s in segments])
             hidden = torch.cat([pieces[i] for i in order])
         token_ids, plan = self._plan(ordered)
-        hidden = F.pad(hidden, (0, 0, 0, len(token_ids) - len(hidden)))
         turn = tuple(table[plan.positions][None] for table in self._rotary)
         normed, hidden = self._packed(self._embed(token_ids)[None], hidden[None], turn, plan)
         wanted = torch.from_numpy(logit_rows(ordered, order)).to(self.device)

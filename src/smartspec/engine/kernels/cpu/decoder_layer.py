@@ -190,21 +190,18 @@ class Pass:
         self,
         shape: LayerShape,
         num_rows: int,
-        num_padding: int,
         keys: torch.Tensor,
         tiles: torch.Tensor,
         ancestors: torch.Tensor | None,
         num_tables: int = 1,
         widest: int = 0,
     ):
-        """keys: of any layer of the cache. The last num_padding rows are no tokens: they lie in no
-        tile. num_tables: of rotary positions, from which each layer reads one. widest: input of a
-        linear outside the layer that this memory serves, too."""
+        """keys: of any layer of the cache. num_tables: of rotary positions, from which each layer
+        reads one. widest: input of a linear outside the layer that this memory serves, too."""
         self.shape, self.num_tables = shape, num_tables
         normed = torch.empty(num_rows, shape.hidden_size)
         heads = torch.empty(num_rows, shape.num_all_heads, shape.head_dim)
         attended = torch.empty(num_rows, shape.num_heads, shape.head_dim)
-        attended[num_rows - num_padding :] = 0.0
         gate_up, gated = (torch.empty(num_rows, n * shape.intermediate_size) for n in (2, 1))
         new = Heads(
             *heads.transpose(0, 1).split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads])

@@ -131,9 +131,7 @@ class HeadPass:
         widths = {"input": size, "output": size, "cosine": shape.head_dim, "sine": shape.head_dim}
         of_layer = {name: torch.empty(num_rows, width) for name, width in widths.items()}
         no_tiles = torch.empty(0, TILE_FIELDS, dtype=torch.int64)
-        layer = Pass(
-            shape, num_rows, 0, keys, no_tiles, None, widest=max(features.shape[2], 2 * size)
-        )
+        layer = Pass(shape, num_rows, keys, no_tiles, None, widest=max(features.shape[2], 2 * size))
         self._memory = memory, of_layer, layer
         self._hidden, self._features = memory["hidden"], given["features"]
         # of the last pass's wanted rows: what its output embedding has read

@@ -1,20 +1,15 @@
 """Linear layers on fp32 weights in panels (panels.h), on CPU.
 
-Why not oneDNN's packed ones: it takes 1.3 to 1.6 times as long for 1 to 16 rows of the default
-model and is not faster for 512, generates code anew for every number of rows, and cannot be called
-from a kernel of ours.
+Why: oneDNN's packed linears take 1.3 to 1.6 times as long for 1 to 16 rows of the default model,
+are not faster for 512, generate code anew for every number of rows, and cannot be called from a
+kernel of ours.
 """
 
 import torch
 
-from smartspec.engine.kernels.cpu import native, quantized_linear
-from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, TYPE_PANELS, Weight
+from smartspec.engine.kernels.cpu import quantized_linear
+from smartspec.engine.kernels.cpu.quantized_linear import TYPE_PANELS, Weight
 from smartspec.engine.kernels.cpu.shapes import address, optional_address
-
-
-def why_not(weight: torch.Tensor) -> str | None:
-    """The reason why the kernel does not take weights like this one, None where it does."""
-    return native.why_not(LIBRARY, weight.device, weight.dtype)
 
 
 def to_panels(weight: torch.Tensor) -> torch.Tensor:

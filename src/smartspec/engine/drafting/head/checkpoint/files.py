@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from smartspec.engine.models.weight_files import all_files, indexed_files
+from smartspec.engine.models.weight_files import weight_files
 
 WEIGHTS = "model.safetensors"
 ORIGINAL_WEIGHTS = ("pytorch_model.bin", "medusa_lm_head.safetensors", "medusa_lm_head.pt")
@@ -34,7 +33,7 @@ def read_json(path: Path) -> dict:
 def has_weight(folder: Path, name: str) -> bool:
     """True where a checkpoint can be read and has a weight of this name."""
     try:
-        return any(name in _names(path) for path in weight_files(folder))
+        return any(name in read_file(path) for path in _files(folder))
     except OSError:
         return False
 
@@ -46,42 +45,19 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     The pickled files of original checkpoints are read as nothing but tensors.
     """
     tensors: dict[str, torch.Tensor] = {}
-    for path in weight_files(folder):
+    for path in _files(folder):
         tensors |= read_file(path)
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files with the weights of a head: one, or all that an index names, or that their names
-    count.
-
-    Raises OSError where there are none, or a part is missing."""
-    for name in (WEIGHTS, *ORIGINAL_WEIGHTS):
-        if (folder / name).is_file():
-            return [folder / name]
-        if (folder / f"{name}.index.json").is_file():
-            return indexed_files(folder / f"{name}.index.json")
-        stem, suffix = name.split(".", 1)
-        for path in sorted(folder.glob(f"{stem}-*-of-*.{suffix}")):
-            if found := re.fullmatch(rf"{stem}-\d+-of-(\d{{1,5}})\.{suffix}", path.name):
-                total = found[1]
-                numbers = [f"{number:0{len(total)}}" for number in range(1, int(total) + 1)]
-                return all_files(
-                    folder, [f"{stem}-{number}-of-{total}.{suffix}" for number in numbers]
-                )
+def _files(folder: Path) -> list[Path]:
+    """The files with the weights of a head. Raises OSError where there are none, or a part is
+    missing."""
+    if found := weight_files(folder, (WEIGHTS, *ORIGINAL_WEIGHTS)):
+        return found
     raise OSError(
         f"{folder} holds no {WEIGHTS}: give the folder of a trained head, with its weights"
     )
-
-
-def _names(path: Path) -> set[str]:
-    if path.suffix != ".safetensors":
-        return set(read_file(path))
-    try:
-        with safe_open(path, framework="pt") as file:
-            return set(file.keys())
-    except SafetensorError as error:
-        raise OSError(f"{path} is damaged or cut short ({error}): {REMEDY}") from error
 
 
 def read_file(path: Path) -> dict[str, torch.Tensor]:
