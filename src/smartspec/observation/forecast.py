@@ -45,13 +45,13 @@ class Forecast:
     luck: tuple[float, float] = (0.0, 0.0)
 
     @staticmethod
-    def of(observation: Observation, times: StepTimes, longest: int) -> "Forecast":
+    def of(observation: Observation, times: StepTimes, drafts: dict[int, Draft]) -> "Forecast":
         """The likeliest one."""
         sums, setup = total(observation.cells.values()), observation.setup
         chunks = max(sums["prefills"], 1e-9)
         return Forecast(
             times,
-            {length: draft_of(observation, length) for length in range(OFF, longest + 1)},
+            drafts,
             chunks=sums["prefills"] / max(sums["emitted_tokens"], 1.0),
             tokens_per_chunk=sums["prefill_tokens"] / chunks,
             ends=min(observation.arrivals.requests / chunks, 1.0),
@@ -131,9 +131,10 @@ class Forecasts:
 
     def __init__(self, observation: Observation, longest: int, *, num_draws: int = NUM_DRAWS):
         self.observation = observation
+        drafts = {length: draft_of(observation, length) for length in range(OFF, longest + 1)}
         cells = CellTimes.of(observation)
         self._largest_fed = cells.means[:, COLUMN["fed_tokens"]].max()
-        self.likeliest = Forecast.of(observation, cells.fit(), longest)
+        self.likeliest = Forecast.of(observation, cells.fit(), drafts)
         rng = np.random.default_rng(0)
         self.draws = [self._draw(cells, rng) for _ in range(num_draws)]
 

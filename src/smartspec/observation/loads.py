@@ -31,9 +31,10 @@ def loads_of(observation: Observation) -> list[Load]:
     seconds = total(observation.cells.values())["seconds"]
     loads = []
     for cells in observation.by_level.values():
-        sums, lengths = total(cells.values()), Counter()
+        sums = total(cells.values())
         if sums["seconds"] < LEAST_SHARE * seconds or not sums["emitted_tokens"]:
             continue
+        lengths: Counter[int] = Counter()
         for (_, length, _), cell in cells.items():
             lengths[length] += int(cell[0])
         steps, rows = sums["steps"], max(sums["decoding"], 1.0)
