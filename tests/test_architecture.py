@@ -134,6 +134,7 @@ ORDER = {
         "files",
         "acceptance",
         "step_times",
+        "loads",
         "forecast",
         "length_tables",
         "card",

@@ -21,9 +21,7 @@ def run_virtually(
     several times slower."""
     engine, run = make_engine(scenario), Run()
     engine.core.controller.on_record = on_record
-    engine.serve(
-        make_traffic(scenario) if traffic is None else traffic, run, lambda _: on_finished(run)
-    )
+    engine.serve(make_traffic(scenario) if traffic is None else traffic, run, on_finished)
     return run
 
 

@@ -12,7 +12,7 @@ from factories import make_view
 
 from smartspec.control import CostCurve, LatencyModel, Plan, StepSeconds
 from smartspec.sim.world.hardware import roofline
-from smartspec.sim.world.step_time import GroundTruthTime, Noise
+from smartspec.sim.world.step_time import GroundTruthTime
 
 K = 8
 HOST_SECONDS = 0.001
@@ -27,7 +27,7 @@ ACCELERATOR = roofline("h100", "llama-3.1-8b")
 
 
 def profile(ground_truth, distortion=1.0):
-    return GroundTruthTime(ground_truth, noise=Noise(0.02)).profile(distortion).target
+    return GroundTruthTime(ground_truth, jitter=0.02).profile(distortion).target
 
 
 def token_slopes_scaled(curve, factor):

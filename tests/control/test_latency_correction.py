@@ -140,15 +140,19 @@ def test_before_any_measurement_it_is_the_profile(curve, fed, context, rows):
 
 
 def test_two_sizes_tell_a_wrong_slope_from_a_slower_machine():
-    model = CostCorrection(
+    """After eight steps. Were errors common to all coefficients alone, the slope would stay wrong;
+    were each by itself alone, a slower machine would be learned size by size."""
+    wrong_slope = CostCorrection(
         CostCurve((1.0, 8.0), (0.0005, 0.0011), 0.036, per_context_token=1e-6, per_row=1e-5)
     )
-    rng = np.random.default_rng(0)
-    for step in range(60):
-        fed = 4 if step % 16 == 15 else 40
-        observe(model, size(fed), profiled(fed) * np.exp(0.03 * rng.standard_normal()))
-    extra = seconds(model, 40) - seconds(model, 4)
+    slower, rng = CostCorrection(PROFILE), np.random.default_rng(0)
+    for step in range(8):
+        noise, fed = np.exp(0.03 * rng.standard_normal()), 40 if step % 2 else 4
+        observe(wrong_slope, size(fed), profiled(fed) * noise)
+        observe(slower, size(4), 1.5 * profiled(4) * noise)
+    extra = seconds(wrong_slope, 40) - seconds(wrong_slope, 4)
     assert extra == pytest.approx(profiled(40) - profiled(4), rel=0.1)
+    assert seconds(slower, 40) == pytest.approx(1.5 * profiled(40), rel=0.05)
 
 
 def test_a_context_the_profile_thought_free_is_learned():

@@ -21,7 +21,7 @@ from sglang.srt.speculative.adaptive_spec_params import (
 )
 
 from lab.policies.sglang_ema import Tracker
-from smartspec.observation.length_tables import LengthRange, sglang_config
+from smartspec.observation.length_tables import sglang_config
 from smartspec.sglang_plugin import plugin
 from smartspec.sglang_plugin.policy import GoodputSteps
 from smartspec.vllm_plugin.file_thread import FileThread
@@ -103,10 +103,7 @@ def test_our_baseline_moves_as_sglangs_policy_does(seed):
 
 
 def test_an_exported_table_is_read_by_sglang(tmp_path):
-    tables = [
-        [LengthRange(1, 7, 5), LengthRange(8, 64, 0)],
-        [LengthRange(1, 8, 3), LengthRange(9, 64, 1)],
-    ]
+    tables = [[5] * 7 + [0] * 57, [3] * 8 + [1] * 56]
     path = tmp_path / "tiers.json"
     path.write_text(json.dumps(sglang_config(tables)))
     assert resolve_candidate_steps_from_config(str(path)) == [0, 1, 3, 5]

@@ -232,13 +232,13 @@ def test_an_interrupt_while_a_run_is_set_up_keeps_the_runs_before(call, tmp_path
 def test_a_run_that_was_cut_short_stands_for_itself(call, tmp_path, monkeypatch):
     serve, saved = VirtualEngine.serve, tmp_path / "runs.json"
 
-    def interrupt(num_finished):
+    def interrupt(run):
         raise KeyboardInterrupt
 
     played = []
 
-    def serve_until_an_interrupt(engine, traffic, run, on_finished):
-        serve(engine, traffic, run, interrupt if played else on_finished)
+    def serve_until_an_interrupt(engine, traffic, run):
+        serve(engine, traffic, run, **{"on_finished": interrupt} if played else {})
         played.append(run)
 
     monkeypatch.setattr(VirtualEngine, "serve", serve_until_an_interrupt)

@@ -52,10 +52,10 @@ def test_trees_are_those_of_the_engine(threshold):
         return confidence < threshold
 
     rule = None if threshold is None else stop
-    grown = grow_trees(chances, nodes, passes, rule, np.zeros((40, DEPTH)))
-    for row, draft in enumerate(grown.drafts):
+    drafts, fed = grow_trees(chances, nodes, passes, rule, np.zeros((40, DEPTH)))
+    for row, draft in enumerate(drafts):
         if not nodes[row]:
-            assert not len(draft) and not grown.num_fed[row].any()
+            assert not len(draft) and not fed[row].any()
             continue
         theirs, num_fed, confidence = as_in_the_engine(
             chances[row],
@@ -66,7 +66,7 @@ def test_trees_are_those_of_the_engine(threshold):
         assert draft.token_ids.tolist() == theirs.token_ids.tolist()
         assert draft.parents.tolist() == theirs.parents.tolist()
         assert draft.confidence == pytest.approx(theirs.confidence)
-        assert [n for n in grown.num_fed[row].tolist() if n] == num_fed
+        assert [n for n in fed[row].tolist() if n] == num_fed
         assert rule is None or told[row] == pytest.approx(confidence)
 
 
@@ -74,7 +74,7 @@ def test_nodes_are_right_as_often_as_their_chances_say():
     rng = np.random.default_rng(1)
     rank_chances, top_chances = chances_of_ranks(0.3, WIDTH), np.array([0.6, 0.5, 0.7, 0.4, 0.5])
     chances = child_chances(top_chances, rank_chances)
-    draft = grow_trees(chances[None], np.array([12]), np.array([DEPTH])).drafts[0]
+    (draft,), _ = grow_trees(chances[None], np.array([12]), np.array([DEPTH]))
     rounds = 20_000
     ranks = right_ranks(
         rng.random((rounds, DEPTH)), np.tile(top_chances, (rounds, 1)), rank_chances

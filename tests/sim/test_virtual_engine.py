@@ -9,8 +9,8 @@ import pytest
 from smartspec.control import CostCurve
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import make_engine, make_traffic, simulate
-from smartspec.sim.virtual_engine import Run
-from smartspec.sim.world.traffic import Traffic, trace_traffic
+from smartspec.sim.virtual_engine import Run, VirtualEngine
+from smartspec.sim.world.traffic import Traffic, repeated
 from smartspec.workload.arrivals import Trace
 
 BUSY = Scenario(
@@ -171,11 +171,13 @@ def test_emitted_tokens_follow_the_closed_form(drafter):
     assert emitted_per_row == pytest.approx(expected, abs=0.07)
 
 
-def test_an_interrupt_keeps_what_has_finished():
-    def interrupt(num_finished):
+def test_an_interrupt_keeps_what_has_finished(monkeypatch):
+    def interrupt(run):
         raise KeyboardInterrupt
 
-    outcome = simulate(replace(BUSY, policy="off"), interrupt)
+    serve = VirtualEngine.serve
+    monkeypatch.setattr(VirtualEngine, "serve", lambda *load: serve(*load, interrupt))
+    outcome = simulate(replace(BUSY, policy="off"))
     assert 1 <= outcome.summary.num_completed < 40
     assert outcome.summary.num_completed + outcome.summary.num_unfinished == 40
 
@@ -187,7 +189,8 @@ def test_an_interrupt_keeps_what_has_finished():
 def test_a_trace_starts_over_after_its_mean_gap_until_there_are_enough_requests(recorded, played):
     num = len(recorded)
     trace = Trace(np.array(recorded, float), 5 + np.arange(num), 1 + np.arange(num))
-    traffic = trace_traffic(trace, np.zeros(7, int), 7)
+    prompts, outputs, arrivals = repeated(trace, 7)
+    traffic = Traffic(prompts, outputs, np.zeros(7, int), arrivals)
     assert traffic.arrival_seconds.tolist() == played
     assert traffic.num_prompt_tokens.tolist() == [5 + i % num for i in range(7)]
     assert len(traffic.before(played[3] + 0.5)) == 4

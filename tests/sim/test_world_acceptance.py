@@ -11,7 +11,7 @@ from smartspec.sim.world.acceptance import (
     FOUND_RUN_TOKENS,
     AcceptanceClass,
     GroundTruthAcceptance,
-    Steps,
+    Places,
     divergence,
     entropy,
 )
@@ -33,23 +33,23 @@ def make_ground_truth(*classes, num_requests=400, seed=0):
     return ground_truth, np.arange(num_requests)
 
 
-def at(request_ids, position):
-    return np.full(len(request_ids), position)
+def at(request_ids, positions, now=0.0):
+    return Places(request_ids, np.resize(positions, len(request_ids)), now)
 
 
 def conditional_of(ground_truth, request_ids, position=0):
-    return ground_truth.conditional(request_ids, 0.0, at(request_ids, position))
+    return ground_truth.conditional(at(request_ids, position))
 
 
 def expected_of(ground_truth, request_ids, now=0.0):
-    return ground_truth.expected(request_ids, now, at(request_ids, 0))
+    return ground_truth.expected(at(request_ids, 0, now))
 
 
 def many_positions(ground_truth, request_ids, num_steps=200):
     """conditional and uniform of non-overlapping drafts: two float [num_steps, R, K]."""
     drafts = range(0, K * num_steps, K)
     conditional = [conditional_of(ground_truth, request_ids, position) for position in drafts]
-    uniform = [ground_truth.uniform(request_ids, at(request_ids, p)) for p in drafts]
+    uniform = [ground_truth.uniform(at(request_ids, p)) for p in drafts]
     return np.stack(conditional), np.stack(uniform)
 
 
@@ -95,7 +95,7 @@ def test_beta_table_has_the_moments_of_beta(concentration):
 @pytest.mark.parametrize("decay", [1.0, 0.9])
 def test_without_spread_decay_alone_tells_depths_apart(decay):
     ground_truth, ids = make_ground_truth(AcceptanceClass(0.8, decay=decay))
-    conditional = ground_truth.conditional(ids, 5.0, ids)
+    conditional = ground_truth.conditional(at(ids, ids, 5.0))
     assert conditional == pytest.approx(np.tile(0.8 * decay ** np.arange(K), (len(ids), 1)))
 
 
@@ -133,13 +133,13 @@ def test_drawn_acceptance_matches_survival():
 
 
 def test_steps_jump():
-    steps, ids = make_ground_truth(AcceptanceClass(Steps(((5.0, 0.9), (10.0, 0.1), (15.0, 0.5)))))
-    values = [steps.conditional(ids, now, at(ids, 0))[0, 0] for now in (0.0, 9.9, 10.0, 15.0)]
+    steps, ids = make_ground_truth(AcceptanceClass(0.9, changes=((10.0, 0.1), (15.0, 0.5))))
+    values = [steps.conditional(at(ids, 0, now))[0, 0] for now in (0.0, 9.9, 10.0, 15.0)]
     assert values == pytest.approx([0.9, 0.9, 0.1, 0.5])
 
 
 def test_drift_moves_requests_of_its_class_only_and_keeps_their_order():
-    drifting = AcceptanceClass(Steps(((0.0, 0.8), (10.0, 0.3))), request_concentration=8)
+    drifting = AcceptanceClass(0.8, request_concentration=8, changes=((10.0, 0.3),))
     ground_truth, ids = make_ground_truth(drifting, MIXED[1], num_requests=200)
     before, after = (expected_of(ground_truth, ids, now)[:, 0] for now in (0.0, 10.0))
     assert (before[0::2] > after[0::2]).all() and (before[1::2] == after[1::2]).all()
@@ -147,8 +147,7 @@ def test_drift_moves_requests_of_its_class_only_and_keeps_their_order():
 
 
 @pytest.mark.parametrize(
-    "values_of",
-    [GroundTruthAcceptance.uniform, lambda world, ids, place: world.conditional(ids, 0.0, place)],
+    "values_of", [GroundTruthAcceptance.uniform, GroundTruthAcceptance.conditional]
 )
 def test_common_random_numbers_do_not_depend_on_the_way_there(values_of):
     """Drafts that overlap, other batches, other begin order, other runs: a position stays what it
@@ -159,18 +158,18 @@ def test_common_random_numbers_do_not_depend_on_the_way_there(values_of):
     for each in worlds:
         for request_id in (8, 3, 4, 99) if each is other else range(10):
             each.begin(request_id)
-    numbers = values_of(world, ids, at(ids, 20))
-    assert (values_of(other, some, at(some, 20)) == numbers[some]).all()
-    assert (values_of(other, some, at(some, 23))[:, :-3] == numbers[some, 3:]).all()
-    assert (values_of(another_seed, ids, at(ids, 20)) != numbers).all() and numbers.std() > 0.1
+    numbers = values_of(world, at(ids, 20))
+    assert (values_of(other, at(some, 20)) == numbers[some]).all()
+    assert (values_of(other, at(some, 23))[:, :-3] == numbers[some, 3:]).all()
+    assert (values_of(another_seed, at(ids, 20)) != numbers).all() and numbers.std() > 0.1
 
 
 def test_confidence_is_informative_noisy_and_miscalibrated():
     ground_truth, ids = make_ground_truth(MIXED[1])
-    positions, conditional = at(ids, 0), conditional_of(ground_truth, ids)
-    confidence, disorder = ground_truth.confidence(ids, positions, conditional)
+    conditional = conditional_of(ground_truth, ids)
+    confidence, disorder = ground_truth.confidence(at(ids, 0), conditional)
     assert confidence.shape == (len(ids), K) and confidence.min() > 0 and confidence.max() < 1
-    accepted = ground_truth.uniform(ids, positions) < conditional
+    accepted = ground_truth.uniform(at(ids, 0)) < conditional
     assert np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1] > 0.4
     assert np.corrcoef(disorder.ravel(), accepted.ravel())[0, 1] < -0.3
     middle = (conditional > 0.3) & (conditional < 0.5)
@@ -182,8 +181,8 @@ def test_confidence_is_informative_noisy_and_miscalibrated():
 
 def test_confidence_tells_nothing_where_tokens_do_not_differ():
     ground_truth, ids = make_ground_truth(AcceptanceClass(0.6), num_requests=2000)
-    confidence, _ = ground_truth.confidence(ids, at(ids, 0), conditional_of(ground_truth, ids))
-    accepted = ground_truth.uniform(ids, at(ids, 0)) < 0.6
+    confidence, _ = ground_truth.confidence(at(ids, 0), conditional_of(ground_truth, ids))
+    accepted = ground_truth.uniform(at(ids, 0)) < 0.6
     assert abs(np.corrcoef(confidence.ravel(), accepted.ravel())[0, 1]) < 4.5 / math.sqrt(
         confidence.size
     )
@@ -191,9 +190,9 @@ def test_confidence_tells_nothing_where_tokens_do_not_differ():
 
 def test_divergence_tells_acceptance_with_noise():
     ground_truth, ids = make_ground_truth(AcceptanceClass(0.6, token_concentration=2.0))
-    positions = np.arange(len(ids))
-    acceptance = ground_truth.conditional(ids, 0.0, positions)
-    told = ground_truth.divergence(ids, positions, acceptance)
+    places = at(ids, np.arange(len(ids)))
+    acceptance = ground_truth.conditional(places)
+    told = ground_truth.divergence(places, acceptance)
     correlation = np.corrcoef(np.log(np.maximum(acceptance, 1e-4)).ravel(), told.ravel())[0, 1]
     assert -0.98 < correlation < -0.5
 
@@ -211,7 +210,7 @@ def test_entropy_and_divergence():
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_what_is_found_has_its_share_and_come_in_stretches(share):
     ground_truth, ids = make_ground_truth(AcceptanceClass(0.5, found_share=share))
-    found = np.stack([ground_truth.found(ids, at(ids, p)).lengths > 0 for p in range(200)])
+    found = np.stack([ground_truth.found(at(ids, p)).lengths > 0 for p in range(200)])
     num_stretches = found.size / FOUND_RUN_TOKENS
     assert abs(found.mean() - share) <= 4.5 * math.sqrt(share * (1 - share) / num_stretches)
     changes = (found[1:] != found[:-1]).mean()  # where a stretch ends and the two sides differ
@@ -273,13 +272,13 @@ def test_a_recording_is_replayed_position_by_position():
         [1, pytest.approx(5 / 6), 1, 1],
         [pytest.approx(overall)] * 4,
     ]
-    assert ground_truth.conditional(ids[:2], 9.0, np.array([4, 6])).tolist() == [
+    assert ground_truth.conditional(at(ids[:2], [4, 6], 9.0)).tolist() == [
         [0, 1, 1, 0],
         [1, 0, 1, pytest.approx(5 / 6)],
     ]
-    rates = ground_truth.expected(ids, 0.0, at(ids, 1))[:, 0].tolist()
+    rates = ground_truth.expected(at(ids, 1))[:, 0].tolist()
     assert rates == pytest.approx([0.5, 5 / 6, overall])
-    found = ground_truth.found(ids, at(ids, 7))
+    found = ground_truth.found(at(ids, 7))
     assert found.lengths.tolist() == [4, 0, 4] and found.match_lengths.tolist() == [2, 0, 7]
 
 
@@ -292,7 +291,7 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
     for request_id in ids.tolist():
         ground_truth.begin(request_id)
     conditional = conditional_of(ground_truth, ids, 1)
-    confidence, _ = ground_truth.confidence(ids, at(ids, 1), conditional)
+    confidence, _ = ground_truth.confidence(at(ids, 1), conditional)
     assert (
         abs(np.corrcoef(confidence.ravel(), conditional.ravel())[0, 1])
         < 4.5 / math.sqrt(conditional.size) + 0.05
@@ -303,12 +302,12 @@ def test_confidence_of_a_recording_does_not_know_the_outcome():
     ("make", "message"),
     [
         (lambda: AcceptanceClass(1.2), "mean 1.2 does not lie between 0 and 1"),
-        (lambda: AcceptanceClass(Steps(((0.0, 0.5), (1.0, -0.1)))), "mean -0.1 does"),
+        (lambda: AcceptanceClass(0.5, changes=((1.0, -0.1),)), "mean -0.1 does"),
         (
             lambda: GroundTruthAcceptance((AcceptanceClass(0.5, token_concentration=0.0),), 4),
             "concentration is 0",
         ),
-        (lambda: Steps(((5.0, 0.1), (1.0, 0.2))), "ascending order"),
+        (lambda: AcceptanceClass(0.5, changes=((5.0, 0.1), (1.0, 0.2))), "ascending order"),
         (lambda: RecordedGroundTruth([], 4), "0 recordings"),
         (
             lambda: RecordedGroundTruth([make_recording(np.nan)], 4),

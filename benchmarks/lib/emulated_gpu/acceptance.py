@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from lib.vllm_lookup import lookup
-from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, Places
 from smartspec.sim.world.class_spec import parse_classes
 
 _LINE = list(range(10, 2010))  # what targets say: numbers in order
@@ -57,18 +57,15 @@ class StatedAcceptance:
         self._acceptance.end(number)
 
     def num_right(self, numbers: np.ndarray, positions: np.ndarray, now: float) -> np.ndarray:
-        right = self._acceptance.uniform(numbers, positions) < self._acceptance.conditional(
-            numbers, now, positions
-        )
-        return np.minimum(count_leading(right), self.num_drafted(numbers, positions))
+        right = self._acceptance.num_right(Places(numbers, positions, now))
+        return np.minimum(right, self.num_drafted(numbers, positions))
 
     def num_drafted(self, numbers: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return self._acceptance.found(numbers, positions).lengths
+        return self._acceptance.found(Places(numbers, positions)).lengths
 
     def confidence(self, numbers: np.ndarray, positions: np.ndarray, now: float) -> np.ndarray:
-        return self._acceptance.confidence(
-            numbers, positions, self._acceptance.conditional(numbers, now, positions)
-        )[0]
+        at = Places(numbers, positions, now)
+        return self._acceptance.confidence(at, self._acceptance.conditional(at))[0]
 
     def tokens(self, number: int, position: int, count: int) -> list[int]:
         first = (31 * number + position) % _PERIOD

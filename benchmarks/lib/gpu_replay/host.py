@@ -23,7 +23,7 @@ from smartspec.control import (
     StepSeconds,
 )
 from smartspec.core.policy_names import parse_policy
-from smartspec.sim.world.acceptance import GroundTruthAcceptance
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, Places
 from smartspec.sim.world.class_spec import parse_classes
 
 LONGEST = max(LENGTHS)
@@ -91,7 +91,7 @@ class Host:
         plan = self._controller.plan(view)
         length = int(plan.lengths.max(initial=0))
         lengths = np.full(len(rows.ids), length)
-        right = self._acceptance.num_right(rows.ids, self.now, rows.emitted)
+        right = self._acceptance.num_right(Places(rows.ids, rows.emitted, self.now))
         accepted = np.minimum(right, lengths)
         seconds = self._times.seconds(length, len(rows.ids) + num_prompts, num_prompts)
         seconds *= float(np.exp(JITTER * self._noise.standard_normal()))

@@ -103,12 +103,16 @@ def run_json(settings: dict, summary: Summary, records: Sequence[RequestRecord])
 
 
 def write_json(path: str | Path, content: dict) -> None:
+    """Write a file as write_text does."""
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
     """Write a file whole or not at all, so that an interrupted run never leaves half of one.
 
     A link stays one, and the file it leads to is written; what is no file (a pipe, a device) is
     written to directly.
     """
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     if _is_special(path):
         Path(path).write_text(text, encoding="utf-8")
         return

@@ -98,13 +98,16 @@ def export(options: Table, **given) -> None:
         for d in doubts
     ]
     least = 0 if options.allow_zero else min(chosen)
-    if zeros := [entry for table in tables for entry in table if entry.length < min(chosen)]:
-        sizes = f"{min(entry.first for entry in zeros)} to {max(entry.last for entry in zeros)}"
+    zeros = [
+        size for table in tables for size, best in enumerate(table, 1) if best < min(chosen)
+    ]
+    if zeros:
+        sizes = f"{min(zeros)} to {max(zeros)}"
         print(_about_zero(scenario.drafter, sizes, least), file=sys.stderr)
     if lengths is not None:
         tables = [length_tables.with_lengths(tables[0], lengths, least)]
-    elif least:
-        tables = [length_tables.without_zeros(table) for table in tables]
+    else:
+        tables = [[max(best, least) for best in table] for table in tables]
     if options.engine is Engine.SGLANG:
         config = length_tables.sglang_config(tables)
     elif options.engine is Engine.VLLM:

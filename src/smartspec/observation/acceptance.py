@@ -88,34 +88,30 @@ def _mean(outcomes: Outcomes, value: Callable[[DraftOutcome], float]) -> float:
 
 
 def _draft_of_class(outcomes: Outcomes, length: int) -> Draft:
+    """From drafts that were as long, else longer: their first tokens; else from the longest."""
     rows: Counter[int] = Counter()
     for outcome, count in outcomes.items():
         if outcome.length:
             rows[outcome.length] += count
     enough = [k for k, count in rows.items() if count >= LEAST_ROWS] or rows
     source = min([k for k in enough if k >= length], default=max(enough))
+    known = BETWEEN if source >= length else BEYOND
+    if source == length and rows[source] >= LEAST_ROWS:
+        known = SEEN
     mine = {outcome: count for outcome, count in outcomes.items() if outcome.length == source}
-    if source < length:
-        return _extended(mine, source, length)
-    known = SEEN if source == length and rows[source] >= LEAST_ROWS else BETWEEN
-    return _cut(mine, length, known)
-
-
-def _cut(outcomes: Outcomes, length: int, known: str) -> Draft:
-    """The draft made of the first tokens of drafts that were as long, or longer."""
-    accepted, variance = accepted_moments(outcomes, length)
-    return Draft(
-        verified=_mean(outcomes, lambda o: min(o.drafted, length)),
+    accepted, variance = accepted_moments(mine, length)
+    draft = Draft(
+        verified=_mean(mine, lambda o: min(o.drafted, length)),
         accepted=accepted,
-        deviation=sqrt(max(variance, 0.0) * ALIKE_STEPS / sum(outcomes.values())),
+        deviation=sqrt(max(variance, 0.0) * ALIKE_STEPS / rows[source]),
         known=known,
-        share=_mean(outcomes, lambda o: o.drafted > 0),
+        share=_mean(mine, lambda o: o.drafted > 0),
     )
+    return _extended(draft, mine, source, length - source) if source < length else draft
 
 
-def _extended(outcomes: Outcomes, longest: int, length: int) -> Draft:
-    """The draft if it is longer than any seen: further tokens are accepted as the last one was."""
-    seen, more = _cut(outcomes, longest, BEYOND), length - longest
+def _extended(seen: Draft, outcomes: Outcomes, longest: int, more: int) -> Draft:
+    """The draft with more tokens than any seen: these are accepted as the last one was."""
     whole = _mean(outcomes, lambda o: o.drafted == longest)
     tested = _mean(outcomes, lambda o: o.drafted == longest and o.accepted >= longest - 1)
     all_right = _mean(outcomes, lambda o: o.accepted == longest)

@@ -6,13 +6,14 @@ step over its time, and a request gets its share of them.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import exp, sqrt
 
 import numpy as np
 
 from smartspec.observation.acceptance import BETWEEN, BEYOND, RANKS, Draft, draft_of
+from smartspec.observation.loads import Load
 from smartspec.observation.records import BENDS, COLUMN, Observation, level_of, total
 from smartspec.observation.step_times import FEATURES, CellTimes, StepTimes
 
@@ -27,73 +28,83 @@ SAVED = {True: (0.05, 0.04), False: (0.015, 0.015)}  # by whether it is a CPU
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """The observed traffic, in means, and what the drafter costs where it drafts nothing."""
+class Forecast:
+    """What is known, or one draw of what it may be."""
 
+    times: StepTimes
+    drafts: dict[int, Draft]  # by length
+    # the observed traffic, in means
     chunks: float  # of prefill, per emitted token
     tokens_per_chunk: float  # of prompts
     ends: float  # share of chunks that end a prompt
     context: float  # tokens in the KV of a request
     most_fed: float  # tokens that fit into a step
     has_passes: bool  # of a draft model
-    saved: tuple[float, float]  # see SAVED
+    saved: float  # see SAVED
+    # of a load's measured seconds and accepted tokens, in standard deviations
+    luck: tuple[float, float] = (0.0, 0.0)
 
     @staticmethod
-    def of(observation: Observation) -> "Traffic":
+    def of(observation: Observation, times: StepTimes, drafts: dict[int, Draft]) -> "Forecast":
+        """The likeliest one."""
         sums, setup = total(observation.cells.values()), observation.setup
-        chunks, has_passes = max(sums["prefills"], 1e-9), bool(setup.get("has_passes"))
-        return Traffic(
+        chunks = max(sums["prefills"], 1e-9)
+        return Forecast(
+            times,
+            drafts,
             chunks=sums["prefills"] / max(sums["emitted_tokens"], 1.0),
             tokens_per_chunk=sums["prefill_tokens"] / chunks,
             ends=min(observation.arrivals.requests / chunks, 1.0),
             context=sums["context_tokens"] / max(sums["requests"], 1.0),
             most_fed=float(setup.get("max_batched_tokens") or np.inf),
-            has_passes=has_passes,
-            saved=(0.0, 0.0) if has_passes else SAVED[setup.get("platform") == "cpu"],
+            has_passes=bool(setup.get("has_passes")),
+            saved=_saved(setup)[0],
         )
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What is known, or one draw of what it may be. drafts: by length. luck: in this draw, of a
-    load's measured seconds and accepted tokens, and of what no speculation saves, in standard
-    deviations."""
-
-    traffic: Traffic
-    times: StepTimes
-    drafts: dict[int, Draft]
-    luck: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     def step(self, requests: float, length: int, accepts: float = 1.0) -> tuple[float, float]:
         """Tokens that a mean step emits, and its seconds, where so many times the usual draft
         tokens are accepted."""
-        draft, traffic = self.drafts[length], self.traffic
+        draft = self.drafts[length]
         tokens = 1.0 + min(draft.accepted * accepts, max(draft.verified, draft.accepted))
-        ending = 1.0 - traffic.chunks * traffic.ends + traffic.chunks * tokens
-        prefills = traffic.chunks * tokens * requests / ending
+        ending = 1.0 - self.chunks * self.ends + self.chunks * tokens
+        prefills = self.chunks * tokens * requests / ending
         decoding = requests - prefills
-        emitted = decoding * tokens + prefills * traffic.ends
+        emitted = decoding * tokens + prefills * self.ends
         counts = np.arange(int(prefills + 6 * sqrt(prefills) + 8))
         chances = _poisson(prefills, len(counts))
-        fed = decoding * (1 + draft.verified) + counts * traffic.tokens_per_chunk
-        fed = np.clip(fed, 1.0, max(traffic.most_fed, 1.0))
-        passes = max(length, 1) if traffic.has_passes and length != OFF else 0
+        fed = decoding * (1 + draft.verified) + counts * self.tokens_per_chunk
+        fed = np.clip(fed, 1.0, max(self.most_fed, 1.0))
+        passes = max(length, 1) if self.has_passes and length != OFF else 0
         size = {
             "steps": 1.0, "fed_tokens": chances @ fed, "beyond": 0.0, "requests": requests,
-            "context_tokens": requests * traffic.context, "mixed": 1.0 - chances[0],
+            "context_tokens": requests * self.context, "mixed": 1.0 - chances[0],
             "drafting": 1.0 - max(1.0 - draft.share, 0.0) ** max(decoding, 0.0),
             "passes": passes, "pass_rows": passes * decoding,
         }  # fmt: skip
         sizes = np.tile([size[name] for name in FEATURES], (len(BENDS), 1))
         beyond = np.maximum(fed[:, None] - np.array(BENDS), 0.0)
         sizes[:, FEATURES.index("beyond")] = chances @ beyond
-        mean, doubt = traffic.saved
-        saved = mean + self.luck[2] * doubt if length == OFF else 0.0
+        saved = self.saved if length == OFF else 0.0
         return emitted, self.times.seconds(sizes) * (1.0 - saved)
 
     def tokens_per_second(self, requests: float, length: int) -> float:
         emitted, seconds = self.step(requests, length)
         return emitted / seconds
+
+    def speeds(self, load: Load) -> list[float]:
+        """Tokens per second by length, right for what was measured at this load: its requests
+        accept as many tokens as there, and times are off by the factor by which those of its own
+        lengths are."""
+        factor, of_accepted = np.exp(np.array(self.luck) * load.doubt)
+        own = {k: n for k, n in load.lengths.items() if k in self.drafts}
+        usual = sum(n * self.drafts[k].accepted for k, n in own.items())
+        accepts = load.accepted * sum(own.values()) / usual if usual else 1.0
+        if own:
+            steps = [(n, *self.step(load.requests, k, accepts)) for k, n in own.items()]
+            seconds = sum(n * each for n, _, each in steps)
+            factor *= load.tokens_per_second * seconds / sum(n * tokens for n, tokens, _ in steps)
+        found = [self.step(load.requests, k, accepts * of_accepted) for k in self.drafts]
+        return [factor * tokens / each for tokens, each in found]
 
     def best(self, requests: float, least: int = 0) -> int:
         """The length with most tokens per second, of those that are at least so long."""
@@ -123,38 +134,34 @@ class Forecasts:
         drafts = {length: draft_of(observation, length) for length in range(OFF, longest + 1)}
         cells = CellTimes.of(observation)
         self._largest_fed = cells.means[:, COLUMN["fed_tokens"]].max()
-        self.likeliest = Forecast(Traffic.of(observation), cells.fit(), drafts)
+        self.likeliest = Forecast.of(observation, cells.fit(), drafts)
         rng = np.random.default_rng(0)
         self.draws = [self._draw(cells, rng) for _ in range(num_draws)]
 
     def known(self, requests: float, length: int) -> str:
         """The state of knowledge of this load with this length: seen, between what was seen, or
         beyond it. No server that is observed is without a draft pass, if it has any."""
-        has_passes, draft = self.likeliest.traffic.has_passes, self.likeliest.drafts[length]
-        cells = [key for key, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS]
+        has_passes, draft = self.likeliest.has_passes, self.likeliest.drafts[length]
+        cells = {k: cell for k, cell in self.observation.cells.items() if cell[0] >= LEAST_STEPS}
         if not cells or (length == OFF and has_passes):
             return BEYOND
         here = [(k, tokens) for level, k, tokens in cells if level == level_of(requests)]
         if any(k == length if length > 0 else not tokens for k, tokens in here):
             return draft.known
         _, lengths, drafted = zip(*cells, strict=True)
-        is_near = min(self._sizes) / NEAR <= requests <= max(self._sizes) * NEAR
+        loads = [total(some.values()) for some in self.observation.by_level.values()]
+        sizes = [sums["requests"] / n for sums in loads if (n := sums["steps"]) >= LEAST_STEPS]
+        is_near = min(sizes) / NEAR <= requests <= max(sizes) * NEAR
         is_near &= requests * (1 + draft.verified) <= NEAR * self._largest_fed
         is_near &= min(drafted) <= draft.verified <= max(drafted)
         if has_passes:  # what a pass costs shows where there were more and fewer
             is_near &= min(lengths) <= length <= max(lengths)
         return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
 
-    @cached_property
-    def _sizes(self) -> list[float]:
-        """The mean requests at a time of each load that counts as seen."""
-        loads = [total(cells.values()) for cells in self.observation.by_level.values()]
-        return [sums["requests"] / sums["steps"] for sums in loads if sums["steps"] >= LEAST_STEPS]
-
-    def interval(self, value) -> tuple[float, float]:
-        """The interval of value(forecast), a number."""
-        found = [value(forecast) for forecast in self.draws]
-        return tuple(np.quantile(found, INTERVAL).tolist())  # type: ignore[return-value]
+    def interval(self, value: Callable[[Forecast], float]) -> tuple[float, float]:
+        """The interval of such a value of a forecast."""
+        low, high = np.quantile([value(forecast) for forecast in self.draws], INTERVAL)
+        return float(low), float(high)
 
     def _draw(self, cells: CellTimes, rng: np.random.Generator) -> Forecast:
         times = cells.draw(self.likeliest.times, rng)
@@ -163,8 +170,14 @@ class Forecasts:
             length: replace(draft, accepted=max(draft.accepted + shift * draft.deviation, 0.0))
             for length, draft in self.likeliest.drafts.items()
         }
-        luck = tuple(rng.standard_normal(3).tolist())
-        return replace(self.likeliest, times=times, drafts=drafts, luck=luck)
+        *luck, of_saved = rng.standard_normal(3).tolist()
+        mean, doubt = _saved(self.observation.setup)
+        saved = mean + of_saved * doubt
+        return replace(self.likeliest, times=times, drafts=drafts, saved=saved, luck=tuple(luck))
+
+
+def _saved(setup: dict) -> tuple[float, float]:
+    return (0.0, 0.0) if setup.get("has_passes") else SAVED[setup.get("platform") == "cpu"]
 
 
 def loads_up_to(most: int) -> list[int]:

@@ -1,11 +1,11 @@
 """Sections as one HTML file that needs no other: plots inside it, no script, nothing fetched."""
 
-import os
 import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from smartspec.bench.report import write_text
 from smartspec.report.page_parts import Section, Table
 from smartspec.report.svg import draw_svg
 
@@ -42,6 +42,4 @@ def numeric_columns(table: Table) -> list[bool]:
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
     """Write the page whole or not at all. Raises OSError if the file cannot be written."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(render_page(title, sections), encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, render_page(title, sections))

@@ -17,9 +17,8 @@ from smartspec.core.batch import NO_DRAFT, Batch, Draft, StepResult, Verificatio
 from smartspec.core.blocks import PrefixCopy, Trim
 from smartspec.core.draft_columns import lengths_of
 from smartspec.core.request import Request
-from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.simulated_drafter import SimulatedDrafter
-from smartspec.sim.world.acceptance import GroundTruthAcceptance
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, Places
 from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, right_path
 
@@ -41,14 +40,10 @@ class SimExecutor(SimulatedDrafter):
         time: GroundTruthTime,
         acceptance: GroundTruthAcceptance,
         *,
-        drafter: DrafterSpec | None,
         num_slots: int,
-        seed: int,
-        later_child_share: float = LATER_CHILD_SHARE,
+        **drafter,
     ):
-        super().__init__(
-            time, acceptance, drafter=drafter, seed=seed, later_child_share=later_child_share
-        )
+        super().__init__(time, acceptance, **drafter)
         self._trees: SimulatedTrees | None = None  # of the step, if its plan has trees
         # tokens the draft model has seen, by slot
         self._num_seen = np.zeros(num_slots, dtype=np.int64)
@@ -82,22 +77,11 @@ class SimExecutor(SimulatedDrafter):
         return offered
 
     def draft(self, batch: Batch, plan: Plan) -> tuple[Draft, ...]:
-        """Drafts as planned, which EOS and the plan's stop rule may end early if they are made in
-        passes."""
-        view = self._view = plan.view
-        self._plan = plan
-        self._num_right = self._draw(view)
-        lengths = self._lengths(view, plan)
-        self._trees = self._trees_of(view, plan, lengths)
-        if self._trees is not None:
-            drafts = self._trees.grown.drafts
-        else:
-            if self._has_passes:
-                draws_eos = self._num_right == self._num_left
-                lengths = np.where(draws_eos, np.minimum(lengths, self._num_left), lengths)
-            drafts = self._as_drafts(self._chains_of(view, plan, lengths))
-        self._drafted = lengths_of(drafts)
-        return drafts
+        """Drafts as planned, which may end early."""
+        self._view, self._plan = plan.view, plan
+        drafted, self._trees = self._drafts_of(plan.view, plan)
+        self._drafted = drafted.lengths
+        return self._as_drafts(drafted) if self._trees is None else self._trees.drafts
 
     def _as_drafts(self, chains: Drafted) -> tuple[Draft, ...]:
         lengths = chains.lengths.tolist()
@@ -116,7 +100,7 @@ class SimExecutor(SimulatedDrafter):
         view, trees = self._view, self._trees
         decoding, verified, fed = self._decode(drafts)
         chunks = zip(batch.prefill, batch.num_prefill_tokens, strict=True)
-        num_fed = None if trees is None else trees.grown.num_fed
+        num_fed = None if trees is None else trees.num_fed
         return StepResult(
             decoding=tuple(decoding),
             prefill=tuple(
@@ -128,10 +112,10 @@ class SimExecutor(SimulatedDrafter):
                 ]
             ),
             seconds=self.time.step_seconds(
-                view, self._plan, self._drafted, fed, view.now, self._noise, num_fed
+                view, self._plan, self._drafted, fed, self._noise, num_fed
             ),
             extras={} if trees else {"divergence": self._divergence(view, verified)},
-            free_tests=self._free_tests(self._offered, verified, self._num_right),
+            free_tests=self._free_tests(self._offered, verified),
         )
 
     def _decode(
@@ -159,9 +143,8 @@ class SimExecutor(SimulatedDrafter):
     def _offer(self, batch: Batch) -> DrafterView:
         rows = batch.decoding
         if not self._has_passes:
-            return self.acceptance.found(
-                np.array([r.request_id for r in rows], dtype=np.int64), self._positions
-            )
+            ids = np.array([r.request_id for r in rows], dtype=np.int64)
+            return self.acceptance.found(Places(ids, self._positions))
         lag = (
             np.array([r.num_tokens - 1 for r in rows], dtype=np.int64) - self._num_seen[self._slots]
         )

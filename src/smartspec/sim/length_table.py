@@ -3,7 +3,6 @@
 import numpy as np
 
 from smartspec.control import BatchView, DrafterView, Estimates
-from smartspec.observation.length_tables import LengthRange
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_time
 
@@ -13,26 +12,16 @@ BATCH_SIZES = 2 ** np.arange(11)  # 1 to 1024
 PROFILE_CONTEXT_TOKENS = 512  # of every request
 
 
-def length_table(scenario: Scenario, acceptance: float) -> list[LengthRange]:
-    """Best lengths for batches of 1 to scenario.max_batch requests, by powers of two, neighbours of
-    one length merged. acceptance: chance that a draft token is right, given that those before it
-    are. Times are those of the scenario's hardware."""
+def length_table(scenario: Scenario, acceptance: float) -> list[int]:
+    """Best lengths for batches of 1, 2, ... scenario.max_batch requests; those between powers of
+    two have that of the next. acceptance: chance that a draft token is right, given that those
+    before it are. Times are those of the scenario's hardware."""
     time = ground_truth_time(scenario)
     # only its shape is used: acceptance is given
     survival = np.zeros((1, 1, scenario.max_draft_tokens))
-    lengths = profile_table(
-        Estimates((scenario.drafter_spec,), survival, time), acceptance
-    ).tolist()
-    ranges: list[LengthRange] = []
-    for first, last, length in zip(
-        [1, *(BATCH_SIZES[:-1] + 1).tolist()], BATCH_SIZES.tolist(), lengths, strict=True
-    ):
-        if first > scenario.max_batch:
-            break
-        if ranges and ranges[-1].length == length:
-            first = ranges.pop().first
-        ranges.append(LengthRange(first, min(last, scenario.max_batch), length))
-    return ranges
+    best = profile_table(Estimates((scenario.drafter_spec,), survival, time), acceptance).tolist()
+    largest = min(scenario.max_batch, int(BATCH_SIZES[-1]))
+    return [best[(size - 1).bit_length()] for size in range(1, largest + 1)]
 
 
 def profile_table(estimates: Estimates, acceptance: float) -> np.ndarray:

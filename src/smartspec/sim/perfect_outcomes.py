@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from smartspec.control import BatchView, Estimates, Plan, Policy, plan_of_lengths
-from smartspec.sim.world.step_time import NOISELESS, GroundTruthTime
+from smartspec.sim.world.step_time import GroundTruthTime
 
 
 class PerfectOutcomes(Policy):
@@ -35,12 +35,12 @@ class PerfectOutcomes(Policy):
         ]
         return max(
             plans,
-            key=lambda plan: _tokens_per_second(prefilled, plan, replace(time, noise=NOISELESS)),
+            key=lambda plan: _tokens_per_second(prefilled, plan, replace(time, jitter=0.0)),
         )
 
 
 def _tokens_per_second(view: BatchView, plan: Plan, time: GroundTruthTime) -> float:
     """The tokens per second of a step in which all that is drafted is accepted."""
     lengths = plan.lengths_of(0)
-    seconds = time.step_seconds(view, plan, lengths, lengths, view.now, np.random.default_rng(0))
+    seconds = time.step_seconds(view, plan, lengths, lengths, np.random.default_rng(0))
     return float((view.num_rows + lengths.sum()) / seconds.total)

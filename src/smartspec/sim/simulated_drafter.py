@@ -13,8 +13,9 @@ from smartspec.control import (
     Plan,
 )
 from smartspec.control.records import UNLIMITED, StopRule
+from smartspec.core.draft_columns import drafted_of
 from smartspec.sim.settings import LATER_CHILD_SHARE
-from smartspec.sim.world.acceptance import GroundTruthAcceptance, count_leading
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, Places, count_leading
 from smartspec.sim.world.step_time import GroundTruthTime
 from smartspec.sim.world.trees import SimulatedTrees, true_rank_chances
 
@@ -54,8 +55,7 @@ class SimulatedDrafter:
             longest = self.acceptance.max_draft_tokens
             survival = (np.arange(longest) < num_right[:, None]).astype(float)
             return Estimates((self._drafter,), survival[None], self.time.at(view))
-        expected = self.acceptance.expected(view.request_ids, view.now, self._positions)
-        survival = np.cumprod(expected, axis=1)
+        survival = np.cumprod(self.acceptance.expected(self._at(view)), axis=1)
         rank_chances = true_rank_chances(self._drafter, self._later_child_share)
         return Estimates(
             (self._drafter,), survival[None], self.time.at(view), rank_chances=rank_chances
@@ -63,49 +63,45 @@ class SimulatedDrafter:
 
     def _draw(self, view: BatchView) -> np.ndarray:
         """The right tokens of a chain of each row: int [R]."""
-        self._conditional = self.acceptance.conditional(view.request_ids, view.now, self._positions)
-        uniform = self.acceptance.uniform(view.request_ids, self._positions)
-        return np.minimum(count_leading(uniform < self._conditional), self._num_left)
+        at = self._at(view)
+        self._conditional = self.acceptance.conditional(at)
+        is_right = self.acceptance.uniform(at) < self._conditional
+        return np.minimum(count_leading(is_right), self._num_left)
 
-    def _lengths(self, view: BatchView, plan: Plan) -> np.ndarray:
-        """The lengths that are drafted unless drafts end early: int [R]."""
-        return np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
+    def _at(self, view: BatchView) -> Places:
+        return Places(view.request_ids, self._positions, view.now)
 
-    def _trees_of(self, view: BatchView, plan: Plan, lengths: np.ndarray) -> SimulatedTrees | None:
-        """The trees that are made for a plan, None where it is one of chains."""
-        if plan.width == 1 or not self._makes_trees or not lengths.any():
-            return None
-        return SimulatedTrees.of(
-            self.acceptance, self._later_child_share, view, plan, lengths, self._positions
-        )
-
-    def _chains_of(self, view: BatchView, plan: Plan, lengths: np.ndarray) -> Drafted:
-        """The chains that are made for a plan, which its stop rule may end early."""
+    def _drafts_of(self, view: BatchView, plan: Plan) -> tuple[Drafted, SimulatedTrees | None]:
+        """The drafts that are made for a plan, which EOS and its stop rule may end early if they
+        are made in passes. No trees where it is one of chains."""
+        self._num_right = self._draw(view)
+        lengths = np.minimum(plan.lengths_of(0), view.draft_lengths.max(axis=0, initial=0))
+        if plan.width > 1 and self._makes_trees and lengths.any():
+            trees = SimulatedTrees.of(
+                self.acceptance, self._later_child_share, self._at(view), plan, lengths
+            )
+            return drafted_of(trees.drafts, self.acceptance.max_draft_tokens), trees
         if not self._has_passes or not lengths.any():
-            return Drafted(lengths)
-        confidence, entropy = self.acceptance.confidence(
-            view.request_ids, self._positions, self._conditional
-        )
+            return Drafted(lengths), None
+        draws_eos = self._num_right == self._num_left
+        lengths = np.where(draws_eos, np.minimum(lengths, self._num_left), lengths)
+        confidence, entropy = self.acceptance.confidence(self._at(view), self._conditional)
         if plan.stop is not None:
             lengths = stop_early(plan.stop, lengths, confidence, entropy)
-        return Drafted(lengths, masked(confidence, lengths))
+        return Drafted(lengths, masked(confidence, lengths)), None
 
     def _divergence(self, view: BatchView, verified: np.ndarray) -> np.ndarray:
         """Of draft and target at each verified token: float [R, K]."""
-        return masked(
-            self.acceptance.divergence(view.request_ids, self._positions, self._conditional),
-            verified,
-        )
+        return masked(self.acceptance.divergence(self._at(view), self._conditional), verified)
 
     def _free_tests(
-        self, found: tuple[DrafterView, ...], verified: np.ndarray, num_right: np.ndarray
+        self, found: tuple[DrafterView, ...], verified: np.ndarray
     ) -> tuple[FreeTests, ...]:
-        """Of drafts with num_right right tokens (int [R]): a model-free draft is known before
-        verification."""
-        tests = []
+        """A model-free draft is known before verification."""
+        tests, right = [], self._num_right
         for view in found:
-            tested = (num_right >= verified) & (verified < view.lengths) & (not self._has_passes)
-            matched = tested & (num_right > verified)
+            tested = (right >= verified) & (verified < view.lengths) & (not self._has_passes)
+            matched = tested & (right > verified)
             tests.append(FreeTests(verified, tested.astype(np.int64), matched.astype(np.int64)))
         return tuple(tests)
 

@@ -36,16 +36,10 @@ from smartspec.sim.world.class_spec import parse_classes
 from smartspec.sim.world.hardware import GRAPH_SIZES, Roofline, kv_token_capacity, roofline
 from smartspec.sim.world.hosts import on_host
 from smartspec.sim.world.recorded_acceptance import RecordedGroundTruth, Recording, read_recordings
-from smartspec.sim.world.step_time import GroundTruthTime, Noise
-from smartspec.sim.world.texts import Text, TextAcceptance, read_texts
-from smartspec.sim.world.traffic import (
-    Traffic,
-    default_count,
-    poisson_traffic,
-    random_lengths,
-    trace_traffic,
-)
-from smartspec.workload.arrivals import read_trace
+from smartspec.sim.world.step_time import GroundTruthTime
+from smartspec.sim.world.texts import TextAcceptance, read_texts
+from smartspec.sim.world.traffic import Traffic, default_count, random_lengths, repeated
+from smartspec.workload.arrivals import poisson_arrivals, read_trace
 from smartspec.workload.summary import Summary, summarize, summarize_speculation
 
 BLOCK_SIZE = 16
@@ -73,15 +67,13 @@ class SimulationResult:
         return self.summary.num_unfinished > 0
 
 
-def simulate(
-    scenario: Scenario, on_finished: Callable[[int], None] = lambda num_finished: None
-) -> SimulationResult:
+def simulate(scenario: Scenario) -> SimulationResult:
     """Run it to its end, or until Ctrl-C: then summary.num_unfinished tells how many requests are
     missing."""
     traffic, engine, run = make_traffic(scenario), make_engine(scenario), Run()
     began = perf_counter()
     with suppress(KeyboardInterrupt):  # Ctrl-C: the person wants the results so far
-        engine.serve(traffic, run, on_finished)
+        engine.serve(traffic, run)
     wall_seconds = perf_counter() - began
     speculation = summarize_speculation(NOTHING, run.totals)
     num_unfinished = len(traffic) - len(run.records)
@@ -118,20 +110,9 @@ def make_static_load(
 
 def make_traffic(scenario: Scenario) -> Traffic:
     """Requests of the scenario; the same for every policy."""
-    traffic = replace(
-        _make_traffic(scenario),
-        tagged=scenario.tagged,
-        tpot_targets=scenario.tpot_targets,
-        ttft_target=scenario.ttft_target,
-    )
-    return traffic.before(scenario.seconds)
-
-
-def _make_traffic(scenario: Scenario) -> Traffic:
-    is_recorded = scenario.texts is not None or is_log(scenario.acceptance)
-    num_classes = 1 if is_recorded else len(_classes(scenario.acceptance))
-    texts = None if scenario.texts is None else read_texts(scenario.texts)
-    trace = None
+    texts = trace = arrivals = None
+    if scenario.texts is not None:
+        texts = read_texts(scenario.texts)
     if scenario.trace is not None:
         trace = read_trace(scenario.trace, time_scale=scenario.time_scale)
     count = scenario.num_requests or (
@@ -140,25 +121,24 @@ def _make_traffic(scenario: Scenario) -> Traffic:
     if texts is not None and scenario.num_requests is None and scenario.seconds is None:
         # a drafter that learns would remember the texts of the first run
         count = min(count, len(texts))
+    is_recorded = texts is not None or is_log(scenario.acceptance)
+    num_classes = 1 if is_recorded else len(_classes(scenario.acceptance))
     class_ids = np.random.default_rng([scenario.seed, 0]).integers(0, num_classes, size=count)
     prompts = random_lengths(scenario.prompt_tokens, count, scenario.seed, 2)
     outputs = random_lengths(scenario.output_tokens, count, scenario.seed, 3)
     if trace is not None:
-        traffic = trace_traffic(trace, class_ids, count)
-    elif scenario.batch is not None:
-        traffic = Traffic(prompts, outputs, class_ids, concurrency=scenario.batch)
-    else:
-        traffic = poisson_traffic(scenario.rate, prompts, outputs, class_ids, scenario.seed)
-    return traffic if texts is None else replace(traffic, **_lengths_of(texts, count))
-
-
-def _lengths_of(texts: list[Text], count: int) -> dict[str, np.ndarray]:
-    """Token counts of requests that get the texts in turn, by field of Traffic."""
-    index = np.arange(count) % len(texts)
-    lengths = np.array([(len(text.prompt), len(text.output)) for text in texts], dtype=np.int64)[
-        index
-    ]
-    return {"num_prompt_tokens": lengths[:, 0], "num_output_tokens": lengths[:, 1]}
+        prompts, outputs, arrivals = repeated(trace, count)
+    elif scenario.rate is not None:
+        rng = np.random.default_rng([scenario.seed, 1])
+        arrivals = poisson_arrivals(scenario.rate, count, rng)
+    if texts is not None:  # in turn
+        lengths = [(len(text.prompt), len(text.output)) for text in texts]
+        prompts, outputs = np.resize(lengths, (count, 2)).T
+    targets = scenario.tpot_targets, scenario.ttft_target
+    traffic = Traffic(
+        prompts, outputs, class_ids, arrivals, scenario.batch, scenario.tagged, *targets
+    )
+    return traffic.before(scenario.seconds)
 
 
 def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
@@ -176,7 +156,7 @@ def ground_truth_time(scenario: Scenario) -> GroundTruthTime:
         target,
         (draft,) if scenario.has_model else (),
         scenario.host_seconds,
-        Noise(jitter=scenario.jitter),
+        scenario.jitter,
         scenario.throttle,
         scenario.controller_seconds,
         is_parallel=scenario.is_parallel,

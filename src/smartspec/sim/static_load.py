@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from smartspec.control import BatchView, Drafted, DrafterView, Outcome, Plan
-from smartspec.core.batch import Verification, shorten
-from smartspec.core.draft_columns import drafted_of, lengths_of, node_tests, num_compared
+from smartspec.core.batch import shorten
+from smartspec.core.draft_columns import lengths_of
 from smartspec.core.engine_core import Controller
 from smartspec.sim.simulated_drafter import SimulatedDrafter, masked
-from smartspec.sim.world.step_time import NOISELESS
-from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival
+from smartspec.sim.world.acceptance import Places
+from smartspec.sim.world.trees import SimulatedTrees, right_path, tree_survival, tree_tests
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class StaticLoad(SimulatedDrafter):
     def run(self, controller: Controller, phases: list[Phase]) -> StaticLog:
         """All steps of all phases."""
         entries, now = [], 0.0
-        self._quiet_time = replace(self.time, noise=NOISELESS)
+        self._quiet_time = replace(self.time, jitter=0.0)
         self._silence = np.random.default_rng(0)
         self._next_request_id = 0
         self._request_ids = self._positions = self._lag = np.zeros(0, dtype=np.int64)
@@ -110,7 +110,7 @@ class StaticLoad(SimulatedDrafter):
                 ),
             )
         elif self._drafter is not None:
-            drafters = (self.acceptance.found(self._request_ids, self._positions),)
+            drafters = (self.acceptance.found(Places(self._request_ids, self._positions)),)
         return BatchView(
             request_ids=self._request_ids.copy(),
             context_tokens=np.full(num_rows, phase.context_tokens),
@@ -124,31 +124,26 @@ class StaticLoad(SimulatedDrafter):
         self, controller: Controller, view: BatchView
     ) -> tuple[int, int, int, float, float, float]:
         """Drafted, verified and emitted tokens, seconds, expected tokens and seconds."""
-        plan, num_right = controller.plan(view), self._draw(view)
-        lengths = self._lengths(view, plan)
-        trees = self._trees_of(view, plan, lengths)
-        if trees is None:
-            drafted = self._chains_of(view, plan, lengths)
-        else:
-            drafted = drafted_of(trees.grown.drafts, self.acceptance.max_draft_tokens)
+        plan = controller.plan(view)
+        drafted, trees = self._drafts_of(view, plan)
         keep = controller.cut(plan, drafted)
-        accepted, on_trees = np.minimum(num_right, keep), {}
+        accepted, on_trees = np.minimum(self._num_right, keep), {}
         expected = float(np.nansum(masked(np.cumprod(self._conditional, axis=1), keep)))
         if trees is not None:
-            accepted, expected, on_trees = _verified_trees(trees, drafted, keep)
-        num_fed = None if trees is None else trees.grown.num_fed
+            accepted, expected, on_trees = self._verified_trees(trees, drafted, keep)
+        num_fed = None if trees is None else trees.num_fed
         seconds = self.time.step_seconds(
-            view, plan, drafted.lengths, keep, view.now, self._noise, num_fed
+            view, plan, drafted.lengths, keep, self._noise, num_fed
         )
         told = {
             "extras": {"divergence": self._divergence(view, keep)},
-            "free_tests": self._free_tests(view.drafters, keep, num_right),
+            "free_tests": self._free_tests(view.drafters, keep),
         }
         outcome = Outcome.of(view, plan, drafted, keep, accepted, seconds, **told | on_trees)
         controller.learn(plan, outcome)
         self._advance(plan, drafted.lengths, accepted)
         quiet = self._quiet_time.step_seconds(
-            view, plan, drafted.lengths, keep, view.now, self._silence, num_fed
+            view, plan, drafted.lengths, keep, self._silence, num_fed
         ).total
         num_drafted, num_verified = int(drafted.lengths.sum()), int(keep.sum())
         return (
@@ -167,22 +162,17 @@ class StaticLoad(SimulatedDrafter):
         kept = 0 if self._makes_trees or self.time.later_drafts else drafted - 1
         self._lag = np.where(drafted > 0, np.maximum(accepted - kept, 0), self._lag + 1 + accepted)
 
-
-def _verified_trees(
-    trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray
-) -> tuple[np.ndarray, float, dict]:
-    """The outcome of the first keep[i] nodes of each tree: accepted nodes, int [R]; the expected
-    number of these; and the other fields of an Outcome about trees."""
-    verified = list(map(shorten, trees.grown.drafts, keep.tolist()))
-    paths = list(map(right_path, verified, trees.right))
-    answers = [Verification((), len(path), accepted_nodes=path) for path in paths]
-    accepted = lengths_of(paths)
-    expected = float(
-        sum(tree_survival(*pair).sum() for pair in zip(verified, trees.chances, strict=True))
-    )
-    tested = np.array(list(map(num_compared, verified, answers)), dtype=np.int64)
-    tests = None
-    if drafted.parents is not None:
-        tests = node_tests(verified, answers, accepted + 1, drafted.parents.shape[1])
-    told = {"tested": tested, "node_tests": tests, "extras": {}}
-    return accepted, expected, told
+    def _verified_trees(
+        self, trees: SimulatedTrees, drafted: Drafted, keep: np.ndarray
+    ) -> tuple[np.ndarray, float, dict]:
+        """The outcome of the first keep[i] nodes of each tree: accepted nodes, int [R]; the
+        expected number of these; and the other fields of an Outcome about trees."""
+        verified = list(map(shorten, trees.drafts, keep.tolist()))
+        paths = list(map(right_path, verified, trees.right))
+        accepted = lengths_of(paths)
+        pairs = zip(verified, trees.chances, strict=True)
+        expected = float(sum(tree_survival(*pair).sum() for pair in pairs))
+        longest = self.acceptance.max_draft_tokens
+        tested, tests = tree_tests(verified, paths, accepted + 1, longest)
+        tests = None if drafted.parents is None else tests
+        return accepted, expected, {"tested": tested, "node_tests": tests, "extras": {}}

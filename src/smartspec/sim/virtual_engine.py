@@ -46,11 +46,11 @@ class VirtualEngine:
         self,
         traffic: Traffic,
         run: Run,
-        on_finished: Callable[[int], None] = lambda num_finished: None,
+        on_finished: Callable[[Run], None] = lambda run: None,
     ) -> None:
         """Serve all of it, adding to run; interrupted, run holds what had finished by then.
 
-        on_finished: called with the number of requests that ended at a moment.
+        on_finished: called with run each time that requests have ended.
         """
         self.begin(traffic, run, on_finished)
         for index, moment in enumerate(_first_arrivals(traffic)):
@@ -61,7 +61,7 @@ class VirtualEngine:
         self,
         traffic: Traffic,
         run: Run,
-        on_finished: Callable[[int], None] = lambda num_finished: None,
+        on_finished: Callable[[Run], None] = lambda run: None,
     ) -> None:
         """Requests of this traffic will be sent, and their results are added to run."""
         self._traffic, self._run, self._on_finished = traffic, run, on_finished
@@ -80,7 +80,7 @@ class VirtualEngine:
         while (now := self._next_moment()) < until:
             num_finished = self._finish(now)
             if num_finished:
-                self._on_finished(num_finished)
+                self._on_finished(self._run)
                 self._replace(num_finished, now)
             while self._arrivals and self._arrivals[0][1] <= now:
                 self._queue.append(self._arrivals.popleft()[0])

@@ -221,7 +221,7 @@ def test_what_a_plan_takes_children_for_makes_the_shape():
 
     chances = np.tile([0.6, 0.25, 0.1], (4, 1))
     of_plan, of_head = draft(chances), draft(None)
-    (grown,) = grow_trees(chances[None], np.array([7]), np.array([4])).drafts
+    (grown,), _ = grow_trees(chances[None], np.array([7]), np.array([4]))
     assert np.sort(of_plan.depths).tolist() == np.sort(best_tree(chances, 7).depths).tolist()
     assert of_plan.parents.tolist() == grown.parents.tolist()
     assert of_plan.confidence.tolist() == grown.confidence.tolist()

@@ -78,7 +78,7 @@ def test_sequoias_tree_is_the_best_static_one():
     best = best_tree(chances, 20)
     np.testing.assert_allclose(plan.extras["chances"], chances)
     assert plan.lengths.tolist() == [20] * 3 and plan.passes.tolist() == [best.depths.max()] * 3
-    (draft,) = grow_trees(chances[None], plan.lengths[:1], plan.passes[:1]).drafts
+    (draft,), _ = grow_trees(chances[None], plan.lengths[:1], plan.passes[:1])
     assert draft.confidence.tolist() == chances[draft.depths - 1, draft.token_ids].tolist()
     assert sorted(draft.depths.tolist()) == sorted(best.depths.tolist())
 

@@ -7,6 +7,7 @@ from lab.worlds.layer_parallel import LayerParallel
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import ground_truth_acceptance, simulate, simulate_static
 from smartspec.sim.static_load import Phase
+from smartspec.sim.world.acceptance import Places
 from smartspec.sim.world.hardware import roofline
 
 PAIR = {
@@ -36,7 +37,7 @@ def test_five_tokens_are_drafted_about_as_much_faster_as_published():
 def test_tokens_after_the_first_are_accepted_less_often():
     acceptance = ground_truth_acceptance(Scenario(drafting="layer-parallel", **PAIR))
     acceptance.begin(0)
-    means = acceptance.expected(np.array([0]), 0.0, np.array([5]))
+    means = acceptance.expected(Places(np.array([0]), np.array([5])))
     assert means[0].tolist() == pytest.approx([0.8, *7 * [0.8 * 0.93]])
 
 

@@ -37,9 +37,8 @@ class HindsightAcceptance:
         self._pools = Pools(drafters)
         self.max_draft_tokens = max_draft_tokens
         self._request_index: dict[int, int] = {}
-        self._entries_seen: list[np.ndarray] = []
-        self._groups_seen: list[np.ndarray] = []
-        self._accepted_seen: list[np.ndarray] = []
+        # of the observations of each step: entry of the table, request and drafter, accepted
+        self._seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._table = np.zeros((len(self._pools), max_draft_tokens))
         self._effects = np.zeros((0, len(drafters)))
         self._ranks = [ChildRankAcceptance(memory=np.inf) for _ in drafters]
@@ -58,13 +57,9 @@ class HindsightAcceptance:
         def see(
             drafter: np.ndarray, rows: np.ndarray, positions: np.ndarray, is_accepted: np.ndarray
         ) -> None:
-            self._entries_seen.append(
-                (pools[drafter, rows] * self.max_draft_tokens + positions).astype(np.int32)
-            )
-            self._groups_seen.append(
-                (requests[rows] * len(self._drafters) + drafter).astype(np.int32)
-            )
-            self._accepted_seen.append(is_accepted)
+            entries = pools[drafter, rows] * self.max_draft_tokens + positions
+            groups = requests[rows] * len(self._drafters) + drafter
+            self._seen.append((entries.astype(np.int32), groups.astype(np.int32), is_accepted))
 
         is_observed, is_accepted = observed_positions(
             self.max_draft_tokens, outcome.tested, outcome.accepted
@@ -83,12 +78,9 @@ class HindsightAcceptance:
                 see(np.full(len(rows), number), rows, free.position[rows], free.matched[rows] > 0)
 
     def fit(self) -> None:
-        """Find the most likely table and effects."""
-        entries, groups = (
-            _joined(self._entries_seen, np.int32),
-            _joined(self._groups_seen, np.int32),
-        )
-        accepted = _joined(self._accepted_seen, bool).astype(float)
+        """Find the most likely table and effects, of one step or more."""
+        entries, groups, is_accepted = map(np.concatenate, zip(*self._seen, strict=True))
+        accepted = is_accepted.astype(float)
         num_drafters = len(self._drafters)
         levels = np.array(
             [_log_odds(accepted[groups % num_drafters == number]) for number in range(num_drafters)]
@@ -150,10 +142,6 @@ class HindsightSeconds:
             measured.draft * now.draft / then.draft if then.draft else measured.draft + now.draft
         )
         return StepSeconds(draft, measured.target * now.target / then.target, measured.host)
-
-
-def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
 
 def _log_odds(accepted: np.ndarray) -> float:

@@ -6,9 +6,10 @@ import numpy as np
 
 from smartspec.control import Plan
 from smartspec.control.records import of_drafter
-from smartspec.core.batch import Draft, Verification, shorten
-from smartspec.core.draft_columns import lengths_of, node_tests, num_compared
+from smartspec.core.batch import Draft, shorten
+from smartspec.core.draft_columns import lengths_of
 from smartspec.sim.replay.draft_outcomes import DraftOutcomes
+from smartspec.sim.world.trees import tree_tests
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,17 @@ def of_trees(
     found = [
         draft_outcomes[number].of_tree(row, draft) for row, (number, draft) in enumerate(pairs)
     ]
-    answers = [Verification((), len(path), accepted_nodes=path) for path, _ in found]
-    accepted = lengths_of([path for path, _ in found])
+    paths = [path for path, _ in found]
+    accepted = lengths_of(paths)
     num_kept = np.minimum(
         accepted + 1,
         of_drafter(np.array([of_drafts.max_emitted for of_drafts in draft_outcomes]), plan.drafter),
     )
-    compared = np.array(list(map(num_compared, verified_drafts, answers)), dtype=np.int64)
+    compared, tests = tree_tests(verified_drafts, paths, num_kept, num_nodes)
     return ReplayedOutcome(
         accepted=np.minimum(accepted, num_kept),
         tested=np.minimum(compared, num_kept),
         num_kept=num_kept,
         is_known=all(is_known for _, is_known in found),
-        node_tests=node_tests(verified_drafts, answers, num_kept, num_nodes),
+        node_tests=tests,
     )

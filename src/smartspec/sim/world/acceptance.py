@@ -18,6 +18,7 @@ a rejection are drafted anew.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,30 +41,10 @@ FOUND_RUN_TOKENS = 8
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Changes of regime."""
-
-    # (second, value), ascending; the first value also holds before its second
-    steps: tuple[tuple[float, float], ...]
-
-    def __post_init__(self):
-        seconds = [second for second, _ in self.steps]
-        if not seconds or seconds != sorted(seconds) or not all(map(math.isfinite, seconds)):
-            raise ValueError(
-                f"steps are {self.steps}: give at least one (second, value), in ascending order"
-            )
-
-    def at(self, now: float) -> float:
-        return next(
-            (value for second, value in reversed(self.steps) if now >= second), self.steps[0][1]
-        )
-
-
-@dataclass(frozen=True)
 class AcceptanceClass:
     """Drafts of one workload class."""
 
-    mean: float | Steps  # acceptance of a draft's first token
+    mean: float  # acceptance of a draft's first token
     decay: float = 1.0  # each further token of a draft has decay times the mean of the one before
     later: float = 1.0  # of all tokens but the first, a factor beside that
     # request_concentration, token_concentration: of the Betas around the class mean and around the
@@ -72,16 +53,34 @@ class AcceptanceClass:
     token_concentration: float = math.inf
     # share of output positions at which a model-free drafter finds something
     found_share: float = 1.0
+    # (second, mean from then on), ascending
+    changes: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self):
-        steps = self.mean.steps if isinstance(self.mean, Steps) else [(0.0, self.mean)]
+        steps = ((0.0, self.mean), *self.changes)
+        seconds = [second for second, _ in steps]
+        if seconds != sorted(seconds) or not all(map(math.isfinite, seconds)):
+            raise ValueError(f"steps are {steps}: give seconds in ascending order")
         for _, mean in steps:
             if not 0 <= mean <= 1:
                 raise ValueError(f"mean {mean} does not lie between 0 and 1")
 
     def mean_at(self, now: float) -> float:
         """Return the mean at that second."""
-        return self.mean.at(now) if isinstance(self.mean, Steps) else self.mean
+        return next((mean for second, mean in reversed(self.changes) if now >= second), self.mean)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The rows of a batch at a moment: int [R] each, and seconds."""
+
+    request_ids: np.ndarray
+    output_positions: np.ndarray
+    now: float = 0.0
+
+    @property
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        return zip(self.request_ids.tolist(), self.output_positions.tolist(), strict=True)
 
 
 class GroundTruthAcceptance:
@@ -115,84 +114,69 @@ class GroundTruthAcceptance:
         self._class_of.pop(request_id, None)
         self._last_rows = None
 
-    def expected(
-        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def expected(self, at: Places) -> np.ndarray:
         """Acceptance of each depth given the request, its token unknown: float [R, K], read only.
 
         What perfect estimates know before tokens are drafted; tokens being independent, the product
         along a row is the true survival.
         """
-        rows = self._rows(request_ids)
-        course = tuple(c.mean_at(now) for c in self.classes)
+        rows = self._rows(at)
+        course = tuple(c.mean_at(at.now) for c in self.classes)
         if course != rows.course:
             rows.course, rows.means = course, self._means(rows, np.array(course))
         return rows.means
 
-    def conditional(
-        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def conditional(self, at: Places) -> np.ndarray:
         """Acceptance probability of each draft token given that those before it are accepted: float
-        [R, K], read only.
-
-        request_ids, output_positions: int [R].
-        """
-        means = self.expected(request_ids, now, output_positions)
+        [R, K], read only."""
+        means = self.expected(at)
         if not self._tokens_table.has_spread:
             return means
-        class_ids = self._rows(request_ids).class_ids
-        return self._tokens_table.draw(
-            means, class_ids[:, None], self._bits(_TOKEN, request_ids, output_positions)
-        )
+        class_ids = self._rows(at).class_ids
+        return self._tokens_table.draw(means, class_ids[:, None], self._bits(_TOKEN, at))
 
-    def uniform(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
+    def uniform(self, at: Places) -> np.ndarray:
         """Uniform in [0, 1), for the output tokens p + 1 .. p + K: float [R, K]."""
-        return to_uniform(self._bits(_UNIFORM, request_ids, output_positions))
+        return to_uniform(self._bits(_UNIFORM, at))
 
-    def num_right(
-        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def num_right(self, at: Places) -> np.ndarray:
         """The number of draft tokens of each request that the target goes on with: int [R]."""
-        conditional = self.conditional(request_ids, now, output_positions)
-        return count_leading(self.uniform(request_ids, output_positions) < conditional)
+        return count_leading(self.uniform(at) < self.conditional(at))
 
-    def confidence(
-        self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def confidence(self, at: Places, conditional: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The drafter's confidence in each token and its entropy(): two float [R, K].
 
         conditional: what conditional() says of the same tokens.
         """
-        z = self._logistic(_CONFIDENCE, request_ids, output_positions)
+        z = self._logistic(_CONFIDENCE, at)
         confidence = 1.0 / (1.0 + np.exp(-(BIAS + log_odds(conditional) + NOISE * z)))
         return confidence, entropy(confidence)
 
-    def divergence(
-        self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
-    ) -> np.ndarray:
+    def divergence(self, at: Places, conditional: np.ndarray) -> np.ndarray:
         """The Kullback-Leibler divergence (nats) of draft and target at each token: float [R, K].
         It is that of an acceptance whose log-odds are as noisy as those of confidence: two
         distributions differ in other ways too than those that decide on acceptance."""
-        z = self._logistic(_DIVERGENCE, request_ids, output_positions)
+        z = self._logistic(_DIVERGENCE, at)
         return divergence(1.0 / (1.0 + np.exp(-(log_odds(conditional) + NOISE * z))))
 
-    def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
-        """The draft of a model-free drafter: of full length or none. Both arguments: int [R]."""
-        rows = self._rows(request_ids)
+    def found(self, at: Places) -> DrafterView:
+        """The draft of a model-free drafter: of full length or none."""
+        rows = self._rows(at)
         phase = to_uniform(keyed_bits(rows.keys, _FOUND_PHASE, 0))
-        stretch = np.floor(output_positions / FOUND_RUN_TOKENS + phase)
+        stretch = np.floor(at.output_positions / FOUND_RUN_TOKENS + phase)
         found = (
             to_uniform(keyed_bits(rows.keys, _FOUND, stretch)) < self._found_share[rows.class_ids]
         )
         return DrafterView(self.max_draft_tokens * found, MATCH_LENGTH * found)
 
-    def _rows(self, request_ids: np.ndarray) -> "_Rows":
+    def _rows(self, at: Places) -> "_Rows":
         """The constant values of these requests. A batch is looked up several times a step, and
         rarely changes."""
-        ids = request_ids.tobytes()
+        ids = at.request_ids.tobytes()
         if self._last_rows is None or self._last_rows.ids != ids:
-            class_ids = np.array([self._class_of[i] for i in request_ids.tolist()], dtype=np.int64)
-            self._last_rows = _Rows(ids, class_ids, request_keys(self._seed, request_ids))
+            classes = [self._class_of[i] for i in at.request_ids.tolist()]
+            keys = request_keys(self._seed, at.request_ids)
+            self._last_rows = _Rows(ids, np.array(classes, dtype=np.int64), keys)
         return self._last_rows
 
     def _means(self, rows: "_Rows", course: np.ndarray) -> np.ndarray:
@@ -205,18 +189,14 @@ class GroundTruthAcceptance:
         means.flags.writeable = False
         return means
 
-    def _logistic(
-        self, stream: int, request_ids: np.ndarray, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def _logistic(self, stream: int, at: Places) -> np.ndarray:
         """Logistic noise of standard deviation 1: float [R, K]."""
-        uniform = to_uniform(self._bits(stream, request_ids, output_positions))
+        uniform = to_uniform(self._bits(stream, at))
         return log_odds(uniform) / _LOGISTIC_STD
 
-    def _bits(
-        self, stream: int, request_ids: np.ndarray, output_positions: np.ndarray
-    ) -> np.ndarray:
-        keys = self._rows(request_ids).keys
-        return keyed_bits(keys[:, None], stream, output_positions[:, None] + 1 + self._depths)
+    def _bits(self, stream: int, at: Places) -> np.ndarray:
+        positions = at.output_positions[:, None] + 1 + self._depths
+        return keyed_bits(self._rows(at).keys[:, None], stream, positions)
 
 
 @dataclass

@@ -9,7 +9,7 @@ classes are separated by commas and get equal shares of the requests: 0.9/8,0.4/
 
 import math
 
-from smartspec.sim.world.acceptance import AcceptanceClass, Steps
+from smartspec.sim.world.acceptance import AcceptanceClass
 
 # Acceptance that falls with depth, fitted to the tokens per step of the EAGLE heads of Llama-3.1-8B
 # with 2 to 7 draft tokens on MT-Bench (github.com/vllm-project/vllm/issues/20780; spreads are
@@ -29,26 +29,20 @@ def _parse_class(text: str) -> AcceptanceClass:
     if text in HEADS:
         return HEADS[text]
     course, *spreads = text.split("/")
+    mean, *changes = course.split(">")
+    steps = [change.partition("@")[::2] for change in changes]
     try:
         if len(spreads) > 2:
             raise ValueError("at most two concentrations")
         request, token = [float(spread) for spread in spreads] + [math.inf] * (2 - len(spreads))
         return AcceptanceClass(
-            _parse_course(course), request_concentration=request, token_concentration=token
+            float(mean),
+            request_concentration=request,
+            token_concentration=token,
+            changes=tuple((float(second), float(value)) for value, second in steps),
         )
     except ValueError as error:
         raise ValueError(
             f"acceptance {text!r}: expected a mean between 0 and 1, like 0.7, 0.7/8 or "
             f"0.8>0.4@600, or one of {', '.join(HEADS)} ({error})"
         ) from error
-
-
-def _parse_course(text: str) -> float | Steps:
-    first, *changes = text.split(">")
-    if not changes:
-        return float(first)
-    steps = [(0.0, float(first))]
-    for change in changes:
-        value, _, second = change.partition("@")
-        steps.append((float(second), float(value)))
-    return Steps(tuple(steps))

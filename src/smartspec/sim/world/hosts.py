@@ -1,8 +1,6 @@
 """The hosts of a simulated target: plain accelerators, or a machine of the repository's lab by
 name."""
 
-from dataclasses import fields
-
 from smartspec.core.lab_tables import WHERE, lab_table
 from smartspec.sim.world.hardware import Roofline
 
@@ -18,4 +16,4 @@ def on_host(name: str, plain: Roofline) -> Roofline:
     if name not in hosts:
         others = "" if hosts else f"; others are in {WHERE}"
         raise ValueError(f"unknown host {name!r}: use one of {', '.join([PLAIN, *hosts])}{others}")
-    return hosts[name](**{field.name: getattr(plain, field.name) for field in fields(Roofline)})
+    return hosts[name](**vars(plain))

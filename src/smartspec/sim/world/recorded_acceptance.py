@@ -9,7 +9,7 @@ import numpy as np
 
 from smartspec.control import DecisionRecord, DrafterView
 from smartspec.control.records import of_drafter
-from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
+from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance, Places
 from smartspec.sim.world.recorded_ranks import ALL, UNKNOWN, recorded_ranks
 
 
@@ -29,7 +29,7 @@ def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
     knows most: a step that accepts all it verifies emits a bonus token of which nothing is known.
     Of a tree, only the top-1 child counts, as a chain has no other. What was found is that of the
     row's drafter, or of the one with the longest match where none drafted."""
-    outcomes, lengths, matches = defaultdict(list), defaultdict(list), defaultdict(list)
+    tokens = defaultdict(list)  # by request: outcome, found length, match length
     for record in log:
         view, outcome = record.view, record.outcome
         longest = view.match_lengths.argmax(axis=0) if view.drafters else outcome.plan.drafter
@@ -43,14 +43,11 @@ def read_recordings(log: Iterable[DecisionRecord]) -> list[Recording]:
             ranks == UNKNOWN, np.where((wrong > 0) & (wrong < ALL), 0.0, np.nan), ranks == 0
         )
         for row, request_id in enumerate(view.request_ids.tolist()):
-            accepted = int(outcome.accepted[row])
-            outcomes[request_id] += is_right[row, : accepted + 1].tolist()
-            lengths[request_id] += [int(lengths_found[row])] * (accepted + 1)
-            matches[request_id] += [int(match_lengths[row])] * (accepted + 1)
-    return [
-        Recording(np.array(outcomes[i]), np.array(lengths[i]), np.array(matches[i]))
-        for i in sorted(outcomes)
-    ]
+            found = lengths_found[row], match_lengths[row]
+            rights = is_right[row, : int(outcome.accepted[row]) + 1].tolist()
+            tokens[request_id] += [(right, *found) for right in rights]
+    columns = [np.array(tokens[request_id]).T for request_id in sorted(tokens)]
+    return [Recording(each[0], *each[1:].astype(np.int64)) for each in columns]
 
 
 class RecordedGroundTruth(GroundTruthAcceptance):
@@ -80,38 +77,33 @@ class RecordedGroundTruth(GroundTruthAcceptance):
         self._found = np.concatenate([recording.found for recording in recordings])
         self._match_lengths = np.concatenate([recording.match_lengths for recording in recordings])
 
-    def expected(
-        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def expected(self, at: Places) -> np.ndarray:
         """The recording's acceptance rate at every depth: float [R, K]."""
-        rates = self._rates[request_ids % len(self._rates)]
+        rates = self._rates[at.request_ids % len(self._rates)]
         return np.repeat(rates[:, None], self.max_draft_tokens, axis=1)
 
-    def conditional(
-        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def conditional(self, at: Places) -> np.ndarray:
         """The recorded outcomes: float [R, K], 0 or 1, or the recording's rate where nothing was
         tested."""
-        return self._outcomes[self._index(request_ids, output_positions[:, None] + self._depths)]
+        return self._outcomes[self._index(at, self._depths)]
 
-    def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
+    def found(self, at: Places) -> DrafterView:
         """The recorded lengths of drafts and matches."""
-        index = self._index(request_ids, output_positions[:, None])[:, 0]
+        index = self._index(at, np.zeros(1, dtype=np.int64))[:, 0]
         return DrafterView(
             np.minimum(self._found[index], self.max_draft_tokens), self._match_lengths[index]
         )
 
-    def confidence(
-        self, request_ids: np.ndarray, output_positions: np.ndarray, conditional: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def confidence(self, at: Places, conditional: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Confidence around the recording's rate. It is not around the outcome: no drafter knows
         that in advance."""
-        expected = self.expected(request_ids, 0.0, output_positions)
-        return super().confidence(request_ids, output_positions, expected)
+        return super().confidence(at, self.expected(at))
 
-    def _index(self, request_ids: np.ndarray, output_positions: np.ndarray) -> np.ndarray:
-        """The places of these output positions, int [R, N], in all recordings: int [R, N]."""
-        recording = (request_ids % len(self._lengths))[:, None]
+    def _index(self, at: Places, depths: np.ndarray) -> np.ndarray:
+        """Of the tokens at these depths (int [N]) of drafts there, in all recordings: int [R,
+        N]."""
+        recording = (at.request_ids % len(self._lengths))[:, None]
         # The first token of an output comes from the prefill; the recording begins with the next
         # one.
-        return self._starts[recording] + (output_positions - 1) % self._lengths[recording]
+        positions = at.output_positions[:, None] + depths - 1
+        return self._starts[recording] + positions % self._lengths[recording]

@@ -27,31 +27,6 @@ class PassCost(Protocol):
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Noise around the true time of each part of a step."""
-
-    jitter: float = 0.02  # standard deviation of log seconds; the mean stays the true time
-    # share of steps whose target pass is held up (a garbage collection, a neighbour), by an
-    # exponential time of mean stall_seconds
-    stall_probability: float = 0.0
-    stall_seconds: float = 0.05
-
-    def apply(self, seconds: StepSeconds, rng: np.random.Generator) -> StepSeconds:
-        """One noisy measurement. Draws the same count of random numbers whatever comes out."""
-        draft, target, host = np.exp(
-            self.jitter * (rng.standard_normal(3) - self.jitter / 2)
-        ).tolist()
-        uniform, size = rng.random(), rng.exponential(self.stall_seconds)
-        stall = size if uniform < self.stall_probability else 0.0
-        return StepSeconds(
-            seconds.draft * draft, seconds.target * target + stall, seconds.host * host
-        )
-
-
-NOISELESS = Noise(jitter=0.0)
-
-
-@dataclass(frozen=True)
 class GroundTruthTime:
     """True times of a step; itself the noise-free Latency (policies.base) of an unthrottled
     machine."""
@@ -60,7 +35,8 @@ class GroundTruthTime:
     # by drafter, of one of its passes, None where it has none; those at the end may be left out
     drafts: tuple[PassCost | None, ...] = ()
     host_seconds: float = 0.0  # everything that is neither a pass nor the controller, per step
-    noise: Noise = NOISELESS
+    # noise of each part of a step, see jittered
+    jitter: float = 0.0
     # (second, factor) in ascending order: from that second on, passes take factor times as long
     throttle: tuple[tuple[float, float], ...] = ()
     # the controller's part of a step in which it queries drafters, interpolated between numbers of
@@ -127,7 +103,6 @@ class GroundTruthTime:
         plan: Plan,
         drafted: np.ndarray,
         verified: np.ndarray,
-        now: float,
         rng: np.random.Generator,
         num_fed: np.ndarray | None = None,
     ) -> StepSeconds:
@@ -147,10 +122,10 @@ class GroundTruthTime:
         draft = self._draft_passes(view, plan.drafter, num_fed)[:, -1].sum()
         if self.is_parallel:
             draft = max(draft - target, 0.0)
-        throttled = self._throttle_factor(now)
+        throttled = self._throttle_factor(view.now)
         host = self._host_seconds(view) if plan.queried else self.host_seconds
         seconds = StepSeconds(float(draft) * throttled, float(target) * throttled, host)
-        return self.noise.apply(seconds, rng)
+        return jittered(seconds, self.jitter, rng)
 
     def profile(self, distortion: float | str = 1.0, seed: int = 0) -> LatencyModel:
         """The start-up profile that the controller would get on the unthrottled machine.
@@ -250,11 +225,20 @@ class GroundTruthTime:
                 cost.seconds(fed, held, rows, fed * (context + (num_new + 1) / 2), scored)
             )
             measured = [
-                self.noise.apply(StepSeconds(0.0, exact, 0.0), rng).target
+                jittered(StepSeconds(0.0, exact, 0.0), self.jitter, rng).target
                 for _ in range(NUM_PROFILE_REPETITIONS)
             ]
             samples.append(ProfileSample(fed, held, rows, factor * min(measured), scored))
         return samples
+
+
+def jittered(seconds: StepSeconds, jitter: float, rng: np.random.Generator) -> StepSeconds:
+    """One noisy measurement. jitter: standard deviation of log seconds; the mean stays the true
+    time. Draws the same count of random numbers whatever comes out."""
+    draft, target, host = np.exp(jitter * (rng.standard_normal(3) - jitter / 2)).tolist()
+    # not used; a seed's later numbers are those with which published figures were made
+    rng.random(), rng.exponential()
+    return StepSeconds(seconds.draft * draft, seconds.target * target, seconds.host * host)
 
 
 def profile_grid() -> list[tuple[int, int, int]]:

@@ -17,7 +17,7 @@ from smartspec.control import DrafterView
 from smartspec.core.batch import NO_DRAFT, Draft, shorten
 from smartspec.core.draft_columns import lengths_of
 from smartspec.drafters.model_free import ModelFreeDrafter
-from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance
+from smartspec.sim.world.acceptance import AcceptanceClass, GroundTruthAcceptance, Places
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,14 @@ class TextAcceptance(GroundTruthAcceptance):
         self._drafts.pop(request_id, None)
         super().end(request_id)
 
-    def expected(
-        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def expected(self, at: Places) -> np.ndarray:
         """The same as conditional: a text is known to its end."""
-        return self.conditional(request_ids, now, output_positions)
+        return self.conditional(at)
 
-    def conditional(
-        self, request_ids: np.ndarray, now: float, output_positions: np.ndarray
-    ) -> np.ndarray:
+    def conditional(self, at: Places) -> np.ndarray:
         """1 where the text goes on with the token that was found, 0 elsewhere: float [R, K]."""
-        is_right = np.zeros((len(request_ids), self.max_draft_tokens))
-        for row, (request_id, position) in enumerate(_pairs(request_ids, output_positions)):
+        is_right = np.zeros((len(at.request_ids), self.max_draft_tokens))
+        for row, (request_id, position) in enumerate(at.pairs):
             self._tell(request_id, position)
             found_at, draft = self._drafts.get(request_id, (position, NO_DRAFT))
             if found_at == position and len(draft):
@@ -115,10 +111,10 @@ class TextAcceptance(GroundTruthAcceptance):
                 is_right[row, : len(following)] = draft.token_ids[: len(following)] == following
         return is_right
 
-    def found(self, request_ids: np.ndarray, output_positions: np.ndarray) -> DrafterView:
+    def found(self, at: Places) -> DrafterView:
         """The drafts that the drafter finds at these positions."""
         drafts = []
-        for request_id, position in _pairs(request_ids, output_positions):
+        for request_id, position in at.pairs:
             self._tell(request_id, position)
             drafts.append(self._propose(request_id, position))
             self._drafts[request_id] = position, drafts[-1]
@@ -151,7 +147,3 @@ class TextAcceptance(GroundTruthAcceptance):
         if emitted := tuple(output[told:position].tolist()):
             self._drafter.learn(text[: len(text) - len(output) + told], emitted)
             self._num_told[request_id] = told + len(emitted)
-
-
-def _pairs(request_ids: np.ndarray, output_positions: np.ndarray) -> "zip[tuple[int, int]]":
-    return zip(request_ids.tolist(), output_positions.tolist(), strict=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from smartspec.sim.settings import MAX_REQUESTS
-from smartspec.workload.arrivals import Trace, poisson_arrivals
+from smartspec.workload.arrivals import Trace
 
 
 @dataclass(frozen=True)
@@ -57,29 +57,14 @@ def default_count(rate: float | None, seconds: float | None) -> int:
     return count
 
 
-def poisson_traffic(
-    rate: float,
-    num_prompt_tokens: np.ndarray,
-    num_output_tokens: np.ndarray,
-    class_ids: np.ndarray,
-    seed: int,
-) -> Traffic:
-    """Poisson arrivals, `rate` requests per second. ValueError if the rate is not positive."""
-    arrivals = poisson_arrivals(rate, len(num_prompt_tokens), np.random.default_rng([seed, 1]))
-    return Traffic(num_prompt_tokens, num_output_tokens, class_ids, arrival_seconds=arrivals)
-
-
-def trace_traffic(trace: Trace, class_ids: np.ndarray, num_requests: int) -> Traffic:
-    """The first num_requests of a recording, which starts over as often as that takes."""
+def repeated(trace: Trace, num_requests: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Prompt tokens, output tokens and arrivals of the first num_requests of a recording, which
+    starts over as often as that takes."""
     lap, row = np.divmod(np.arange(num_requests), len(trace))
     # The gap before a new lap is the recording's mean gap.
     lap_seconds = np.ptp(trace.arrival_seconds) * len(trace) / max(len(trace) - 1, 1)
-    return Traffic(
-        trace.num_prompt_tokens[row],
-        trace.num_output_tokens[row],
-        class_ids,
-        arrival_seconds=trace.arrival_seconds[row] + lap * lap_seconds,
-    )
+    arrivals = trace.arrival_seconds[row] + lap * lap_seconds
+    return trace.num_prompt_tokens[row], trace.num_output_tokens[row], arrivals
 
 
 def random_lengths(mean: int, count: int, seed: int, stream: int) -> np.ndarray:

@@ -12,15 +12,17 @@ Trees grow as heads make them in the engine (engine.drafting.trees.expansion; EA
 the draft.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from smartspec.control import BatchView, DrafterSpec, Plan
+from smartspec.control import DrafterSpec, Plan
 from smartspec.control.expected_tree import child_chances
 from smartspec.control.records import MAX_TREE_NODES, StopRule
-from smartspec.core.batch import NO_DRAFT, Draft
-from smartspec.sim.world.acceptance import GroundTruthAcceptance
+from smartspec.core.batch import NO_DRAFT, Draft, Verification
+from smartspec.core.draft_columns import node_tests, num_compared
+from smartspec.sim.world.acceptance import GroundTruthAcceptance, Places
 
 NO_RANK = -1  # none of the children is right
 
@@ -67,6 +69,19 @@ def right_path(draft: Draft, ranks: np.ndarray) -> tuple[int, ...]:
     return tuple(path)
 
 
+def tree_tests(
+    drafts: Sequence[Draft],
+    paths: Sequence[tuple[int, ...]],
+    num_kept: np.ndarray,
+    num_nodes: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """How many tokens of verified drafts were compared, int [R], and the result of each node, see
+    node_tests. paths: accepted nodes, root first."""
+    answers = [Verification((), len(path), accepted_nodes=path) for path in paths]
+    tested = np.array(list(map(num_compared, drafts, answers)), dtype=np.int64)
+    return tested, node_tests(drafts, answers, num_kept, num_nodes)
+
+
 def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
     """The chance that each node of a draft of ranks is accepted: float [n]. chances: float [depths,
     width], of the children after a right node."""
@@ -78,19 +93,11 @@ def tree_survival(draft: Draft, chances: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class GrownTrees:
-    """The trees that were grown in a step."""
-
-    drafts: tuple[Draft, ...]  # of ranks, likeliest nodes first, with their chances as confidence
-    # int [R, passes], nodes of each row that a pass is fed, the text's newest token in the first
-    num_fed: np.ndarray
-
-
-@dataclass(frozen=True)
 class SimulatedTrees:
     """The trees of a step's plan for a world's requests."""
 
-    grown: GrownTrees
+    drafts: tuple[Draft, ...]  # see grow_trees
+    num_fed: np.ndarray
     right: np.ndarray  # int [R, K], see right_ranks
     chances: np.ndarray  # float [R, K, width], the true ones of the children after a right node
 
@@ -98,26 +105,22 @@ class SimulatedTrees:
     def of(
         acceptance: GroundTruthAcceptance,
         later_child_share: float,
-        view: BatchView,
+        at: Places,
         plan: Plan,
         lengths: np.ndarray,
-        positions: np.ndarray,
     ) -> "SimulatedTrees":
-        """lengths: int [R], nodes of each draft. positions: int [R], output positions, see
-        acceptance."""
+        """lengths: int [R], nodes of each draft."""
         rank_chances = chances_of_ranks(later_child_share, plan.width)
-        conditional = acceptance.conditional(view.request_ids, view.now, positions)
-        confidence, entropy = acceptance.confidence(view.request_ids, positions, conditional)
+        conditional = acceptance.conditional(at)
+        confidence, entropy = acceptance.confidence(at, conditional)
         believed = child_chances(confidence, rank_chances)
         if "chances" in plan.extras:
             believed = np.broadcast_to(
                 plan.extras["chances"][: believed.shape[1], : plan.width], believed.shape
             )
-        grown = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
-        right = right_ranks(
-            acceptance.uniform(view.request_ids, positions), conditional, rank_chances
-        )
-        return SimulatedTrees(grown, right, child_chances(conditional, rank_chances))
+        drafts, num_fed = grow_trees(believed, lengths, plan.passes, plan.stop, entropy)
+        right = right_ranks(acceptance.uniform(at), conditional, rank_chances)
+        return SimulatedTrees(drafts, num_fed, right, child_chances(conditional, rank_chances))
 
 
 def grow_trees(
@@ -126,9 +129,10 @@ def grow_trees(
     num_passes: np.ndarray,
     stop: StopRule | None = None,
     entropy: np.ndarray | None = None,
-) -> GrownTrees:
+) -> tuple[tuple[Draft, ...], np.ndarray]:
     """The best num_nodes[i] nodes that num_passes[i] passes propose (int [R] each), fewer passes
-    where stop says so.
+    where stop says so: drafts of ranks, likeliest nodes first, with their chances as confidence;
+    and int [R, passes], nodes of each row that a pass is fed, the text's newest token in the first.
 
     chances: float [R, depths, width], what the head believes of the children of a node; entropy:
     float [R, depths], of the head's distribution, for stop."""
@@ -162,9 +166,8 @@ def grow_trees(
             )
             is_active[fed_rows[stops]], beam = False, now
         fed_worth = np.where(fed_worth > _least(worth, num_nodes)[:, None], fed_worth, 0.0)
-    order = (-worth).argsort(axis=1, kind="stable")
-    rows = zip(order, worth, chance, parents, ranks, num_nodes.tolist(), strict=True)
-    return GrownTrees(tuple([_draft(*row) for row in rows]), num_fed)
+    rows = zip(worth, chance, parents, ranks, num_nodes.tolist(), strict=True)
+    return tuple([_draft(*row) for row in rows]), num_fed
 
 
 def _least(worth: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
@@ -178,16 +181,11 @@ def _least(worth: np.ndarray, num_nodes: np.ndarray) -> np.ndarray:
 
 
 def _draft(
-    order: np.ndarray,
-    worth: np.ndarray,
-    chance: np.ndarray,
-    parents: np.ndarray,
-    ranks: np.ndarray,
-    num_nodes: int,
+    worth: np.ndarray, chance: np.ndarray, parents: np.ndarray, ranks: np.ndarray, num_nodes: int
 ) -> Draft:
-    kept = order[: min(num_nodes, int((worth > 0).sum()))]
+    kept = (-worth).argsort(kind="stable")[: min(num_nodes, int((worth > 0).sum()))]
     if not len(kept):
         return NO_DRAFT
-    places = np.full(len(order) + 1, -1, dtype=np.int32)  # the last: of the text, parent -1
+    places = np.full(len(worth) + 1, -1, dtype=np.int32)  # the last: of the text, parent -1
     places[kept] = np.arange(len(kept))
     return Draft(ranks[kept].astype(np.int32), places[parents[kept]], confidence=chance[kept])

@@ -14,13 +14,7 @@ import numpy as np
 from smartspec.observation.card import Card
 from smartspec.observation.files import newest_observation, read_observation, write_json
 from smartspec.observation.forecast import Forecasts
-from smartspec.observation.length_tables import (
-    LengthRange,
-    ranges_of,
-    sglang_config,
-    tensorrt_llm_config,
-    vllm_config,
-)
+from smartspec.observation.length_tables import sglang_config, tensorrt_llm_config, vllm_config
 from smartspec.observation.records import Observation
 from smartspec.observation.report import longest_of, most_requests, summary, text
 from smartspec.vllm_plugin.metrics_page import fetch, samples
@@ -37,18 +31,18 @@ def tables_of(forecasts: Forecasts, least: int, most: int) -> dict[str, dict]:
     engine is missing where no length pays."""
     sizes = [2**n for n in range(most.bit_length())]  # for larger ones, too, up to the next
 
-    def ranges(best: list[int]) -> list[LengthRange]:
-        return ranges_of([best[size.bit_length() - 1] for size in range(1, most + 1)])
+    def table(best: list[int]) -> list[int]:
+        return [best[size.bit_length() - 1] for size in range(1, most + 1)]
 
     likeliest = [forecasts.likeliest.best(size, least) for size in sizes]
     draws = [[draw.best(size, least) for size in sizes] for draw in forecasts.draws]
     doubtful = np.quantile(draws, DOUBTS, axis=0, method="lower").astype(int).tolist()
     tables = {
-        "vllm": vllm_config(ranges(likeliest)),
-        "sglang": sglang_config([ranges(best) for best in (likeliest, *doubtful)]),
+        "vllm": vllm_config(table(likeliest)),
+        "sglang": sglang_config([table(best) for best in (likeliest, *doubtful)]),
     }
     if likeliest[0]:
-        tables["tensorrt-llm"] = tensorrt_llm_config(ranges(likeliest))
+        tables["tensorrt-llm"] = tensorrt_llm_config(table(likeliest))
     return tables
 
 
