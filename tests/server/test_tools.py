@@ -18,7 +18,7 @@ from fake_server import (
     whole_and_streamed,
 )
 
-from smartspec.server.openai import call_formats
+from smartspec.server.openai import call_formats, tool_calls
 from smartspec.server.openai.call_formats import HERMES, CallFormat
 from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.messages import to_plain_template, to_template
@@ -160,13 +160,13 @@ def test_each_character_is_looked_at_once(monkeypatch):
     """A call that does not end, of end marks within a string: counted in characters that are
     scanned and parsed."""
     seen, parsed = [], []
-    feed = json_text.JsonPrefix.feed
-    counted = lambda self, text, begin=0: seen.append(len(text) - begin) or feed(self, text, begin)  # noqa: E731
-    monkeypatch.setattr(json_text.JsonPrefix, "feed", counted)
+    feed = tool_calls._Call.feed
+    counted = lambda self, text, begin: seen.append(len(text) - begin) or feed(self, text, begin)  # noqa: E731
+    monkeypatch.setattr(tool_calls._Call, "feed", counted)
     monkeypatch.setattr(
         call_formats,
-        "read_json",
-        lambda text: parsed.append(len(text)) or json_text.read_json(text),
+        "read_first_json",
+        lambda text: parsed.append(len(text)) or json_text.read_first_json(text),
     )
     text = '<tool_call>{"name":"f","arguments":{"a":"' + "</tool_call>" * 2000
     shown, calls, _ = pushed(text, range(50, len(text), 7))
