@@ -281,7 +281,8 @@ def test_the_table_of_options_is_complete():
 
 def test_the_table_of_metrics_is_complete():
     blocks = SimpleNamespace(num_used_blocks=0, num_blocks=1)
-    core = SimpleNamespace(num_running=0, num_waiting=0, scheduler=SimpleNamespace(blocks=blocks))
+    scheduler = SimpleNamespace(blocks=blocks, num_preemptions=0)
+    core = SimpleNamespace(num_running=0, num_waiting=0, scheduler=scheduler, controller=None)
     families = ServerMetrics(core).registry.collect()
     names = {family.name + "_total" * (family.type == "counter") for family in families}
     assert first_cells("docs/monitoring.md", "Metrics") == names

@@ -55,7 +55,7 @@ def test_a_stream_brings_the_same_text_and_may_be_left(llm):
     stream = llm.stream(PROMPTS, SamplingParams(max_tokens=200, temperature=0))
     next(stream)
     stream.close()
-    assert llm._engine.num_requests == 0, "the rest was aborted"
+    assert llm.engine.num_requests == 0, "the rest was aborted"
 
 
 def test_a_conversation_is_read_as_the_server_reads_it(llm):

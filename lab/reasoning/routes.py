@@ -56,9 +56,7 @@ def reasoning_routes(
         body = parser.parse(ReasoningBody, data, client)
         check_model(body.model, names)
         prompt = prompts.read_chat(body)
-        requested = (
-            body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        )
+        requested = body.max_tokens
         # The tokens with which a step is scored must fit, too.
         room = prompts.room(body, None, [[*prompt, *score_task]])
         wanted = MAX_TOKENS if requested in (None, NO_LIMIT) else requested

@@ -73,7 +73,8 @@ class LLM:
     """A loaded model. model: the embedded model's name, a Hugging Face id, a folder or a GGUF file.
     options: of EngineConfig, such as policy="off", drafters=("prompt-lookup",), max_batch=64.
 
-    What takes time is said on standard error, where that is a terminal.
+    engine: what runs it, with listeners of its steps. What takes time is said on standard error,
+    where that is a terminal.
     Raises ValueError or OSError naming what is wrong with an option or a checkpoint. Not for
     several threads; a server is `smartspec serve`.
     """
@@ -88,14 +89,14 @@ class LLM:
         )
         engine = thread.submit(partial(build_engine, config, report)).result()
         self.tokenizer, self._close_engine = engine.tokenizer, engine.close
-        self._engine = AsyncEngine(engine, thread)
+        self.engine = AsyncEngine(engine, thread)
         self._runner, self._is_closed = asyncio.Runner(), False
         self._runner.run(self._start())
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What is taken where a call gives none: that of the checkpoint's generation config, as in
         vLLM."""
-        return SamplingParams(**self._engine.sampling_defaults)  # type: ignore[arg-type]
+        return SamplingParams(**self.engine.sampling_defaults)  # type: ignore[arg-type]
 
     def generate(
         self,
@@ -125,7 +126,7 @@ class LLM:
         """The same answers as they come: index says to which prompt a piece belongs. Closing the
         iterator aborts."""
         guess = self.tokenizer(prediction, add_special_tokens=False)["input_ids"]
-        deltas = self._engine.generate(
+        deltas = self.engine.generate(
             self._encoded(prompts),
             params or self.get_default_sampling_params(),
             speculation=SpeculationOptions(predicted_token_ids=tuple(guess)),
@@ -161,7 +162,7 @@ class LLM:
         """Stop the engine; idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._runner.run(self._engine.stop())
+            self._runner.run(self.engine.stop())
             self._runner.close()
             self._close_engine()
 
@@ -175,22 +176,21 @@ class LLM:
     def _prompts(self) -> "PromptReader":
         from smartspec.server.openai.prompts import PromptReader
 
-        return PromptReader(self.tokenizer, self._engine)
+        return PromptReader(self.tokenizer, self.engine)
 
     def _prompt_of(self, messages: Sequence[dict], fields: Mapping[str, object]) -> list[int]:
         """Token ids of a conversation, read as the server reads it."""
         from smartspec.server.http.errors import APIError
         from smartspec.server.openai.chat_body import read_prompt_fields
 
+        body = read_prompt_fields({"messages": list(messages), **fields})
         try:
-            return self._prompts.read_chat(
-                read_prompt_fields({"messages": list(messages), **fields})
-            )
+            return self._prompts.read_chat(body)
         except APIError as error:
             raise ValueError(error.message) from error
 
     async def _start(self) -> None:
-        self._engine.start()
+        self.engine.start()
 
     def _encoded(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):

@@ -18,7 +18,7 @@ from fake_server import (
     whole_and_streamed,
 )
 
-from smartspec.server.openai import call_formats
+from smartspec.server.openai import call_formats, tool_calls
 from smartspec.server.openai.call_formats import HERMES, CallFormat
 from smartspec.server.openai.chat_body import ChatBody, Message
 from smartspec.server.openai.messages import to_plain_template, to_template
@@ -63,7 +63,11 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
             ["a", "b"],
         ),
         (CALL.replace("Oslo", "</tool_call>"), "", ["weather"]),
+        (CALL.replace("Oslo", '\\"</tool_call>'), "", ["weather"]),
+        (f'<tool_call>5" long</tool_call>{CALL}', '<tool_call>5" long</tool_call>', ["weather"]),
+        (f'<tool_call>{{"a\n"</tool_call>{CALL}', '<tool_call>{"a\n"</tool_call>', ["weather"]),
         ("<tool_call>no JSON</tool_call> and on", "<tool_call>no JSON</tool_call> and on", []),
+        ('<tool_call>{"name": "a"} or</tool_call>', '<tool_call>{"name": "a"} or</tool_call>', []),
         ("<tool_call>[1]</tool_call><tool_c", "<tool_call>[1]</tool_call><tool_c", []),
         (CALL.replace('"Oslo"', "NaN"), CALL.replace('"Oslo"', "NaN"), []),
         (f"I look.\n{CALL}\n\n and so  on {CALL}\n", "I look.\nand so  on ", ["weather"] * 2),
@@ -160,13 +164,13 @@ def test_each_character_is_looked_at_once(monkeypatch):
     """A call that does not end, of end marks within a string: counted in characters that are
     scanned and parsed."""
     seen, parsed = [], []
-    feed = json_text.JsonPrefix.feed
-    counted = lambda self, text, begin=0: seen.append(len(text) - begin) or feed(self, text, begin)  # noqa: E731
-    monkeypatch.setattr(json_text.JsonPrefix, "feed", counted)
+    feed = tool_calls._Call.feed
+    counted = lambda self, text, begin: seen.append(len(text) - begin) or feed(self, text, begin)  # noqa: E731
+    monkeypatch.setattr(tool_calls._Call, "feed", counted)
     monkeypatch.setattr(
         call_formats,
-        "read_json",
-        lambda text: parsed.append(len(text)) or json_text.read_json(text),
+        "read_first_json",
+        lambda text: parsed.append(len(text)) or json_text.read_first_json(text),
     )
     text = '<tool_call>{"name":"f","arguments":{"a":"' + "</tool_call>" * 2000
     shown, calls, _ = pushed(text, range(50, len(text), 7))

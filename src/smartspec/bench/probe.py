@@ -26,7 +26,7 @@ def normalize_base_url(base_url: str) -> str:
 def find_model(base_url: str, model: str | None = None, api_key: str | None = None) -> str:
     """The model to request: the one named, else the server's first. Raises ValueError when there is
     none. A server that does not list its models is believed to have the one that is named."""
-    answer = _get(base_url, "/v1/models", api_key)
+    answer = get(base_url, "/v1/models", api_key)
     try:
         names = _names(base_url, answer)
     except ValueError:
@@ -63,7 +63,7 @@ def read_policy(base_url: str, api_key: str | None = None) -> str | None:
     """Name of the speculation policy of a SmartSpec server; None for other servers, or when none
     answers."""
     try:
-        answer = _get(base_url, "/v1/speculation", api_key)
+        answer = get(base_url, "/v1/speculation", api_key)
         return str(answer.json()["policy"]) if answer.status_code == 200 else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -73,7 +73,7 @@ def read_counters(base_url: str, api_key: str | None = None) -> SpeculationCount
     """The speculation counters of a SmartSpec server at this moment; None for other servers, or
     when none answers."""
     try:
-        answer = _get(base_url, "/metrics", api_key)
+        answer = get(base_url, "/metrics", api_key)
         return parse_counters(answer.text) if answer.status_code == 200 else None
     except (ValueError, OverflowError):  # no server, or numbers that are none
         return None
@@ -95,7 +95,8 @@ def parse_counters(metrics: str) -> SpeculationCounters | None:
     return SpeculationCounters(**{field: int(totals[name]) for field, name in COUNTERS.items()})
 
 
-def _get(base_url: str, path: str, api_key: str | None) -> httpx.Response:
+def get(base_url: str, path: str, api_key: str | None) -> httpx.Response:
+    """The answer of a server. Raises ValueError if none answers."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         return httpx.get(base_url + path, headers=headers, timeout=30.0)

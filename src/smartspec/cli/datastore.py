@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option, Typer
+from typer import Argument, Exit, Option
 
 from smartspec.cli.options import command
 
@@ -57,15 +57,6 @@ def info(folder: Annotated[Path, Argument(help="Folder of a datastore.")]) -> No
     from smartspec.drafters.datastore import Datastore
 
     _print(folder, Datastore(folder).header)
-
-
-def datastore_app() -> Typer:
-    app = Typer(
-        help="Build datastores of texts to draft from, and look at them.", no_args_is_help=True
-    )
-    app.command()(build)
-    app.command()(info)
-    return app
 
 
 def _progress(paths: list[Path]) -> Iterator[Path]:

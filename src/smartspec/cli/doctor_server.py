@@ -4,10 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
-SECONDS = 30.0  # that a server may take to answer
 LARGE_ERROR = 0.2  # of predicted step times
 
 
@@ -16,8 +13,8 @@ def show_server(url: str, key: str | None) -> list[str]:
     remedy if no server of ours answers there."""
     url = url.rstrip("/").removesuffix("/v1")
     state, counts = (
-        json.loads(_get(f"{url}/v1/speculation", key)),
-        totals(_get(f"{url}/metrics", key)),
+        json.loads(_text(url, "/v1/speculation", key)),
+        totals(_text(url, "/metrics", key)),
     )
     drafters = ", ".join(state["drafters"]) or "none"
     print(f"{state['model']} at {url}, policy {state['policy']}, drafters {drafters}")
@@ -92,19 +89,12 @@ def _last_steps(decisions: list[dict]) -> Iterator[str]:
     )
 
 
-def _get(url: str, key: str | None) -> str:
-    try:
-        with urlopen(
-            Request(url, headers={"Authorization": f"Bearer {key}"} if key else {}), timeout=SECONDS
-        ) as answer:
-            return answer.read().decode()
-    except HTTPError as error:
-        if error.code == 401:
-            raise ValueError(
-                f"{url} needs a key: --api-key, the admin key where there is one"
-            ) from error
-        raise ValueError(f"{url} answers {error.code}: is this a SmartSpec server?") from error
-    except URLError as error:
-        raise ValueError(
-            f"no server answers at {url} ({error.reason}): is it running there?"
-        ) from error
+def _text(url: str, path: str, key: str | None) -> str:
+    from smartspec.bench.probe import get
+
+    answer = get(url, path, key)
+    if answer.status_code == 401:
+        raise ValueError(f"{url} needs a key: --api-key, the admin key where there is one")
+    if answer.status_code != 200:
+        raise ValueError(f"{url} answers {answer.status_code}: is this a SmartSpec server?")
+    return answer.text

@@ -1,12 +1,10 @@
 """`smartspec generate`: one prompt, answered in this process and streamed to the terminal."""
 
-import asyncio
 import gc
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +16,7 @@ from smartspec.cli.options import command
 if TYPE_CHECKING:
     from smartspec.core.batch import StepOutput
     from smartspec.core.sampling_params import SamplingParams
-    from smartspec.engine.runtime.async_engine import AsyncEngine
+    from smartspec.llm import LLM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,27 +51,18 @@ def generate(options: Question) -> None:
     text = _read_prompt(options.prompt, options.file)
     print("loading libraries", file=sys.stderr, flush=True)
     from smartspec.core.sampling_params import SamplingParams
-    from smartspec.engine.runtime.async_engine import AsyncEngine
-    from smartspec.engine.runtime.build import build_engine
-    from smartspec.engine.runtime.engine_thread import EngineThread
+    from smartspec.llm import LLM
 
     gc.freeze()  # the end of the process need not take it apart
     params = SamplingParams(
         max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed
     )
-    config = engine_config_of(options)
-    thread = EngineThread()
-    engine = thread.submit(
-        partial(build_engine, config, report=partial(print, file=sys.stderr))
-    ).result()
-    token_ids = _tokenize(engine.tokenizer, text)
     try:
-        asyncio.run(_stream(AsyncEngine(engine, thread), token_ids, params))
+        with LLM(**vars(engine_config_of(options))) as llm:
+            _stream(llm, _tokenize(llm.tokenizer, text), params)
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise Exit(130) from None
-    finally:
-        engine.close()
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -100,25 +89,19 @@ def _tokenize(tokenizer, text: str) -> list[int]:
     return tokenizer(conversation, add_special_tokens=False)["input_ids"]
 
 
-async def _stream(
-    async_engine: "AsyncEngine", token_ids: list[int], params: "SamplingParams"
-) -> None:
+def _stream(llm: "LLM", token_ids: list[int], params: "SamplingParams") -> None:
     counts: Counter[str] = Counter()
 
     def count(output: "StepOutput") -> None:
         counts["drafts"] += sum(length > 0 for length in output.verified_lengths)
         counts["accepted"] += output.num_accepted_tokens
 
-    async_engine.listeners.append(count)
-    async_engine.start()
+    llm.engine.listeners.append(count)
     start = time.monotonic()
     num_tokens = 0
-    try:
-        async for delta in async_engine.generate([token_ids], params):
-            print(delta.text, end="", flush=True)
-            num_tokens = delta.num_output_tokens
-    finally:
-        await async_engine.stop()
+    for delta in llm.stream([token_ids], params):
+        print(delta.text, end="", flush=True)
+        num_tokens = delta.num_output_tokens
     seconds = time.monotonic() - start
     print()
     print(

@@ -39,16 +39,17 @@ def _build_app():
 
     from smartspec import __version__
     from smartspec.cli.bench import bench
-    from smartspec.cli.datastore import datastore_app
+    from smartspec.cli.datastore import build, info
     from smartspec.cli.doctor import doctor
     from smartspec.cli.export import export
     from smartspec.cli.generate import generate
-    from smartspec.cli.log import log_app
+    from smartspec.cli.replay import replay
     from smartspec.cli.report import report
     from smartspec.cli.serve import serve
     from smartspec.cli.simulate import simulate
     from smartspec.cli.variables import VARIABLES, CommandWithVariables
     from smartspec.cli.vllm import vllm_app
+    from smartspec.cli.why import why
 
     def show_version(wanted: bool) -> None:
         if wanted:
@@ -75,8 +76,18 @@ def _build_app():
     app.command(cls=CommandWithVariables, context_settings=VARIABLES)(serve)
     for command in (generate, bench, doctor, simulate, report, export):
         app.command()(command)
-    app.add_typer(datastore_app(), name="datastore")
-    app.add_typer(log_app(), name="log")
+    for name, told, commands in (
+        ("datastore", "Build datastores of texts to draft from, and look at them.", (build, info)),
+        (
+            "log",
+            "Read the log of `smartspec serve --decision-log`: tell why, or replay.",
+            (why, replay),
+        ),
+    ):
+        group = typer.Typer(help=told, no_args_is_help=True)
+        for command in commands:
+            group.command()(command)
+        app.add_typer(group, name=name)
     app.add_typer(vllm_app(), name="vllm")
     return app
 

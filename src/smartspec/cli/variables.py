@@ -47,13 +47,11 @@ def _variable(option: str) -> str:
 
 def _read_from_variables(ctx: Context) -> list[str]:
     """Names of the options that were."""
-    sources = {
-        each.name: ctx.get_parameter_source(each.name) for each in ctx.command.params if each.name
-    }
+    names = [each.name for each in ctx.command.params if each.name]
     return [
         name
-        for name, source in sources.items()
-        if source is not None and source.name == "ENVIRONMENT"
+        for name in names
+        if (source := ctx.get_parameter_source(name)) and source.name == "ENVIRONMENT"
     ]
 
 

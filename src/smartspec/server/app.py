@@ -19,7 +19,7 @@ from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.anthropic.answer import MessageFormat
 from smartspec.server.anthropic.body import MessagesBody, PromptBody
 from smartspec.server.http.access_log import AccessLog
-from smartspec.server.http.body import MAX_BODY_BYTES, RequestBody
+from smartspec.server.http.body import RequestBody
 from smartspec.server.http.browsers import BrowserCheck
 from smartspec.server.http.errors import APIError, HeadCheck, install_error_handlers
 from smartspec.server.http.event_stream import EventStream
@@ -75,7 +75,6 @@ class AppOptions:
     # names of the server, where browsers are not trusted (see http.browsers); None: whatever a
     # request calls it
     allowed_hosts: Sequence[str] | None = None
-    max_body_bytes: int = MAX_BODY_BYTES
     # an engine of a smaller model with the same tokenizer, and its name; with it reasoning steps
     # can be speculated on (see lab.reasoning), which is lossy
     speculator: tuple[AsyncEngine, str] | None = None
@@ -112,7 +111,7 @@ def create_app(
         dependencies=[Depends(header) for header in KEY_HEADERS] if options.keys else [],
         responses=REFUSED,
     )
-    app.add_middleware(RequestBody, max_bytes=options.max_body_bytes)
+    app.add_middleware(RequestBody)
     # Keys are checked before the body is read. The page's files hold no user data: that comes from
     # paths with a key.
     open_paths = {*OPEN_PATHS, *FILES}
@@ -153,29 +152,21 @@ def _routes_with_bodies(
     reader: CallReader, engine: AsyncEngine, metrics: ServerMetrics
 ) -> APIRouter:
     router = APIRouter()
+    reads: dict[str, Callable[[bytes, Origin], tuple[Call, Format]]] = {
+        "/v1/completions": reader.completion,
+        "/v1/chat/completions": reader.chat,
+        "/v1/responses": partial(reader.converted, ResponsesBody, ResponseFormat),
+        "/v1/messages": partial(reader.converted, MessagesBody, MessageFormat),
+    }
 
-    async def generate(
-        request: Request, read: Callable[[bytes, Origin], tuple[Call, Format]]
-    ) -> Response:
-        call, form = await _in_thread(request, read)
+    async def generate(request: Request) -> Response:
+        call, form = await _in_thread(request, reads[request.scope["path"]])
         call = await reader.with_grammar(call)
         return await answer(call, form, engine, metrics, request.scope)
 
-    @router.post("/v1/completions", responses=STREAMED)
-    async def completions(request: Request) -> Response:
-        return await generate(request, reader.completion)
-
-    @router.post("/v1/chat/completions", responses=STREAMED)
-    async def chat_completions(request: Request) -> Response:
-        return await generate(request, reader.chat)
-
-    @router.post("/v1/responses", responses=STREAMED)
-    async def responses(request: Request) -> Response:
-        return await generate(request, partial(reader.converted, ResponsesBody, ResponseFormat))
-
-    @router.post("/v1/messages", responses=STREAMED)
-    async def messages(request: Request) -> Response:
-        return await generate(request, partial(reader.converted, MessagesBody, MessageFormat))
+    for path in reads:
+        name = path.removeprefix("/v1/").replace("/", "_")
+        router.add_api_route(path, generate, methods=["POST"], responses=STREAMED, name=name)
 
     @router.post("/v1/messages/count_tokens")
     async def count_tokens(request: Request) -> JSONResponse:

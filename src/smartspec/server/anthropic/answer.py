@@ -9,7 +9,6 @@ from smartspec.server.anthropic.body import PromptBody
 from smartspec.server.http.event_stream import named_event
 from smartspec.server.openai.said import AnswerReader
 from smartspec.server.openai.streaming import Call
-from smartspec.server.openai.tool_calls import ToolCall
 
 
 class MessageFormat:
@@ -24,17 +23,14 @@ class MessageFormat:
         }
         self._reader = AnswerReader(call.reading)
         self._last: TextDelta | None = None
-        self._index = -1  # of the newest block
+        self._blocks: list[dict] = []  # the content so far
         self._kind = ""  # of the block under way, which holds text; empty: none is
 
     def whole(self, choices: Mapping[int, TextDelta]) -> dict:
         whole = choices[0]
-        said = self._reader.push(whole.text, whole.finish_reason)
-        thought = {"type": "thinking", "thinking": said.thought, "signature": ""}
-        content = [thought] * bool(said.thought)
-        content += [{"type": "text", "text": said.text}] * bool(said.text)
-        content += [_tool_use(call) | {"input": json.loads(call.arguments)} for call in said.calls]
-        return self._head | {"content": content, "usage": _usage(whole)} | self._end_of(whole)
+        for _ in self.push(whole):
+            pass  # the events are not sent
+        return self._head | {"content": self._blocks, "usage": _usage(whole)} | self._end_of(whole)
 
     def push(self, delta: TextDelta) -> Iterator[bytes]:
         if self._last is None:
@@ -49,9 +45,11 @@ class MessageFormat:
             yield from self._write("text", said.text, {"text": ""})
         for call in said.calls:
             yield from self._end_block()
-            yield self._begin(_tool_use(call))
+            tool_use = {"id": f"toolu_{uuid.uuid4().hex[:24]}", "name": call.name, "input": {}}
+            yield self._begin({"type": "tool_use"} | tool_use)
             yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
-            yield _event("content_block_stop", index=self._index)
+            self._blocks[-1]["input"] = json.loads(call.arguments)
+            yield _event("content_block_stop", index=len(self._blocks) - 1)
 
     def end(self) -> Iterator[bytes]:
         yield from self._end_block()
@@ -77,28 +75,20 @@ class MessageFormat:
             yield from self._end_block()
             yield self._begin({"type": kind} | empty)
             self._kind = kind
+        self._blocks[-1][kind] += text
         yield self._delta({"type": f"{kind}_delta", kind: text})
 
     def _begin(self, block: dict) -> bytes:
-        self._index += 1
-        return _event("content_block_start", index=self._index, content_block=block)
+        self._blocks.append(block)
+        return _event("content_block_start", index=len(self._blocks) - 1, content_block=block)
 
     def _delta(self, delta: dict) -> bytes:
-        return _event("content_block_delta", index=self._index, delta=delta)
+        return _event("content_block_delta", index=len(self._blocks) - 1, delta=delta)
 
     def _end_block(self) -> Iterator[bytes]:
         if self._kind:
             self._kind = ""
-            yield _event("content_block_stop", index=self._index)
-
-
-def _tool_use(call: ToolCall) -> dict:
-    return {
-        "type": "tool_use",
-        "id": f"toolu_{uuid.uuid4().hex[:24]}",
-        "name": call.name,
-        "input": {},
-    }
+            yield _event("content_block_stop", index=len(self._blocks) - 1)
 
 
 def _usage(delta: TextDelta) -> dict:

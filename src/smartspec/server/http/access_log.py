@@ -68,16 +68,14 @@ class AccessLog:
         return True
 
     def _write(self, scope: Scope, status: int, seconds: float) -> None:
-        client = _shown(scope["client"][0]) if scope["client"] else "-"
-        path = _shown(scope["path"])
         fields = {
-            "client": client,
+            "client": _shown(scope["client"][0]) if scope["client"] else "-",
             "method": scope["method"],
-            "path": path,
+            "path": _shown(scope["path"]),
             "status": status,
             "milliseconds": round(1000 * seconds, 1),
         }
-        text = f"{client} {scope['method']} {path} {status} {fields['milliseconds']} ms"
+        text = " ".join(map(str, fields.values())) + " ms"
         if self._num_left_out:
             fields["left_out"] = self._num_left_out
             text += f" ({self._num_left_out} lines of bad requests before it left out)"

@@ -4,6 +4,7 @@ disconnected."""
 import asyncio
 import zlib
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from smartspec.server.http.errors import APIError, error_response
@@ -13,18 +14,17 @@ MAX_DISCARDED_BYTES = 64 * 2**20
 
 
 class RequestBody:
-    """ASGI middleware: reads a body of at most max_bytes, then runs the application until the
+    """ASGI middleware: reads a body of at most MAX_BODY_BYTES, then runs the application until the
     client disconnects.
 
-    A body may come gzipped. A larger one is answered 413. The bytes beyond max_bytes are read and
+    A body may come gzipped. A larger one is answered 413. The bytes beyond that are read and
     thrown away: a client that is still sending would not see the answer. At most
     MAX_DISCARDED_BYTES are read like this. When the client disconnects, streaming or not, the
     application is cancelled. That ends the engine's work for it.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int):
+    def __init__(self, app: ASGIApp):
         self._app = app
-        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,26 +42,29 @@ class RequestBody:
         """The body; None if the client left before its end. Raises APIError 413 if it is too
         large."""
         too_large = APIError(
-            413, f"the body is larger than {self._max_bytes} bytes", code="body_too_large"
+            413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large"
         )
         headers = dict(scope["headers"])
-        if headers.get(b"expect", b"").lower() == b"100-continue" and self._announces_too_much(
-            headers
+        announced = headers.get(b"content-length", b"0")
+        if (
+            headers.get(b"expect", b"").lower() == b"100-continue"
+            and announced.isdigit()
+            and int(announced) > MAX_BODY_BYTES
         ):
             raise too_large  # the client waits for "100 Continue" and has sent nothing yet
-        chunks, size, more = [], 0, True
-        while more and size <= self._max_bytes + MAX_DISCARDED_BYTES:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size <= self._max_bytes:
-                chunks.append(chunk)
-            else:
-                chunks.clear()
-            more = message.get("more_body", False)
-        if size > self._max_bytes:
+        chunks, size = [], 0
+        try:
+            async for chunk in Request(scope, receive).stream():
+                size += len(chunk)
+                if size <= MAX_BODY_BYTES:
+                    chunks.append(chunk)
+                else:
+                    chunks.clear()
+                if size > MAX_BODY_BYTES + MAX_DISCARDED_BYTES:
+                    break
+        except ClientDisconnect:
+            return None
+        if size > MAX_BODY_BYTES:
             raise too_large
         body = b"".join(chunks)
         encoding = headers.get(b"content-encoding", b"identity").lower()
@@ -73,14 +76,10 @@ class RequestBody:
                 "Content-Encoding of a body must be gzip, or left out",
                 code="unsupported_encoding",
             )
-        body = await asyncio.to_thread(_unzipped, body, self._max_bytes)
+        body = await asyncio.to_thread(_unzipped, body, MAX_BODY_BYTES)
         if body is None:
             raise too_large
         return body
-
-    def _announces_too_much(self, headers: dict[bytes, bytes]) -> bool:
-        length = headers.get(b"content-length", b"0")
-        return length.isdigit() and int(length) > self._max_bytes
 
     async def _run(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_disconnect(receive))

@@ -35,12 +35,9 @@ class ApiKeys:
         admin_key: str | None = None,
         shared_cache: bool = False,
     ):
-        shares = shares or {}
-        for key in (*shares, *([] if admin_key is None else [admin_key])):
-            _check_key(key)
-        self._clients = {_digest(key.encode()): share for key, share in shares.items()}
+        self._clients = {_checked_digest(key): share for key, share in (shares or {}).items()}
         self.shared_cache = shared_cache
-        self._admin = None if admin_key is None else _digest(admin_key.encode())
+        self._admin = None if admin_key is None else _checked_digest(admin_key)
 
     def __bool__(self) -> bool:
         """True if clients need a key."""
@@ -99,7 +96,7 @@ def read_key_file(path: Path) -> dict[str, float]:
     return shares
 
 
-def _check_key(key: str) -> None:
+def _checked_digest(key: str) -> str:
     if not key:
         raise ValueError("an API key is empty: give one, or leave the option and the variable out")
     if not key.isprintable() or " " in key:
@@ -107,6 +104,7 @@ def _check_key(key: str) -> None:
             "an API key holds spaces or control characters, which a client cannot send: choose "
             "another"
         )
+    return _digest(key.encode())
 
 
 def _key_of(headers: Mapping[bytes, bytes]) -> bytes | None:

@@ -22,7 +22,7 @@ class RequestIds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        given = next((value for name, value in scope["headers"] if name == HEADER), b"")
+        given = dict(scope["headers"]).get(HEADER, b"")
         request_id = given if ACCEPTED.fullmatch(given) else uuid.uuid4().hex.encode()
         scope.setdefault("state", {})["request_id"] = request_id.decode()
         headers = [(HEADER, request_id)] + [(ANTHROPIC_HEADER, request_id)] * is_anthropic(scope)

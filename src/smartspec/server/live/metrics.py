@@ -1,11 +1,12 @@
 """Prometheus metrics: what the engine does per step, and what callers experience per request."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from smartspec.core.batch import StepOutput
 from smartspec.core.engine_core import EngineCore
@@ -47,8 +48,7 @@ class ServerMetrics:
         self.registry = CollectorRegistry()
         self._model_name = model_name
         self._vllm = VllmMetrics(self.registry, model_name)
-        self._core = core
-        self._counted: dict[str, int] = {}  # what of the controller's own counts has been passed on
+        self.registry.register(_CoreCounts(core))
         gauge, counter, histogram = (
             partial(kind, namespace="smartspec", registry=self.registry)
             for kind in (Gauge, Counter, Histogram)
@@ -72,9 +72,6 @@ class ServerMetrics:
             "cached_prompt_tokens", "Prompt tokens whose KV was there already"
         )
         self.generation_tokens = counter("generation_tokens", "Output tokens as usage counts them")
-        self.preemptions = counter(
-            "preemptions", "Requests that gave back their memory to be computed anew"
-        )
         self.draft_tokens = counter("draft_tokens", "Draft tokens made")
         self.verified_tokens = counter("verified_tokens", "Draft tokens verified by the target")
         self.accepted_tokens = counter("accepted_tokens", "Draft tokens accepted")
@@ -86,14 +83,6 @@ class ServerMetrics:
         self.responses = counter("http_responses", "Answers by HTTP status", ["status"])
         text = "Bodies with a field, tool or item that this server does not know, by its name"
         self.ignored_fields = IgnoredFields(counter("ignored_fields", text, ["field"]))
-        self.controller_errors = counter(
-            "controller_errors", "Failures of the controller (served without drafts)"
-        )
-        text = (
-            "Views and outcome that could not be true, by what was wrong (not decided on, not "
-            "learned from)"
-        )
-        self.ignored_input = counter("ignored_input", text, ["kind"])
         self.chosen_length = histogram(
             "chosen_length", "Draft tokens verified, per decoding request and step", buckets=LENGTHS
         )
@@ -131,13 +120,6 @@ class ServerMetrics:
         if output.predicted_seconds is not None:
             self.predicted_step.observe(output.predicted_seconds)
         self.step.observe(output.seconds.total)
-        self._pass_on(self.preemptions, "preemptions", self._core.scheduler.num_preemptions)
-        # Only a core.safe_controller.SafeController counts failures; any other ends the step.
-        self._pass_on(
-            self.controller_errors, "errors", getattr(self._core.controller, "num_errors", 0)
-        )
-        for kind, count in getattr(self._core.controller, "num_ignored", {}).items():
-            self._pass_on(self.ignored_input.labels(kind), f"ignored {kind}", count)
 
     async def observe_call(
         self,
@@ -190,10 +172,6 @@ class ServerMetrics:
         """Prometheus text format: our names, then vLLM's."""
         return generate_latest(self.registry) + generate_latest(self._vllm)
 
-    def _pass_on(self, counter: Counter, name: str, count: int) -> None:
-        counter.inc(count - self._counted.get(name, 0))
-        self._counted[name] = count
-
     def _begin(self, delta: TextDelta, ttft: float, n: int) -> None:
         self.ttft.observe(ttft)
         if delta.index % n == 0:  # a prompt counts once, however many choices it has
@@ -225,6 +203,31 @@ class ServerMetrics:
     def _judge(self, objective: str, seconds: float, target: float | None) -> None:
         if target is not None:
             self.objectives.labels(objective, "met" if seconds <= target else "missed").inc()
+
+
+class _CoreCounts:
+    """What the scheduler and the controller count themselves, read with /metrics."""
+
+    def __init__(self, core: EngineCore):
+        self._core = core
+
+    def collect(self) -> Iterator[Metric]:
+        # Only a core.safe_controller.SafeController counts failures; any other ends the step.
+        controller = self._core.controller
+        text = "Requests that gave back their memory to be computed anew"
+        count = self._core.scheduler.num_preemptions
+        yield CounterMetricFamily("smartspec_preemptions", text, count)
+        text = "Failures of the controller (served without drafts)"
+        count = getattr(controller, "num_errors", 0)
+        yield CounterMetricFamily("smartspec_controller_errors", text, count)
+        text = (
+            "Views and outcome that could not be true, by what was wrong (not decided on, not "
+            "learned from)"
+        )
+        ignored = CounterMetricFamily("smartspec_ignored_input", text, labels=["kind"])
+        for kind, count in dict(getattr(controller, "num_ignored", {})).items():
+            ignored.add_metric([kind], count)
+        yield ignored
 
 
 def kv_use_ratio(core: EngineCore) -> float:

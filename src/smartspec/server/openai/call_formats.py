@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from smartspec.server.structured.json_text import JsonPrefix, read_json
+from smartspec.server.structured.json_text import may_begin_json, read_first_json, read_json
 
 MAX_DECODED = 2  # times that arguments may have been encoded as strings
 # before arguments, as Mistral's newer models
@@ -48,17 +48,19 @@ class CallFormat:
         tool."""
         if self.has_tags and (function := _FUNCTION.fullmatch(text)):
             return [_of_tags(*function.groups(), schemas)], ""
-        if self.end:
-            calls = _calls(text, None)
-            return calls, "" if calls else text
         found: list[Found] = []
         while text := self._without_marks(text):
             name, begin = self._name_before(text)
-            end = JsonPrefix().feed(text, begin)
-            calls = _calls(text[begin:end], name)
+            try:
+                value, size = read_first_json(text[begin:])
+            except ValueError:
+                break
+            if self.end and text[size:].strip():
+                break
+            calls = _calls(value if name is None else {"name": name, "arguments": value})
             if not calls:
                 break
-            found, text = found + calls, text[end:]
+            found, text = found + calls, text[begin + size :]
         return found, text
 
     def may_begin_call(self, text: str) -> bool:
@@ -68,9 +70,7 @@ class CallFormat:
         if any(mark.startswith(text[: len(mark)]) for mark in marks):
             return True
         _, begin = self._name_before(text)
-        return JsonPrefix().feed(text, begin) == len(text) or bool(
-            self.has_names and _CUT_NAME.fullmatch(text)
-        )
+        return may_begin_json(text[begin:]) or bool(self.has_names and _CUT_NAME.fullmatch(text))
 
     def _name_before(self, text: str) -> tuple[str | None, int]:
         """The name that stands before arguments, and where these begin."""
@@ -109,15 +109,8 @@ def format_of(template: str) -> CallFormat:
     )
 
 
-def _calls(text: str, name: str | None) -> list[Found]:
-    """The call, or list of calls, that JSON is; none if it is anything else. name: of a call whose
-    arguments it is."""
-    try:
-        value = read_json(text)
-    except ValueError:
-        return []
-    if name is not None:
-        value = {"name": name, "arguments": value}
+def _calls(value: object) -> list[Found]:
+    """The call, or list of calls, that a value is; none if it is anything else."""
     calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
     return [call for call in calls if call] if None not in calls else []
 

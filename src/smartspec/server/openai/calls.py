@@ -10,21 +10,18 @@ from smartspec.core.origin import Origin
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.server.http.errors import APIError
 from smartspec.server.http.parsing import BodyParser, refusal
-from smartspec.server.openai.call_formats import HERMES
 from smartspec.server.openai.chat_body import (
     ChatBody,
     ConvertibleBody,
     DetokenizeBody,
     TokenizeBody,
 )
-from smartspec.server.openai.choices import Choices
 from smartspec.server.openai.completion_body import CompletionBody
 from smartspec.server.openai.formats import ChatFormat, CompletionFormat
 from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.invalid_text import check_promises_nothing
 from smartspec.server.openai.prompt_logprobs import check_num_entries
 from smartspec.server.openai.prompts import PromptReader
-from smartspec.server.openai.said import Reading
 from smartspec.server.openai.streaming import Call, Format, RequestedGrammar
 from smartspec.server.openai.workload_classes import WorkloadClasses
 from smartspec.server.structured.fields import after_thought
@@ -55,25 +52,18 @@ class CallReader:
     compiler: GrammarCompiler
     is_text_invalid: bool
 
-    def completion(self, data: bytes, client: Origin) -> tuple[Call, Choices]:
+    def completion(self, data: bytes, client: Origin) -> tuple[Call, Format]:
         body = self.parser.parse(CompletionBody, data, client)
         self._check(body, len(body.prompt))
         prompts = self.prompts.read_completion(body)
-        call = self._call(
-            body, prompts, client, body.max_tokens, DEFAULT_COMPLETION_TOKENS, body.logprobs
-        )
+        call = self._call(body, prompts, client, DEFAULT_COMPLETION_TOKENS, body.logprobs)
         if body.echo and body.logprobs is not None:
             check_num_entries("logprobs", prompts, body.n, body.logprobs)
-        form = CompletionFormat(
-            show_top=bool(body.logprobs),
-            echoed=self.prompts.echoes(body, prompts),
-            read_echo=self.prompts.echo_reader(body),
-        )
-        return call, Choices(call, form, self.prompts.decode)
+        return call, CompletionFormat(call, body, self.prompts)
 
-    def chat(self, data: bytes, client: Origin) -> tuple[Call, Choices]:
+    def chat(self, data: bytes, client: Origin) -> tuple[Call, Format]:
         call = self._chat(self.parser.parse(ChatBody, data, client), client)
-        return call, Choices(call, ChatFormat(call.reading), self.prompts.decode)
+        return call, ChatFormat(call, self.prompts)
 
     def converted(
         self,
@@ -122,17 +112,16 @@ class CallReader:
 
     def _chat(self, body: ChatBody, client: Origin) -> Call:
         self._check(body, 1)
-        said = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         call = self._call(
             body,
             [self.prompts.read_chat(body)],
             client,
-            said,
             self.engine.sampling_defaults.get("max_tokens"),
             (body.top_logprobs or 0) if body.logprobs else None,
         )
         speculation = replace(call.speculation, predicted_token_ids=self.prompts.predicted(body))
-        reading, params, grammar = self._reading(call, body), call.params, call.requested_grammar
+        params, grammar = call.params, call.requested_grammar
+        reading = self.prompts.reading(body, call.prompts[0], grammar is not None)
         if reading.max_calls and self.prompts.has_special_marks(reading.call_format):
             params = replace(params, skip_special_tokens=False)
         if grammar is not None and reading.thinks:
@@ -144,10 +133,11 @@ class CallReader:
         )
 
     def _max_tokens(
-        self, body: GenerationBody, prompts: list[list[int]], said: int | None, default: int | None
+        self, body: GenerationBody, prompts: list[list[int]], default: int | None
     ) -> int:
         """New tokens allowed: those that the client said, or the default, at most what the context
         leaves (None, -1: all of that)."""
+        said = body.max_tokens
         requested = default if said is None else said
         room = self.prompts.room(body, requested, prompts)
         if said is not None and said > room and self.parser.strict:
@@ -159,19 +149,6 @@ class CallReader:
                 "context_length_exceeded",
             )
         return room if requested in (None, NO_LIMIT) else min(requested, room)
-
-    def _reading(self, call: Call, body: ChatBody) -> Reading:
-        """A grammar has calls in a format of its own."""
-        has_grammar, thinks = call.requested_grammar is not None, self.prompts.model_thinks
-        return Reading(
-            thinks=thinks,
-            is_open=thinks and self.prompts.opens_thought(call.prompts[0], body),
-            max_calls=body.max_calls if body.offered_tools else 0,
-            call_format=self.prompts.call_format(body)
-            if body.offered_tools and not has_grammar
-            else HERMES,
-            schemas={tool.function.name: tool.function.parameters for tool in body.offered_tools},
-        )
 
     def _check(self, body: GenerationBody, num_prompts: int) -> None:
         check_model(body.model, self.names)
@@ -191,25 +168,24 @@ class CallReader:
         body: GenerationBody,
         prompts: list[list[int]],
         client: Origin,
-        said: int | None,
         default: int | None,
         num_top: int | None,
     ) -> Call:
-        """said, default: as for _max_tokens. num_top: alternatives to each token of the answer,
-        None for no log-probabilities."""
-        max_tokens = self._max_tokens(body, prompts, said, default)
+        """default: as for _max_tokens. num_top: alternatives to each token of the answer, None for
+        no log-probabilities."""
+        max_tokens = self._max_tokens(body, prompts, default)
         params = body.sampling_params(
             max_tokens, num_top, self.prompts.bad_words(body), self.engine.sampling_defaults
         )
         if body.prompt_logprobs is not None:
             check_num_entries("prompt_logprobs", prompts, body.n, body.prompt_logprobs)
-        is_clipped = said is not None and said > max_tokens
+        is_clipped = body.max_tokens is not None and body.max_tokens > max_tokens
         return Call(
             model=self.names[0],
             body=body,
             prompts=prompts,
             params=params,
-            speculation=body.speculation_options,
+            speculation=body.speculation.options(),
             origin=body.origin(client),
             headers={CLIPPED_HEADER: str(max_tokens)} if is_clipped else {},
             requested_grammar=_requested_grammar(body),

@@ -15,7 +15,6 @@ from smartspec.server.http.body_model import (
     never,
 )
 from smartspec.server.http.content import Content
-from smartspec.server.http.errors import APIError
 from smartspec.server.http.parsing import refusal
 from smartspec.server.openai.generation_body import CommonFields, GenerationBody
 from smartspec.server.openai.harmless import NoList, NotDemanded, Off
@@ -152,23 +151,27 @@ class ChatBody(TemplateFields, ToolFields, GenerationBody):
             raise ValueError("continue_final_message needs the last message to be the assistant's")
         return self
 
+    @model_validator(mode="after")
+    def _newer_name_goes_first(self) -> Self:
+        if self.max_completion_tokens is not None:
+            self.max_tokens = self.max_completion_tokens
+        return self
+
 
 PROMPT_FIELDS = {"messages", *TemplateFields.model_fields, *ToolFields.model_fields}
 
 
 def read_prompt_fields(fields: dict) -> ChatBody:
-    """A body of the fields that make a prompt. Raises APIError for one that is wrong, or is
+    """A body of the fields that make a prompt. Raises ValueError for one that is wrong, or is
     another."""
     if other := fields.keys() - PROMPT_FIELDS:
-        raise APIError(
-            400,
-            f"{min(other)} is not about the prompt: use {', '.join(sorted(PROMPT_FIELDS))}",
-            min(other),
+        raise ValueError(
+            f"{min(other)} is not about the prompt: use {', '.join(sorted(PROMPT_FIELDS))}"
         )
     try:
         return ChatBody.model_validate(fields)
     except ValidationError as error:
-        raise refusal(ChatBody, error) from error
+        raise ValueError(refusal(ChatBody, error).message) from error
 
 
 class ConvertibleBody(Body):

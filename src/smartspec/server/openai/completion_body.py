@@ -2,7 +2,13 @@
 
 from typing import Annotated, Self
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from smartspec.server.openai.generation_body import GenerationBody
 from smartspec.server.openai.harmless import NoList, NotDemanded, NoText
@@ -13,39 +19,23 @@ PROMPT_SHAPES = (
 )
 
 
-def _to_prompts(value: object) -> list[str | list[int]]:
-    if isinstance(value, str) or _are_token_ids(value):
-        value = [value]
-    if (
-        isinstance(value, list)
-        and value
-        and all(isinstance(p, str) or _are_token_ids(p) for p in value)
-        and all(value)
-    ):
-        return value
-    raise ValueError(PROMPT_SHAPES)
-
-
-def _are_token_ids(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
-
-
 Text = Annotated[str, Field(min_length=1)]
-TokenIds = Annotated[list[int], Field(min_length=1)]
-Prompts = (
-    Text
-    | Annotated[list[Text], Field(min_length=1)]
-    | TokenIds
-    | Annotated[list[TokenIds], Field(min_length=1)]
-)
+TokenIds = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+Prompts = Text | TokenIds | Annotated[list[Text | TokenIds], Field(min_length=1, fail_fast=True)]
+
+
+def _to_prompts(value: object, read: ValidatorFunctionWrapHandler) -> list[str | list[int]]:
+    try:
+        prompts = read(value)
+    except ValidationError as error:
+        raise ValueError(PROMPT_SHAPES) from error
+    return [prompts] if isinstance(prompts, str) or isinstance(prompts[0], int) else prompts
 
 
 class CompletionBody(GenerationBody):
     """POST /v1/completions. prompt: one or several prompts, each a text or a list of token ids."""
 
-    prompt: Annotated[
-        list[str | list[int]], PlainValidator(_to_prompts, json_schema_input_type=Prompts)
-    ]
+    prompt: Annotated[Prompts, WrapValidator(_to_prompts)]
     logprobs: int | None = None
     echo: bool = False
     add_special_tokens: bool = True

@@ -2,52 +2,38 @@
 choice."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
-from smartspec.core.batch import TokenLogprobs
 from smartspec.engine.text.stream import TextDelta
 from smartspec.engine.text.token_texts import TokenText
-from smartspec.server.openai.said import AnswerReader, Reading, Said
-
-LOWEST_LOGPROB = -9999.0  # JSON has no -inf
-
-
-@dataclass(frozen=True)
-class ScoredPrompt:
-    """A prompt whose log-probabilities are known."""
-
-    token_ids: list[int]
-    found: tuple[TokenLogprobs, ...]  # of its second token and those after it
-    written: list[dict | None] | None  # as vLLM's `prompt_logprobs`, None if that was not requested
+from smartspec.server.openai.choices import Choices
+from smartspec.server.openai.completion_body import CompletionBody
+from smartspec.server.openai.prompt_logprobs import finite, with_top
+from smartspec.server.openai.prompts import PromptReader
+from smartspec.server.openai.said import AnswerReader, Said
+from smartspec.server.openai.streaming import Call
 
 
-@dataclass(frozen=True)
-class CompletionFormat:
-    """POST /v1/completions. show_top: whether alternatives were requested. echoed: what goes before
-    the text of each choice, none of them if empty. read_echo: the tokens of an echoed text (text,
-    token ids, log-probabilities), where theirs go before those of the output."""
+class CompletionFormat(Choices):
+    """POST /v1/completions."""
 
-    id_prefix: ClassVar = "cmpl"
-    whole_object: ClassVar = "text_completion"
-    chunk_object: ClassVar = "text_completion"
+    id_prefix = "cmpl"
+    whole_object = chunk_object = "text_completion"
 
-    show_top: bool
-    echoed: Sequence[str]
-    read_echo: Callable[[str, list[int], tuple[TokenLogprobs, ...]], Sequence[TokenText]] | None
-
-    def whole_choice(self, delta: TextDelta) -> dict:
-        """The choice of an answer that is not streamed."""
-        return self.chunk_choice(delta, is_first=True)
+    def __init__(self, call: Call, body: CompletionBody, prompts: PromptReader):
+        super().__init__(call, prompts.decode)
+        self._num_top = body.logprobs or 0
+        self._echoed = prompts.echoed(body, call.prompts)
+        # Then the tokens of an echo go before those of the output.
+        self._read_echo = prompts.read_echo if body.echo and body.logprobs is not None else None
 
     def chunk_choice(self, delta: TextDelta, is_first: bool) -> dict:
-        """The choice of a streamed chunk; called in order. is_first: of this choice."""
-        echoed = self.echoed[delta.index] if self.echoed else ""
+        echoed = self._echoed[delta.index // self._n] if self._echoed else ""
         # With an echo they are as many as usage counts, the token that ended the answer among them:
         # lm-eval takes the last one off, whatever it is.
-        kept = [token for token in delta.logprobs or () if token.shown or self.read_echo]
+        kept = [token for token in delta.logprobs or () if token.shown or self._read_echo]
         return {
             "index": delta.index,
             "text": echoed + delta.text if is_first else delta.text,
@@ -55,14 +41,16 @@ class CompletionFormat:
             "finish_reason": delta.finish_reason,
         }
 
-    def place_prompts(self, answer: dict, prompts: Sequence[ScoredPrompt]) -> None:
-        """Place the log-probabilities of each choice's prompt into the answer."""
-        for choice, prompt in zip(answer["choices"], prompts, strict=True):
-            if prompt.written is not None:
-                choice["prompt_logprobs"] = prompt.written
-            if self.read_echo is not None:
-                tokens = self.read_echo(
-                    self.echoed[choice["index"]], prompt.token_ids, prompt.found
+    def place_prompts(self, answer: dict, choices: Mapping[int, TextDelta]) -> None:
+        for choice in answer["choices"]:
+            number = choice["index"] // self._n
+            found = choices[number * self._n].prompt_logprobs or ()
+            choice |= self._prompt_logprobs(number, found)
+            if self._read_echo is not None:
+                tokens = self._read_echo(
+                    self._echoed[number],
+                    self._call.prompts[number],
+                    with_top(found, self._num_top),
                 )
                 before, after = self._logprobs(tokens, 0), choice["logprobs"]
                 choice["logprobs"] = {
@@ -74,7 +62,7 @@ class CompletionFormat:
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [finite(token.logprob) for token in tokens],
-            "top_logprobs": list(map(_tops, tokens)) if self.show_top else None,
+            "top_logprobs": list(map(_tops, tokens)) if self._num_top else None,
             "text_offset": [start + token.offset for token in tokens],
         }
 
@@ -88,16 +76,18 @@ def _tops(token: TokenText) -> dict[str, float | None] | None:
     return {alternative.text: finite(alternative.logprob) for alternative in ranked}
 
 
-class ChatFormat:
-    """POST /v1/chat/completions: as CompletionFormat, and an object serves one call. reading: what
-    the text is read for."""
+class ChatFormat(Choices):
+    """POST /v1/chat/completions."""
 
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, reading: Reading):
-        self._readers: defaultdict[int, AnswerReader] = defaultdict(partial(AnswerReader, reading))
+    def __init__(self, call: Call, prompts: PromptReader):
+        super().__init__(call, prompts.decode)
+        self._readers: defaultdict[int, AnswerReader] = defaultdict(
+            partial(AnswerReader, call.reading)
+        )
 
     def whole_choice(self, delta: TextDelta) -> dict:
         delta, said = self._read(delta)
@@ -120,8 +110,8 @@ class ChatFormat:
             ]
         return self._choice(delta, "delta", content)
 
-    def place_prompts(self, answer: dict, prompts: Sequence[ScoredPrompt]) -> None:
-        answer["prompt_logprobs"] = prompts[0].written
+    def place_prompts(self, answer: dict, choices: Mapping[int, TextDelta]) -> None:
+        answer |= self._prompt_logprobs(0, choices[0].prompt_logprobs or ())
 
     def _read(self, delta: TextDelta) -> tuple[TextDelta, Said]:
         """The delta, which may end with a call, and what it says."""
@@ -153,8 +143,3 @@ def _thought(said: Said) -> dict:
 
 def _chat_token(token: TokenText) -> dict:
     return {"token": token.text, "logprob": finite(token.logprob), "bytes": list(token.bytes)}
-
-
-def finite(logprob: float | None) -> float | None:
-    """The value with -inf replaced, which JSON cannot hold."""
-    return None if logprob is None else max(logprob, LOWEST_LOGPROB)

@@ -1,7 +1,7 @@
 """Fields common to all bodies that request text."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Self
 
 from pydantic import (
@@ -21,7 +21,6 @@ from smartspec.core.speculation import (
     MAX_TPOT_SECONDS,
     MAX_WEIGHT,
     MIN_WEIGHT,
-    NO_OPTIONS,
     SpeculationOptions,
 )
 from smartspec.server.http.body_model import Body, is_strict, ranged
@@ -37,20 +36,7 @@ MAX_BAD_WORD_CHARACTERS = 256  # of one
 MAX_REQUEST_ID = 128  # characters
 MAX_CACHE_SALT = 256  # characters
 MIN_TPOT_MS = 0.001  # a microsecond
-SAMPLING_OPTIONS = {
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "ignore_eos",
-    "min_tokens",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-}
+SAMPLING_OPTIONS = {field.name for field in fields(SamplingParams)}
 
 
 class StreamOptions(Body):
@@ -106,7 +92,7 @@ class CommonFields(Body):
     stream: bool = False
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=MAX_CACHE_SALT)
-    speculation: SpeculationBody | None = None
+    speculation: SpeculationBody = SpeculationBody()
 
 
 class GenerationBody(CommonFields, HarmlessFields, StructuredFields):
@@ -135,27 +121,15 @@ class GenerationBody(CommonFields, HarmlessFields, StructuredFields):
     )
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions = StreamOptions()
 
     @model_validator(mode="after")
     def _goes_with_stream(self, info: ValidationInfo) -> Self:
-        if is_strict(info) and self.stream_options is not None and not self.stream:
+        if is_strict(info) and "stream_options" in self.model_fields_set and not self.stream:
             raise ValueError("stream_options needs stream to be true")
         if self.stream and self.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs needs stream to be false")
         return self
-
-    @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def continuous_usage(self) -> bool:
-        return self.include_usage and self.stream_options.continuous_usage_stats
-
-    @property
-    def speculation_options(self) -> SpeculationOptions:
-        return NO_OPTIONS if self.speculation is None else self.speculation.options()
 
     @property
     def num_prompt_top(self) -> int | None:
@@ -177,18 +151,18 @@ class GenerationBody(CommonFields, HarmlessFields, StructuredFields):
     ) -> SamplingParams:
         """bad_words: as token ids. defaults: options where the body leaves them out. Raises
         APIError naming the option that is out of its range."""
-        said = self.model_dump(include=SAMPLING_OPTIONS, exclude_unset=True)
+        said = self.model_dump(include=SAMPLING_OPTIONS, exclude_unset=True) | {
+            "max_tokens": max_tokens,
+            "logprobs": logprobs,
+            "prompt_logprobs": self.num_prompt_top,
+            "stop": tuple(self.stop),
+            "stop_token_ids": tuple(self.stop_token_ids),
+            "logit_bias": tuple(self.logit_bias.items()),
+            "allowed_token_ids": tuple(dict.fromkeys(self.allowed_token_ids)),
+            "bad_words_token_ids": bad_words,
+        }
         try:
-            params = SamplingParams(
-                logprobs=logprobs,
-                prompt_logprobs=self.num_prompt_top,
-                stop=tuple(self.stop),
-                stop_token_ids=tuple(self.stop_token_ids),
-                logit_bias=tuple(self.logit_bias.items()),
-                allowed_token_ids=tuple(dict.fromkeys(self.allowed_token_ids)),
-                bad_words_token_ids=bad_words,
-                **{**defaults, **said, "max_tokens": max_tokens},
-            )
+            params = SamplingParams(**{**defaults, **said})
             params.token_rules  # noqa: B018  (made here, in no step)
             return params
         except ValueError as error:

@@ -5,7 +5,7 @@ from smartspec.server.http.errors import APIError
 from smartspec.server.openai.generation_body import GenerationBody
 
 # Fields of a body that promise something of the text, beside those of structured output.
-EXACT = (
+EXACT = {
     "seed",
     "logprobs",
     "prompt_logprobs",
@@ -15,7 +15,7 @@ EXACT = (
     "logit_bias",
     "tools",
     "prediction",
-)
+}
 
 
 def invalid_text_name(model: str, acceptance: float) -> str:
@@ -26,8 +26,7 @@ def invalid_text_name(model: str, acceptance: float) -> str:
 
 def check_promises_nothing(body: GenerationBody) -> None:
     """Raises APIError 400 naming the field of a request that wants something of its text."""
-    default = {name: field.get_default() for name, field in type(body).model_fields.items()}
-    wanted = [name for name in EXACT if name in default and getattr(body, name) != default[name]]
+    wanted = body.model_dump(include=EXACT, exclude_defaults=True)
     for name in (*body.grammars(), *wanted):
         raise APIError(
             400,

@@ -4,9 +4,9 @@ web search or a shell.
 They are left out, and the functions stay usable. Only a choice that demands one is refused.
 """
 
-from pydantic import BeforeValidator, ValidationInfo
+from pydantic import BeforeValidator, ValidationInfo, model_validator
 
-from smartspec.server.http.body_model import ignore, is_strict
+from smartspec.server.http.body_model import Body, ignore, is_strict
 
 
 def functions_of(
@@ -40,17 +40,21 @@ def _check_demand(choice: object) -> object:
 CanBeDemanded = BeforeValidator(_check_demand)
 
 
-def with_allowed_tools(data: object) -> object:
-    """A body whose tool_choice is OpenAI's `allowed_tools`, with those tools alone and the choice's
-    mode."""
-    choice = data.get("tool_choice") if isinstance(data, dict) else None
-    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
-        return data
-    allowed = choice.get("allowed_tools", choice)  # chats put them into an object of their own
-    allowed = allowed if isinstance(allowed, dict) else {}
-    names = {_name(tool) for tool in _listed(allowed.get("tools"))}
-    tools = [tool for tool in _listed(data.get("tools")) if _name(tool) in names]
-    return data | {"tools": tools, "tool_choice": allowed.get("mode", "auto")}
+class AllowedTools(Body):
+    """A body whose tool_choice may be OpenAI's `allowed_tools`: it is read with those tools alone,
+    and the choice's mode."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_allowed_tools(cls, data: object) -> object:
+        choice = data.get("tool_choice") if isinstance(data, dict) else None
+        if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+            return data
+        allowed = choice.get("allowed_tools", choice)  # chats put them into an object of their own
+        allowed = allowed if isinstance(allowed, dict) else {}
+        names = {_name(tool) for tool in _listed(allowed.get("tools"))}
+        tools = [tool for tool in _listed(data.get("tools")) if _name(tool) in names]
+        return data | {"tools": tools, "tool_choice": allowed.get("mode", "auto")}
 
 
 def _listed(tools: object) -> list:

@@ -1,14 +1,12 @@
-"""Log-probabilities of a prompt's tokens: by token id as vLLM writes `prompt_logprobs`, or as
-tokens of an echo."""
+"""Log-probabilities of a prompt's tokens, by token id as vLLM writes `prompt_logprobs`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from smartspec.core.batch import TokenLogprobs
-from smartspec.engine.text.token_texts import TokenText, TokenTexts
 from smartspec.server.http.errors import APIError
-from smartspec.server.openai.formats import finite
 
+LOWEST_LOGPROB = -9999.0  # JSON has no -inf
 MAX_ENTRIES = 32_768  # of an answer: 2 MB
 
 
@@ -35,7 +33,7 @@ def prompt_json(
     token, which has no context. found: those of the other tokens. Takes long for a long prompt:
     call it in a thread."""
     written: list[dict | None] = [None]
-    for token_id, entry in zip(token_ids[1:], _with_top(found, num_top), strict=True):
+    for token_id, entry in zip(token_ids[1:], with_top(found, num_top), strict=True):
         ranked = [(token_id, entry.logprob, entry.rank)]
         top = zip(entry.top_token_ids, entry.top_logprobs, strict=True)
         ranked += [(*each, rank) for rank, each in enumerate(top, start=1)]
@@ -52,7 +50,7 @@ def prompt_json(
     return written
 
 
-def _with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprobs]:
+def with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprobs]:
     """The same with num_top alternatives each: more may have been computed."""
     return [
         replace(
@@ -64,14 +62,6 @@ def _with_top(found: Sequence[TokenLogprobs], num_top: int) -> list[TokenLogprob
     ]
 
 
-def read_echo(
-    texts: TokenTexts,
-    num_top: int,
-    text: str,
-    token_ids: Sequence[int],
-    found: Sequence[TokenLogprobs],
-) -> tuple[TokenText, ...]:
-    """The tokens of an echoed prompt, with num_top alternatives. texts: of the tokenizer's tokens.
-    text: of the prompt as it is echoed. found: as for prompt_json. Takes long for a long
-    prompt."""
-    return texts.read(text, token_ids, [None, *_with_top(found, num_top)])
+def finite(logprob: float | None) -> float | None:
+    """The value with -inf replaced, which JSON cannot hold."""
+    return None if logprob is None else max(logprob, LOWEST_LOGPROB)

@@ -1,10 +1,10 @@
 """Texts and conversations to token ids, and whether they fit the context."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from inspect import signature
 
+from smartspec.core.batch import TokenLogprobs
 from smartspec.engine.models.chat_templates import ChatTemplate, ChatTemplateError
 from smartspec.engine.runtime.async_engine import AsyncEngine
 from smartspec.engine.text.token_texts import TokenText
@@ -23,7 +23,8 @@ from smartspec.server.openai.messages import (
     with_written_calls,
     without_system,
 )
-from smartspec.server.openai.prompt_logprobs import read_echo
+from smartspec.server.openai.said import Reading
+from smartspec.server.openai.tools import Tool
 
 TOOLS_OF_A_MESSAGE = "message['tools']"  # in templates that read them there (Phi-4)
 PROMPT_PARTS = ("messages", "tools", "prompt")
@@ -143,15 +144,21 @@ class PromptReader:
             )
         return tuple(token_ids)
 
-    @property
-    def model_thinks(self) -> bool:
-        """True if its chat template knows thoughts, and their marks are seen in the text."""
-        template = self._tokenizer.chat_template
-        return (
+    def reading(self, body: ChatBody, prompt: list[int], has_grammar: bool) -> Reading:
+        """How the answer's text is read. A grammar has calls in a format of its own."""
+        template, tools = self._tokenizer.chat_template, body.offered_tools
+        thinks = (
             thoughts.END in str(template) and thoughts.END not in self._tokenizer.all_special_tokens
         )
+        return Reading(
+            thinks=thinks,
+            is_open=thinks and self._opens_thought(prompt, body),
+            max_calls=body.max_calls if tools else 0,
+            call_format=self._call_format(tools) if tools and not has_grammar else HERMES,
+            schemas={tool.function.name: tool.function.parameters for tool in tools},
+        )
 
-    def opens_thought(self, prompt: list[int], body: ChatBody) -> bool:
+    def _opens_thought(self, prompt: list[int], body: ChatBody) -> bool:
         """True if the answer begins within a thought: the prompt ends with the mark of one, or the
         message that is continued has not ended one."""
         if body.continue_final_message:
@@ -159,9 +166,9 @@ class PromptReader:
             return text.rfind(thoughts.BEGIN) > text.rfind(thoughts.END)
         return self.decode(prompt[-MARK_TOKENS:]).rstrip().endswith(thoughts.BEGIN)
 
-    def call_format(self, body: ChatBody) -> CallFormat:
+    def _call_format(self, tools: list[Tool]) -> CallFormat:
         """The way in which the model writes calls of tools, as far as its chat template tells."""
-        template = self._template_text([tool.for_template() for tool in body.offered_tools])
+        template = self._template_text([tool.for_template() for tool in tools])
         return format_of(template) if "tools" in template else HERMES
 
     def has_special_marks(self, form: CallFormat) -> bool:
@@ -173,21 +180,21 @@ class PromptReader:
         }
         return not special.isdisjoint((*form.begin, *form.between))
 
-    def echoes(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
-        """The text before each choice's, none if it is not requested."""
+    def echoed(self, body: CompletionBody, prompts: list[list[int]]) -> list[str]:
+        """The text of each prompt, none if it is not requested before that of its choices."""
         if not body.echo:
             return []
         pairs = zip(body.prompt, prompts, strict=True)
-        texts = [
+        return [
             prompt if isinstance(prompt, str) else self.detokenize(ids) for prompt, ids in pairs
         ]
-        return [text for text in texts for _ in range(body.n)]
 
-    def echo_reader(self, body: CompletionBody) -> Callable[..., Sequence[TokenText]] | None:
-        """Reads the tokens of echoed prompts. None unless they are requested."""
-        if not body.echo or body.logprobs is None:
-            return None
-        return partial(read_echo, self._token_texts, body.logprobs)
+    def read_echo(
+        self, text: str, token_ids: list[int], found: Sequence[TokenLogprobs]
+    ) -> Sequence[TokenText]:
+        """The tokens of a prompt that is echoed as this text. found: of its second token and those
+        after it."""
+        return self._token_texts.read(text, token_ids, [None, *found])
 
     def bad_words(self, body: GenerationBody) -> tuple[tuple[int, ...], ...]:
         """Token ids of each bad word, at the beginning of a text and after a space."""

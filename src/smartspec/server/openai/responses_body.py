@@ -3,7 +3,7 @@ is stored."""
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from smartspec.server.http.body_model import Body, Ignored, JsonObject, never, only
 from smartspec.server.openai.chat_body import (
@@ -15,15 +15,9 @@ from smartspec.server.openai.chat_body import (
 )
 from smartspec.server.openai.generation_body import CommonFields
 from smartspec.server.openai.harmless import AccountFields
-from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
-from smartspec.server.openai.responses_history import read_items
-from smartspec.server.openai.responses_items import (
-    InputItem,
-    ResponsesTool,
-    ResponsesToolChoice,
-    to_messages,
-)
-from smartspec.server.openai.tools import MAX_TOOLS
+from smartspec.server.openai.offered_tools import AllowedTools, CanBeDemanded, functions_of
+from smartspec.server.openai.responses_items import InputItem, read_items, to_messages
+from smartspec.server.openai.tools import MAX_TOOLS, Function, FunctionChoice
 from smartspec.server.structured.fields import JsonSchema, ResponseFormat
 
 LOGPROBS = "message.output_text.logprobs"
@@ -36,6 +30,24 @@ def _check_include(include: object) -> object:
     if isinstance(include, list) and LOGPROBS in include:
         raise ValueError(f"{LOGPROBS} is not written here: use logprobs of /v1/chat/completions")
     return include
+
+
+class ResponsesTool(Function):
+    """The same as a tool of chats, but flat."""
+
+    type: Literal["function"]
+
+    def to_chat(self) -> dict:
+        return {"type": "function", "function": self.model_dump(exclude={"type"})}
+
+
+class ResponsesToolChoice(FunctionChoice):
+    """tool_choice: this function."""
+
+    type: Literal["function"]
+
+    def to_chat(self) -> dict:
+        return {"type": "function", "function": {"name": self.name}}
 
 
 class TextFormat(JsonSchema):
@@ -66,7 +78,7 @@ class Reasoning(Body):
     mode: Ignored = None
 
 
-class ResponsesBody(ConvertibleBody, CommonFields, AccountFields):
+class ResponsesBody(ConvertibleBody, AllowedTools, CommonFields, AccountFields):
     """POST /v1/responses."""
 
     input: Annotated[
@@ -99,11 +111,6 @@ class ResponsesBody(ConvertibleBody, CommonFields, AccountFields):
     stream_options: Ignored = None
     prompt_cache_options: Ignored = None
     prompt_cache_retention: Ignored = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_allowed_tools(cls, data: object) -> object:
-        return with_allowed_tools(data)
 
     def to_chat(self) -> ChatBody:
         choice = (

@@ -1,12 +1,15 @@
 """Calls of tools, read from the text that a model writes."""
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from smartspec.server.openai.call_formats import CallFormat
-from smartspec.server.structured.json_text import JsonPrefix
+
+# A string of JSON goes on so far; only a quote ends it well.
+_IN_STRING = re.compile(r'(?:[^"\\\x00-\x1f]|\\.)*+', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -120,22 +123,35 @@ class _Call:
         self.pieces: list[str] = []
         self.has_ended = False
         self._end = form.end
-        self._json: JsonPrefix | None = JsonPrefix()  # as long as it may be JSON
+        self._is_json: bool | None = None  # None: nothing but spaces has come
+        self._is_quoted = False  # within a string
 
     def feed(self, text: str, begin: int) -> int:
         """Take more of the text; return the place up to which it has been taken, its end mark
         included."""
-        end = begin if self._end else len(text)
-        if self._json is not None and self._end:
-            end = self._json.feed(text, begin)
-            if not self._end.startswith(text[end : end + len(self._end)]):
-                self._json = None
-        if self._json is None:
-            found = text.find(self._end, end)
-            end = found if found >= 0 else begin_of_mark(text, end, self._end)
+        if self._is_json is None and (said := text[begin:].lstrip()):
+            self._is_json = said[0] in "{["
+        end = self._find_end(text, begin) if self._end else len(text)
         self.pieces.append(text[begin:end])
-        self.has_ended = bool(self._end) and text.startswith(self._end, end)
         return end + len(self._end) * self.has_ended
+
+    def _find_end(self, text: str, at: int) -> int:
+        """The place of the end mark; without one, that where one might begin."""
+        mark_or_quote = re.compile(f'{re.escape(self._end)}|"')
+        while self._is_json:
+            if self._is_quoted:
+                at = _IN_STRING.match(text, at).end()
+                if text[at : at + 2] in ("", "\\"):
+                    return at
+                self._is_json, self._is_quoted = text[at] == '"', False
+                at += 1
+            elif (found := mark_or_quote.search(text, at)) and found[0] == '"':
+                self._is_quoted, at = True, found.end()
+            else:
+                break
+        found = text.find(self._end, at)
+        self.has_ended = found >= 0
+        return found if self.has_ended else begin_of_mark(text, at, self._end)
 
 
 def begin_of_mark(text: str, begin: int, mark: str) -> int:

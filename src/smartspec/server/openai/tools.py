@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from smartspec.server.http.body_model import Body, Ignored, JsonObject
-from smartspec.server.openai.offered_tools import CanBeDemanded, functions_of, with_allowed_tools
+from smartspec.server.openai.offered_tools import AllowedTools, CanBeDemanded, functions_of
 from smartspec.server.structured.fields import JSON_OPTIONS, check_schema_size
 from smartspec.server.structured.grammar_worker import ARGUMENTS
 from smartspec.server.structured.json_text import read_json
@@ -107,7 +107,7 @@ class CalledTool(Body):
         }
 
 
-class ToolFields(Body):
+class ToolFields(AllowedTools):
     """The fields of a conversation that are about tools."""
 
     tools: Annotated[
@@ -117,11 +117,6 @@ class ToolFields(Body):
         Literal["none", "auto", "required"] | NamedTool | None, CanBeDemanded
     ] = None
     parallel_tool_calls: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_allowed_tools(cls, data: object) -> object:
-        return with_allowed_tools(data)
 
     @model_validator(mode="after")
     def _choice_is_one_of_the_tools(self) -> Self:

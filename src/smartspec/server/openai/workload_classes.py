@@ -22,11 +22,11 @@ class WorkloadClasses:
             raise ValueError(f"classes must be tables, [classes.NAME], got {settings!r}")
         self._classes = {name: _read(name, values) for name, values in settings.items()}
 
-    def fill(self, requested: SpeculationBody | None) -> SpeculationBody | None:
+    def fill(self, requested: SpeculationBody) -> SpeculationBody:
         """The requested options, with the values of their class where they have none of their
         own."""
-        named = None if requested is None else self._classes.get(requested.workload_class or "")
-        if requested is None or named is None:
+        named = self._classes.get(requested.workload_class or "")
+        if named is None:
             return requested
         return named.model_copy(
             update={field: getattr(requested, field) for field in requested.model_fields_set}

@@ -101,7 +101,7 @@ class StructuredOutputs(Body):
             return LLMatcher.grammar_from_regex(self.regex)
         if self.choice is not None:
             quoted = (json.dumps(choice, ensure_ascii=False) for choice in self.choice)
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))
+            return json.dumps({"grammars": [{"lark_grammar": "start: " + " | ".join(quoted)}]})
         return json_grammar(ANY_OBJECT if self.json_ is None else self.json_)
 
 
@@ -149,9 +149,6 @@ def after_thought(definition: str, is_open: bool) -> str:
     """The grammar of a text that may begin with a thought, which is free, as in vLLM's structured
     output of reasoning. definition: as from LLMatcher.grammar_from_*, whose text the answer is.
     is_open: the prompt has begun the thought; otherwise the model may begin one."""
-    try:
-        first, *others = json.loads(definition)["grammars"]
-    except ValueError:  # grammar_from_lark returns its text
-        first, others = {"lark_grammar": definition}, []
+    first, *others = json.loads(definition)["grammars"]
     thought = {"lark_grammar": _OPEN if is_open else _MAYBE}
     return json.dumps({"grammars": [thought, first | {"name": "after"}, *others]})

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -25,7 +25,6 @@ from smartspec.server.structured.grammar_worker import (
     MAX_WAIT_SECONDS,
 )
 
-MAX_HELPERS = 2
 MAX_REMEMBERED = 128  # definitions of one API key
 MAX_ANSWER_SECONDS = MAX_WAIT_SECONDS + 60.0  # of a helper that starts, or that compiles
 POLL_SECONDS = 0.02  # how soon a helper stops after the caller was cancelled
@@ -44,7 +43,6 @@ class GrammarCheck:
 
     def __init__(self, vocabulary: Callable[[], dict]):
         self._vocabulary = vocabulary
-        self._slots = threading.BoundedSemaphore(MAX_HELPERS)
         self._idle: list[_Helper] = []
         self._known: PerKey[bytes, Checked] = PerKey(MAX_REMEMBERED)
         self._lock = threading.Lock()
@@ -57,8 +55,7 @@ class GrammarCheck:
         with self._lock:
             answer = self._known.get(key, digest)
         if answer is None:
-            with self._slots:
-                answer = _read(self._query(definition, given_up))
+            answer = _read(self._query(definition, given_up))
         with self._lock:
             self._known.put(key, digest, answer)
         if answer.error is not None:
@@ -73,9 +70,11 @@ class GrammarCheck:
     def _query(self, definition: str, given_up: threading.Event) -> dict:
         with self._lock:
             helper = self._idle.pop() if self._idle else None
+        questions = [definition]
         try:
-            helper = helper or _Helper(self._vocabulary())
-            answer = helper.query(definition, given_up)
+            if helper is None:
+                helper, questions = _Helper(), [self._vocabulary(), definition]
+            answer = helper.query(questions, given_up)
         except (OSError, ValueError) as error:
             if helper is not None:
                 helper.close()
@@ -117,7 +116,7 @@ class _Helper:
     """One helper process. Everything raises OSError or ValueError where it has died or does not
     answer."""
 
-    def __init__(self, vocabulary: dict):
+    def __init__(self):
         # By its path, so that it imports nothing of ours; with pipes alone, which close when this
         # process ends.
         command = [sys.executable, "-P", grammar_worker.__file__]
@@ -128,11 +127,6 @@ class _Helper:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        try:
-            self.query(vocabulary, threading.Event())
-        except (OSError, ValueError):
-            self.close()
-            raise
 
     def close(self) -> None:
         self._process.kill()
@@ -141,8 +135,9 @@ class _Helper:
             self._process.stdin.close()
         self._process.stdout.close()
 
-    def query(self, question: object, given_up: threading.Event) -> dict:
-        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+    def query(self, questions: Sequence[object], given_up: threading.Event) -> dict:
+        """The answer to a definition, before which a new helper is told the vocabulary."""
+        self._process.stdin.writelines(json.dumps(each).encode() + b"\n" for each in questions)
         self._process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)

@@ -71,14 +71,8 @@ def main() -> None:
     os.nice(NICENESS)
     setup = json.loads(sys.stdin.buffer.readline())
     tables = read_tables(**setup)
-    _say({"ready": True})
     for line in sys.stdin.buffer:
-        _say(_compile_in_fork(tables, json.loads(line)))
-
-
-def _say(answer: dict) -> None:
-    sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
-    sys.stdout.buffer.flush()
+        print(json.dumps(_compile_in_fork(tables, json.loads(line))), flush=True)
 
 
 def _compile_in_fork(tables: LLTokenizer, definition: str) -> dict:
@@ -123,7 +117,7 @@ def _compile(tables: LLTokenizer, definition: str, answer: int) -> None:
 
 def with_closed_arguments(definition: str) -> str:
     """Raises ValueError for arguments that are no object."""
-    if not definition.startswith("{") or ARGUMENTS not in definition:
+    if ARGUMENTS not in definition:
         return definition
     grammar = json.loads(definition)
     for part in grammar["grammars"]:
@@ -143,25 +137,22 @@ def closed(schema: dict) -> dict:
     if not says and all(schema.get(key, False) is False for key in OPENING):
         return schema | NO_ARGUMENTS
     left = _left(schema)
-    return (schema if left is None else _closed(schema, "#", left)) | {"type": "object"}
+    return (schema if left is None else _closed(schema, left)) | {"type": "object"}
 
 
-def _closed(schema: object, place: str, left: set[str]) -> object:
-    """place: of the root or of a definition, as references name it. left: places that stay as they
-    are."""
-    if not isinstance(schema, dict) or place in left or _is_composed(schema):
+def _closed(schema: object, left: set[int]) -> object:
+    """A schema, or a list of them. left: ids of those that stay as they are."""
+    if isinstance(schema, list):
+        return [_closed(part, left) for part in schema]
+    if not isinstance(schema, dict) or id(schema) in left or _is_composed(schema):
         return schema
     found = dict(schema)
     for key in MAPS:
         if isinstance(parts := schema.get(key), dict):
-            found[key] = {
-                name: _closed(part, _place(key, name), left) for name, part in parts.items()
-            }
+            found[key] = {name: _closed(part, left) for name, part in parts.items()}
     for key in HOLDING:
-        if isinstance(parts := schema.get(key), list):
-            found[key] = [_closed(part, "", left) for part in parts]
-        elif key in schema:
-            found[key] = _closed(parts, "", left)
+        if key in schema:
+            found[key] = _closed(schema[key], left)
     others = schema.get("unevaluatedProperties")
     if isinstance(others, bool):  # without alternatives it says what additionalProperties does
         del found["unevaluatedProperties"]
@@ -189,22 +180,24 @@ def _is_composed(schema: dict) -> bool:
     )
 
 
-def _left(schema: dict) -> set[str] | None:
-    """Places that composed schemas refer to, and those refer to; None where one is neither the root
-    nor a definition of it."""
+def _left(schema: dict) -> set[int] | None:
+    """Ids of the schemas that composed ones refer to, and those refer to; None where one is neither
+    the root nor a definition of it."""
     places = {"#": schema}
     for key in DEFINITIONS:
         if isinstance(parts := schema.get(key), dict):
-            places |= {_place(key, name): part for name, part in parts.items()}
-    left: set[str] = set()
+            for name, part in parts.items():
+                places[f"#/{key}/" + name.replace("~", "~0").replace("/", "~1")] = part
+    left: set[int] = set()
     waiting = [part for part in _parts(schema) if _is_composed(part)]
     while waiting:
         for part in _parts(waiting.pop()):
-            if isinstance(reference := part.get("$ref"), str) and reference not in left:
+            if isinstance(reference := part.get("$ref"), str):
                 if reference not in places:
                     return None
-                left.add(reference)
-                waiting.append(places[reference])
+                if id(found := places[reference]) not in left:
+                    left.add(id(found))
+                    waiting.append(found)
     return left
 
 
@@ -218,10 +211,6 @@ def _parts(schema: object) -> Iterator[dict]:
             waiting += part.values()
         elif isinstance(part, list):
             waiting += part
-
-
-def _place(key: str, name: str) -> str:
-    return f"#/{key}/" + name.replace("~", "~0").replace("/", "~1") if key in DEFINITIONS else ""
 
 
 def _memory() -> int:

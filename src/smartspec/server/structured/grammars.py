@@ -14,12 +14,13 @@ from llguidance import LLTokenizer
 
 from smartspec.core.origin import UNKNOWN_ORIGIN, Origin, key_of
 from smartspec.engine.runtime.async_engine import QueueFull
-from smartspec.server.structured.grammar_check import MAX_HELPERS, GrammarCheck
+from smartspec.server.structured.grammar_check import GrammarCheck
 from smartspec.server.structured.grammar_worker import first_matcher, read_tables
 from smartspec.server.structured.token_grammar import Matchers, TokenGrammar
 
 logger = logging.getLogger(__name__)
 
+MAX_HELPERS = 2  # definitions that are compiled at once, each checked in a process of its own
 # One client has at most half, so that another one finds room.
 MAX_WAITING, MAX_WAITING_OF_CLIENT = 64, 32  # definitions that wait to be compiled, or are
 MAX_BYTES, MAX_BYTES_OF_CLIENT = 2**30, 2**29  # of all grammars
@@ -40,8 +41,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._eos_token_ids = sorted(eos_token_ids)
         self._check = GrammarCheck(self._vocabulary)
-        self._tables_lock = threading.Lock()
-        self._memory_lock = threading.RLock()  # a garbage collection may give back while it is held
+        self._lock = threading.RLock()  # a garbage collection may give back while it is held
         self._threads = ThreadPoolExecutor(MAX_HELPERS, thread_name_prefix="grammars")
         self._num_waiting_of: Counter[str] = Counter()
         # of the grammars that requests hold, by client
@@ -62,9 +62,7 @@ class GrammarCompiler:
             )
         finally:
             given_up.set()
-            self._num_waiting_of[client] -= 1
-            if not self._num_waiting_of[client]:
-                del self._num_waiting_of[client]
+            self._num_waiting_of -= Counter({client: 1})  # which drops what is 0
 
     def compile(
         self,
@@ -76,7 +74,8 @@ class GrammarCompiler:
         cancelled. Raises ValueError saying why it cannot be, that it takes too much, or that
         nothing satisfies it; GrammarCheckFailed where the helper cannot tell; QueueFull where it
         takes too much beside those that are here. Call it in a thread."""
-        tables = self._tables()
+        with self._lock:
+            tables = self._tables
         if tables is None:
             raise ValueError(
                 "there is no structured output with this model: llguidance cannot read its "
@@ -93,7 +92,7 @@ class GrammarCompiler:
     def _take_memory(self, num_bytes: int, matchers: Matchers, client: str) -> None:
         """Counts memory as used while the matchers exist. Raises QueueFull if all grammars, or
         those of the client, would take too much."""
-        with self._memory_lock:
+        with self._lock:
             total, own = self._num_bytes_of.total(), self._num_bytes_of[client]
             if total + num_bytes > MAX_BYTES or own + num_bytes > MAX_BYTES_OF_CLIENT:
                 raise QueueFull(
@@ -104,7 +103,7 @@ class GrammarCompiler:
         finalize(matchers, self._give_back, num_bytes, client)
 
     def _give_back(self, num_bytes: int, client: str) -> None:
-        with self._memory_lock:
+        with self._lock:
             self._num_bytes_of[client] -= num_bytes
             if not self._num_bytes_of[client]:
                 del self._num_bytes_of[client]
@@ -125,13 +124,9 @@ class GrammarCompiler:
             "eos_token_ids": self._eos_token_ids,
         }
 
+    @cached_property
     def _tables(self) -> LLTokenizer | None:
         """Tables of the vocabulary; None if llguidance cannot read the tokenizer."""
-        with self._tables_lock:
-            return self._tables_once
-
-    @cached_property
-    def _tables_once(self) -> LLTokenizer | None:
         try:
             return read_tables(**self._vocabulary())
         except Exception:  # of whatever kind: everything else can be served
