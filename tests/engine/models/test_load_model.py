@@ -9,7 +9,7 @@ import pytest
 import torch
 from compiled import need_kernels
 from default_model import load_once
-from gguf import GGUFWriter
+from gguf_llama import write_llama
 from real_prompts import chats
 from saved_models import load_saved, save_model
 from tiny_engine import requests_of, run
@@ -137,14 +137,10 @@ def test_a_hub_that_cannot_be_reached_is_not_tried_again_and_again(monkeypatch):
 
 
 def test_a_gguf_file_tells_its_context_before_it_is_loaded(tmp_path):
-    writer = GGUFWriter(tmp_path / "model.gguf", "llama")
-    writer.add_context_length(640)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    assert checkpoint.claimed_positions(str(tmp_path / "model.gguf")) == 640
-    with pytest.raises(ValueError, match="max_model_len 641 exceeds 640"):
-        build_engine(EngineConfig(model=str(tmp_path / "model.gguf"), max_model_len=641))
+    path = str(write_llama(tmp_path / "model.gguf", {}))
+    assert checkpoint.claimed_positions(path) == 128
+    with pytest.raises(ValueError, match="max_model_len 129 exceeds 128"):
+        build_engine(EngineConfig(model=path, max_model_len=129))
 
 
 def test_a_hub_id_that_cannot_be_had(monkeypatch):
