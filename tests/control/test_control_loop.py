@@ -1,97 +1,19 @@
-"""The whole controller in a world whose ground truth is known: acceptance, times and therefore the
-best lengths."""
+"""The whole controller in a world whose ground truth is known."""
 
 from dataclasses import replace
 
-import factories
 import numpy as np
 import pytest
-from best_lengths import StepTimes, plan_lengths
-from drafter_cases import LOOKUP, MODEL, found, free_test_after, lagging
+from drafter_cases import LOOKUP, MODEL, found
+from known_world import K, World, rates
 
-from smartspec.control import Controller, CostCurve, LatencyModel, StepSeconds
+from smartspec.control import Controller, CostCurve, LatencyModel
 from smartspec.control.goodput.policy import Goodput, GoodputSettings
 
-K = 8
-HOST_SECONDS = 0.002
 
-
-class World:
-    """Rows whose j-th draft token is accepted with a fixed conditional probability, on a machine of
-    known speed."""
-
-    def __init__(self, conditional, target, draft=None, seed=0, weight=1.0):
-        self.rng = np.random.default_rng(seed)
-        self.conditional = conditional
-        self.survival = np.cumprod(conditional, axis=1)
-        self.target, self.draft = target, draft
-        self.num_rows = len(conditional)
-        self.weights = np.full(self.num_rows, weight)
-
-    def view(self):
-        matched = found(np.full(self.num_rows, K), np.full(self.num_rows, 3))
-        drafters = (matched if self.draft is None else lagging(self.num_rows),)
-        return factories.make_view(
-            self.num_rows, drafters=drafters, row_caps=K, weights=self.weights
-        )
-
-    def target_seconds(self, num_draft_tokens):
-        return self.target.seconds(self.num_rows + num_draft_tokens, 0.0, self.num_rows)
-
-    def draft_seconds(self, depth):
-        return (
-            0.0
-            if self.draft is None
-            else depth * float(self.draft.seconds(self.num_rows, 0.0, self.num_rows))
-        )
-
-    def goodput(self, lengths):
-        """True expected tokens per second of these lengths, drafting charged at full width."""
-        emitted = self.num_rows + sum(
-            row[:k].sum() for row, k in zip(self.survival, lengths, strict=True)
-        )
-        seconds = (
-            self.target_seconds(lengths.sum()) + self.draft_seconds(lengths.max()) + HOST_SECONDS
-        )
-        return emitted / float(seconds)
-
-    def best_goodput(self):
-        plan = plan_lengths(
-            self.survival,
-            np.full(self.num_rows, K),
-            np.ones(self.num_rows),
-            np.full(self.num_rows, self.draft is not None),
-            StepTimes(
-                np.array([self.draft_seconds(depth) for depth in range(K + 1)]),
-                self.target_seconds(np.arange(self.num_rows * K + 1)),
-                HOST_SECONDS,
-            ),
-        )
-        return self.goodput(plan.lengths)
-
-    def step(self, controller):
-        """One step; returns the lengths verified."""
-        chains = factories.draw_chains(self.rng, self.conditional, (self.num_rows, K))
-        noise = np.exp(0.03 * self.rng.standard_normal(2))
-
-        def told(plan, keep):
-            seconds = StepSeconds(
-                draft=self.draft_seconds(keep.max()) * noise[0],
-                target=float(self.target_seconds(keep.sum())) * noise[1],
-                host=HOST_SECONDS,
-            )
-            if self.draft is not None:
-                return {"seconds": seconds}
-            free = free_test_after(keep, chains, K)
-            return {"seconds": seconds, "drafted": np.full(len(keep), K), "free_tests": (free,)}
-
-        return factories.play_step(controller, self.view(), chains, told).verified
-
-
-def run(world, latency=None, num_steps=400, measure_from=200):
-    """Lengths chosen in the last steps, by a controller that knows the machine only as well as
-    latency does."""
-    latency = latency or LatencyModel(world.target, () if world.draft is None else (world.draft,))
+def run(world, num_steps=400, measure_from=200):
+    """Lengths chosen in the last steps, by a controller that knows the machine."""
+    latency = LatencyModel(world.target, () if world.draft is None else (world.draft,))
     # the best is counted in tokens of whichever request
     policy = Goodput(settings=GoodputSettings(fairness=0.0))
     controller = Controller(
@@ -112,10 +34,6 @@ def share_of_best(make_world, num_seeds=3):
     return min(
         true_goodput(world, run(world, num_steps=300)) / world.best_goodput() for world in worlds
     )
-
-
-def rates(*values):
-    return np.repeat(np.array(values)[:, None], K, axis=1)
 
 
 MEMORY_BOUND = CostCurve(knots=(1.0, 8.0), slopes=(0.0005, 0.002), constant=0.036)

@@ -20,8 +20,8 @@ DRAFT = CostCurve.linear(0.003, 0.00005)
 
 
 class Run:
-    """A draft model with that acceptance by step (of all positions, or float [K]), beside so many
-    prefill tokens.
+    """A draft model with that acceptance (of all positions, float [K], or either by step), beside
+    so many prefill tokens.
 
     By step: lengths, int [steps, R]; notes; relative, goodput against that of plain decoding;
     credit. understated: by what factor the profile has the target's tokens too cheap. num_rows: by
@@ -39,9 +39,8 @@ class Run:
         )
         latency = LatencyModel(profile, (DRAFT,))
         self.controller = Controller(policy, K, latency, drafters=(MODEL,), strict=True)
-        steps = [
-            self.step(float(step), num_rows(step), acceptance(step)) for step in range(num_steps)
-        ]
+        rate = acceptance if callable(acceptance) else lambda step: acceptance
+        steps = [self.step(float(step), num_rows(step), rate(step)) for step in range(num_steps)]
         lengths, self.notes, relative, credit = zip(*steps, strict=True)
         self.lengths = np.array([np.pad(row, (0, ROWS - len(row))) for row in lengths])
         self.num_tokens, self.relative, self.credit = (
@@ -84,27 +83,30 @@ class Run:
         )
 
 
-@pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.7])
-def test_trials_are_far_apart(acceptance):
-    run = Run(lambda step: acceptance, 3000, target=CHEAP_TOKENS)
+def assert_trials_are_far_apart(run):
     gaps = np.diff([-1, *run.steps_of(NON_SPECULATIVE, LONGER)])
     assert len(gaps) >= 3 and (gaps >= MEMORY).all()
-    assert len(run.steps_of(NON_SPECULATIVE)) or acceptance < 0.7
+
+
+def test_trials_are_far_apart_also_where_drafts_pay():
+    assert_trials_are_far_apart(Run(0.3, 3000, target=CHEAP_TOKENS))
+    run = Run(0.7, 3000, target=CHEAP_TOKENS)
+    assert_trials_are_far_apart(run)
+    assert len(run.steps_of(NON_SPECULATIVE))
 
 
 def test_every_batch_size_has_a_spacing_of_its_own():
-    run = Run(lambda step: 0.8, 1200, num_rows=lambda step: ROWS if step < 1000 else ROWS // 4)
+    run = Run(0.8, 1200, num_rows=lambda step: ROWS if step < 1000 else ROWS // 4)
     explored = run.steps_of(NON_SPECULATIVE, LONGER)
     assert not ((explored > 900) & (explored < 1000)).any()
     assert ((explored >= 1000) & (explored < 1000 + 2 * MEMORY)).any()
 
 
-@pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.8])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "acceptance"), enumerate([0.02, 0.3, 0.8]))
 def test_what_is_spent_stays_under_the_share(acceptance, seed):
     """Credit is never overdrawn; what is lost against the steps around, as it turns out, is in the
     order of it."""
-    run = Run(lambda step: acceptance, 1500, seed=seed)
+    run = Run(acceptance, 1500, seed=seed)
     assert (run.credit >= 0).all()
     explored = np.isin(np.arange(1500), run.steps_of(NON_SPECULATIVE, LONGER))
     usual = np.median(run.relative[~explored][-500:])
@@ -113,10 +115,11 @@ def test_what_is_spent_stays_under_the_share(acceptance, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_useless_draft_model_costs_hardly_more_than_none_and_is_retried(seed):
-    run = Run(lambda step: 0.02, 3000, seed=seed, target=CHEAP_TOKENS)
+    run = Run(0.02, 1500, seed=seed, target=CHEAP_TOKENS)
     assert run.relative[100:].mean() >= 1.0 - 0.01
     tried = run.steps_of(LONGER)
-    assert np.diff([0, *tried, 3000]).max() <= 8 * MEMORY, "it must not be written off for ever"
+    assert np.diff([0, *tried, 1500]).max() <= 8 * MEMORY, "it must not be written off for ever"
+    assert_trials_are_far_apart(run)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -135,7 +138,7 @@ def test_a_draft_model_that_becomes_good_is_found_again(seed, prefill, num_bad, 
 
 def test_where_every_step_is_mixed_drafts_that_pay_are_explored_too():
     """A non-speculative step would be due first, and there is never one to be had."""
-    run = Run(lambda step: 0.6, 1000, target=CHEAP_TOKENS, prefill=200)
+    run = Run(0.6, 1000, target=CHEAP_TOKENS, prefill=200)
     assert (run.num_tokens[200:] > 0).mean() > 0.9
     assert len(run.steps_of(LONGER)) >= 2 and not len(run.steps_of(NON_SPECULATIVE))
 
@@ -154,18 +157,12 @@ def test_requests_without_weight_are_not_drafted_for(prefill):
 
 def test_noise_at_the_second_token_does_not_keep_drafts_short_for_ever():
     bad, good = np.array([0.5, 0.1, 0.1, 0.1]), np.array([0.5, 0.8, 0.8, 0.8])
-    num_found = 0
-    for seed in range(8):
-        run = Run(
-            lambda step: bad if step < 2 * LEARN_STEPS else good,
-            1600,
-            seed=seed,
-            target=CHEAP_TOKENS,
-        )
+    rate = lambda step: bad if step < 2 * LEARN_STEPS else good  # noqa: E731
+    for seed in range(4):
+        run = Run(rate, 1000, seed=seed, target=CHEAP_TOKENS)
         later = run.num_tokens[2 * LEARN_STEPS : 3 * LEARN_STEPS]
         assert (later <= ROWS).all(), "and nothing is learned of a second token there is not"
-        num_found += np.median(run.num_tokens[1500:]) >= 2 * ROWS
-    assert num_found >= 7, "without longer drafts: never"
+        assert np.median(run.num_tokens[900:]) >= 2 * ROWS, "without longer drafts: never"
 
 
 def test_drafts_made_to_learn_from_are_verified_whole():
@@ -188,21 +185,21 @@ def test_drafts_made_to_learn_from_are_verified_whole():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_profile_that_understates_drafts_by_far_does_not_lose_for_long(seed):
-    run = Run(lambda step: 0.25, 600, seed=seed, understated=3.0)
+    run = Run(0.25, 600, seed=seed, understated=3.0)
     assert run.relative[200:].mean() >= 0.985
 
 
-@pytest.mark.parametrize("budget", [0, 1, 3, 7, 9, UNLIMITED])
+@pytest.mark.parametrize("budget", [0, 3, 7, UNLIMITED])
 def test_drafts_that_explore_stay_within_the_steps_budget(budget):
     """With little room there is little to gain from knowing."""
-    run = Run(lambda step: 0.02, 1000, budget=budget, target=CHEAP_TOKENS)
+    run = Run(0.02, 1000, budget=budget, target=CHEAP_TOKENS)
     tried = run.lengths[run.steps_of(LONGER)]
     assert (tried.sum(axis=1) <= budget).all()
     assert len(tried) or budget < 7
 
 
 def test_drafts_that_explore_have_an_allowed_length_where_all_share_one():
-    run = Run(lambda step: 0.02, 1500, policy="uniform:2,4", target=CHEAP_TOKENS)
+    run = Run(0.02, 1500, policy="uniform:2,4", target=CHEAP_TOKENS)
     tried = run.lengths[run.steps_of(OTHER)]
     assert len(tried) and np.isin(tried, [0, 2, 4]).all() and (tried == tried[:, :1]).all()
 
@@ -210,7 +207,7 @@ def test_drafts_that_explore_have_an_allowed_length_where_all_share_one():
 @pytest.mark.parametrize("num_opted_out", [8, ROWS])
 def test_rows_that_may_not_draft_do_not_keep_the_others_from_being_tried(num_opted_out):
     caps = np.where(np.arange(ROWS) < num_opted_out, 0, K)
-    run = Run(lambda step: 0.02, 1000, max_draft_tokens=caps, target=CHEAP_TOKENS)
+    run = Run(0.02, 1000, max_draft_tokens=caps, target=CHEAP_TOKENS)
     tried = run.lengths[run.steps_of(LONGER)]
     assert not tried[:, :num_opted_out].any()
     assert bool(len(tried)) == (num_opted_out < ROWS)

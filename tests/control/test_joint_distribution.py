@@ -139,7 +139,7 @@ def make_view(num_drafters: int, random: np.random.Generator):
     return factories.make_view(R, drafters=tuple(map(DrafterView, lengths)), **more)
 
 
-def deviations(policy, num_drafters: int, num_steps: int = 6) -> list[float]:
+def deviations(policy, num_drafters: int, num_steps: int) -> list[float]:
     """Of so many steps with other tables, prices and experience."""
     found = []
     for seed in range(num_steps):
@@ -156,7 +156,8 @@ def deviations(policy, num_drafters: int, num_steps: int = 6) -> list[float]:
     ("name", "num_drafters"), [*((name, 1) for name in NAMES), ("goodput", 2), ("adaserve:4", 2)]
 )
 def test_two_texts_are_as_likely_together_as_the_product_of_their_targets_says(name, num_drafters):
-    assert max(deviations(name, num_drafters)) < 1e-9
+    num_steps = 24 if name == "goodput" else 6  # whose cuts are seldom tight
+    assert max(deviations(name, num_drafters, num_steps)) < 1e-9
 
 
 class BothOrNeither(Policy):
@@ -184,4 +185,4 @@ class BestAsTheyAre(BothOrNeither):
 
 @pytest.mark.parametrize("policy", [BothOrNeither, BestAsTheyAre])
 def test_a_cut_that_knows_what_was_drawn_fails_the_same_test(policy):
-    assert max(deviations(policy, 1)) > 1e-3
+    assert max(deviations(policy, 1, 6)) > 1e-3

@@ -29,14 +29,19 @@ def run(core: EngineCore, *requests: Request) -> None:
     raise AssertionError("the core did not finish")
 
 
-prompts = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=9)
+prompts = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_size=1, max_size=9)
 
 
-@given(prompts, st.integers(8, 40), st.integers(1, 4), st.integers(4, 32), st.integers(0, 1000))
-def test_every_request_gets_exactly_the_plain_continuation(
-    prompts, num_blocks, num_slots, budget, seed
-):
-    core = make_core(num_blocks=num_blocks, num_slots=num_slots, budget=budget, seed=seed)
+@given(
+    prompts=prompts,
+    num_blocks=st.integers(8, 40),
+    num_slots=st.integers(1, 4),
+    budget=st.integers(4, 32),
+    threshold=st.none() | st.integers(1, 12),
+    seed=st.integers(0, 1000),
+)
+def test_every_request_gets_exactly_the_plain_continuation(prompts, num_blocks, **options):
+    core = make_core(num_blocks=num_blocks, **options)
     requests = [
         make_request(i, prompt, max_tokens=1 + i % 4 * 7) for i, prompt in enumerate(prompts)
     ]

@@ -2,8 +2,6 @@
 
 import pytest
 from fakes import expected_of, make_core, make_request
-from hypothesis import given
-from hypothesis import strategies as st
 
 from smartspec.core.engine_core import EngineCore
 from smartspec.core.prefill_room import PrefillRoom
@@ -81,20 +79,6 @@ def test_the_blocks_of_a_prompt_under_way_are_not_given_to_who_comes_later():
     later = [make_request(i, [i, 5, 6, 7], max_tokens=20) for i in range(1, 8)]
     chunks_of_steps(core, long, *later)
     assert long.num_preemptions == 0
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), min_size=1, max_size=9),
-    st.integers(16, 40),
-    st.integers(1, 12),
-    st.integers(0, 100),
-)
-def test_whatever_the_threshold_every_request_gets_its_plain_continuation(
-    prompts, num_blocks, threshold, seed
-):
-    core = make_core(num_blocks=num_blocks, threshold=threshold, seed=seed)
-    requests = [make_request(i, prompt, 1 + i % 4 * 7) for i, prompt in enumerate(prompts)]
-    chunks_of_steps(core, *requests)
 
 
 @pytest.mark.parametrize(("wanted", "taken"), [((9, 9, 3), [5, 0, 3]), ((3, 9, 9), [3, 5, 0])])

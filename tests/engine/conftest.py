@@ -10,6 +10,8 @@ import torch
 from compiled import attention
 from shared_model import loaded_once
 
+from smartspec.engine.models import chat_templates
+
 __all__ = ["attention", "loaded_once"]
 sys.path.append(str(Path(__file__).parent / "drafting"))  # whose heads tests of kernels use
 # Kernels share their work between threads; with one, a barrier that is missing would go unseen.
@@ -24,6 +26,12 @@ OF_KERNELS = (
     ),
     *("quantized_linear", "ragged_attention", "row_bits", "sparse_window", "tree_attention"),
 )
+
+
+@pytest.fixture(autouse=True)
+def patience_with_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine renders slowly."""
+    monkeypatch.setattr(chat_templates, "MAX_SECONDS", 60.0)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,16 +1,13 @@
 """Tiny random models of several architectures with their modules fused, and passes for them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
-import torch
-from tiny_models import as_loaded
+from tiny_models import VOCABULARY, as_loaded, tiny_model
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from smartspec.engine.attention.probe import probe
-from smartspec.engine.attention.ragged import ATTENTION_NAME, Segment, register_attention
+from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.models.fused_pass import FusedPass
 from smartspec.engine.models.fusion import fuse
@@ -18,16 +15,10 @@ from smartspec.engine.models.linear import pack_linears
 from smartspec.engine.models.load_check import layer_windows
 from smartspec.engine.models.model_runner import ModelRunner
 
-VOCABULARY = 61
 SIZES = {
-    "vocab_size": VOCABULARY,
     "hidden_size": 36,
     "intermediate_size": 51,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "head_dim": 8,
-    "max_position_embeddings": 128,
     "pad_token_id": None,
     "initializer_range": 0.3,
     "sliding_window": 7,  # of those that have one
@@ -67,14 +58,7 @@ FORMS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def stock_model(model_type: str, **changes: object) -> nn.Module:
-    register_attention()
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **SIZES | changes)
-    model = (
-        AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME)
-        .eval()
-        .requires_grad_(False)
-    )
+    model = tiny_model(model_type, **SIZES | changes)
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:  # all ones or zeros as made
             parameter.normal_(0.5, 0.5)
@@ -95,12 +79,9 @@ def runner_of(
     model: nn.Module, fused_pass: FusedPass | None = None, **options: object
 ) -> ModelRunner:
     """options: of ModelRunner."""
-    calls = probe(model)[1]
-    shape = {"head_dim": calls[0].key.shape[3], "num_heads": calls[0].query.shape[1]}
-    loaded = replace(
-        as_loaded(model), **shape, num_kv_heads=calls[0].key.shape[1], windows=layer_windows(calls)
-    )
-    return ModelRunner(replace(loaded, fused_pass=fused_pass), num_slots=4, max_len=64, **options)
+    windows = layer_windows(probe(model)[1])
+    loaded = as_loaded(model, windows=windows, fused_pass=fused_pass)
+    return ModelRunner(loaded, **{"num_slots": 4, "max_len": 64} | options)
 
 
 def random_passes(seed: int = 0) -> Iterator[list[Segment]]:

@@ -3,12 +3,13 @@
 Tensors and keys are written as llama.cpp's converter writes them, not by what reads them here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import gguf
 import numpy as np
+from blocks import random_blocks
 from torch import nn
 
 from smartspec.engine.models.gguf_config import config_values, make_config
@@ -19,6 +20,15 @@ LAYERS, HIDDEN, HEADS, KV_HEADS, FF, EXPERTS, CONTEXT = 2, 64, 4, 2, 96, 4, 512
 VOCABULARY = [chr(character) for character in range(33, 127)] + ["ab", "cd"]
 Shapes = dict[str, tuple[int, ...]]
 Value = int | float | bool | str | list
+TOKENIZER: dict[str, Value] = {
+    "ggml.model": "gpt2",
+    "ggml.pre": "gpt-2",
+    "ggml.tokens": VOCABULARY,
+    "ggml.token_type": [1] * len(VOCABULARY),
+    "ggml.merges": ["a b", "c d"],
+    "ggml.bos_token_id": 0,
+    "ggml.eos_token_id": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -60,29 +70,30 @@ class GGUFSpec:
         return replace(self, shapes=self.shapes | shapes)
 
 
-def write_gguf(path: Path, spec: GGUFSpec, seed: int = 0, **splitting: int) -> Path:
-    """splitting: options of gguf's writer, which then writes parts with names of their own."""
+def write_gguf(
+    path: Path,
+    spec: GGUFSpec,
+    seed: int = 0,
+    tokenizer: Mapping[str, Value] = TOKENIZER,
+    types: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    **splitting: int,
+) -> Path:
+    """tokenizer: keys of one; types: of tensors in blocks, by name; splitting: options of gguf's
+    writer, which then writes parts with names of their own."""
     writer = gguf.GGUFWriter(path, spec.architecture, **splitting)
     for name, value in spec.keys.items():
         _add(writer, name if name.startswith("general.") else f"{spec.architecture}.{name}", value)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(VOCABULARY)
-    writer.add_token_types([1] * len(VOCABULARY))
-    writer.add_token_merges(["a b", "c d"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
+    for name, value in tokenizer.items():
+        _add(writer, f"tokenizer.{name}", value)
     random = np.random.default_rng(seed)
-    for name, shape in spec.shapes.items():
-        if name not in spec.tensors:
+    for number, (name, shape) in enumerate(spec.shapes.items()):
+        if types and name in types:
+            blocks = random_blocks(*shape, types[name], number).numpy()
+            writer.add_tensor(name, blocks, raw_dtype=types[name])
+        elif name not in spec.tensors:
             writer.add_tensor(name, _numbers(random, name, shape))
     for name, numbers in spec.tensors.items():
         writer.add_tensor(name, numbers.astype(np.float32))
-    return close(writer, path)
-
-
-def close(writer: gguf.GGUFWriter, path: Path) -> Path:
-    """Write the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import gguf
 import numpy as np
-from blocks import random_blocks
-from gguf_architectures import close
+from gguf import GGMLQuantizationType
+from gguf_architectures import GGUFSpec, Value, write_gguf
 from transformers import LlamaConfig
 
 CONFIG = LlamaConfig(
@@ -19,10 +18,9 @@ CONFIG = LlamaConfig(
     rope_theta=10000.0,
     tie_word_embeddings=True,
 )
-_OUTER = {"token_embd": (96, 256), "output": (96, 256), "output_norm": (1, 256)}
 _LAYER = {
-    "attn_norm": (1, 256),
-    "ffn_norm": (1, 256),
+    "attn_norm": (256,),
+    "ffn_norm": (256,),
     "attn_q": (256, 256),
     "attn_k": (128, 256),
     "attn_v": (128, 256),
@@ -31,39 +29,24 @@ _LAYER = {
     "ffn_up": (512, 256),
     "ffn_down": (256, 512),
 }
+_SHAPES = {"token_embd.weight": (96, 256), "output_norm.weight": (256,)} | {
+    f"blk.{layer}.{name}.weight": shape for layer in (0, 1) for name, shape in _LAYER.items()
+}
+_KEYS: dict[str, Value] = {
+    "block_count": CONFIG.num_hidden_layers,
+    "context_length": CONFIG.max_position_embeddings,
+    "embedding_length": CONFIG.hidden_size,
+    "feed_forward_length": CONFIG.intermediate_size,
+    "attention.head_count": CONFIG.num_attention_heads,
+    "attention.head_count_kv": CONFIG.num_key_value_heads,
+    "attention.layer_norm_rms_epsilon": CONFIG.rms_norm_eps,
+}
 
 
-def write_llama(
-    path: Path,
-    types: dict[str, str],
-    default: str = "Q4_1",
-    tied: bool = True,
-    tensors: dict[str, np.ndarray] | None = None,
-) -> Path:
+def write_llama(path: Path, types: dict[str, str], **tensors: np.ndarray) -> Path:
     """types: block types by the part of a tensor's name after its layer, such as {"attn_v":
-    "Q6_K"}; tensors: others, in fp32."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(CONFIG.num_hidden_layers)
-    writer.add_context_length(CONFIG.max_position_embeddings)
-    writer.add_embedding_length(CONFIG.hidden_size)
-    writer.add_feed_forward_length(CONFIG.intermediate_size)
-    writer.add_head_count(CONFIG.num_attention_heads)
-    writer.add_head_count_kv(CONFIG.num_key_value_heads)
-    writer.add_vocab_size(CONFIG.vocab_size)
-    writer.add_layer_norm_rms_eps(CONFIG.rms_norm_eps)
-    writer.add_token_list([f"w{i}" for i in range(CONFIG.vocab_size)])
-    shapes = {name: shape for name, shape in _OUTER.items() if name != "output" or not tied}
-    for layer in range(CONFIG.num_hidden_layers):
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in _LAYER.items()}
-    for seed, (name, (outputs, inputs)) in enumerate(shapes.items()):
-        if outputs == 1:
-            norm = np.random.default_rng(seed).uniform(0.5, 1.5, inputs).astype(np.float32)
-            writer.add_tensor(f"{name}.weight", norm)
-        else:
-            kind = gguf.GGMLQuantizationType[types.get(name.split(".")[-1], default)]
-            writer.add_tensor(
-                f"{name}.weight", random_blocks(outputs, inputs, kind, seed).numpy(), raw_dtype=kind
-            )
-    for name, numbers in (tensors or {}).items():
-        writer.add_tensor(name, numbers.astype(np.float32))
-    return close(writer, path)
+    "Q6_K"}, Q4_1 where none is given; tensors: others, in fp32."""
+    parts = {name: name.split(".")[-2] for name, shape in _SHAPES.items() if len(shape) == 2}
+    kinds = {name: GGMLQuantizationType[types.get(part, "Q4_1")] for name, part in parts.items()}
+    spec = GGUFSpec("llama", _SHAPES, _KEYS).with_tensors(**tensors)
+    return write_gguf(path, spec, types=kinds)

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-import gguf
 from gguf import TokenType
-from gguf_architectures import close
+from gguf_architectures import GGUFSpec, Value, write_gguf
 from tokenizer_lines import lines
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -44,27 +43,25 @@ class Described:
 def write(
     path: Path, described: Described, name: str = "tiny", template: str | None = None
 ) -> Path:
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name(name)
-    writer.add_block_count(1)
-    writer.add_context_length(128)
-    writer.add_embedding_length(32)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model(described.model)
-    writer.add_token_list(list(described.tokens))
-    writer.add_token_types(list(described.types))
-    if described.scores:
-        writer.add_token_scores(list(described.scores))
-    if described.merges:
-        writer.add_token_merges(list(described.merges))
-    if template is not None:
-        writer.add_chat_template(template)
-    kinds = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
-    for key, value in described.values:
-        kinds[type(value)](f"tokenizer.ggml.{key}", value)
-    return close(writer, path)
+    tokenizer: dict[str, Value] = {
+        "ggml.model": described.model,
+        "ggml.tokens": [*described.tokens],
+        "ggml.token_type": [*described.types],
+        "ggml.scores": [*described.scores],
+        "ggml.merges": [*described.merges],
+        "chat_template": template or [],
+    } | {f"ggml.{key}": value for key, value in described.values}
+    keys = {
+        "general.name": name,
+        "block_count": 1,
+        "context_length": 128,
+        "embedding_length": 32,
+        "feed_forward_length": 32,
+        "attention.head_count": 1,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    said = {key: value for key, value in tokenizer.items() if value != []}
+    return write_gguf(path, GGUFSpec("llama", {}, keys), tokenizer=said)
 
 
 @cache

@@ -2,19 +2,17 @@
 naively."""
 
 from collections.abc import Callable
-from statistics import NormalDist
 
 import numpy as np
 import torch
 
-from smartspec.core.batch import chain
+from smartspec.core.batch import NO_DRAFT, Draft
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.sampling.verification import verify
 
 PROMPT = [0, 2, 1]
-# Takes requests and lengths, returns draft token ids and draft probs, both per request.
-Drafter = Callable[[list[Request], np.ndarray], tuple[list[np.ndarray], list[torch.Tensor | None]]]
+Drafter = Callable[[list[Request]], list[Draft]]
 
 
 def make_requests(num: int, **params) -> list[Request]:
@@ -23,44 +21,34 @@ def make_requests(num: int, **params) -> list[Request]:
 
 
 def markov_logits(
-    table: np.ndarray, requests: list[Request], drafts: list[np.ndarray]
+    table: np.ndarray, requests: list[Request], drafts: list[Draft]
 ) -> torch.Tensor:
     """Rows of a model that sees only the last token: table is [V, V], logits by last token."""
     last = [
-        np.concatenate([request.token_ids[-1:], draft])
+        np.append(request.token_ids[-1:], draft.token_ids)
         for request, draft in zip(requests, drafts, strict=True)
     ]
     return torch.from_numpy(table[np.concatenate(last)])
 
 
-def verify_chains(logits, requests, draft_token_ids, draft_probs):
-    """verify() of drafts that are chains; draft_token_ids, draft_probs: of each request."""
-    pairs = zip(draft_token_ids, draft_probs, strict=True)
-    return verify(logits, requests, [chain(token_ids, probs=probs) for token_ids, probs in pairs])
+def no_drafts(requests: list[Request]) -> list[Draft]:
+    return [NO_DRAFT] * len(requests)
 
 
-def decode(
-    logits_of: Callable,
-    requests: list[Request],
-    drafter: Drafter | None,
-    max_draft: int = 3,
-    seed: int = 0,
-):
-    """Decode all requests to their max_tokens, with a new random draft length per request and step.
+def decode(logits_of: Callable, requests: list[Request], drafter: Drafter = no_drafts):
+    """Decode all requests to their max_tokens. logits_of: takes requests and drafts.
 
     Returns the outputs int [R, max_tokens] and the accepted and verified draft tokens of all steps.
     """
-    random = np.random.default_rng(seed)
     num_accepted = num_drafted = 0
     running = list(requests)
     while running:
-        lengths = random.integers(0, max_draft + 1, len(running))
-        none = [np.empty(0, dtype=np.int32)] * len(running), [None] * len(running)
-        drafts, draft_probs = drafter(running, lengths) if drafter else none
-        results = verify_chains(logits_of(running, drafts), running, drafts, draft_probs)
+        drafts = drafter(running)
+        results = verify(logits_of(running, drafts), running, drafts)
         for request, draft, result in zip(running, drafts, results, strict=True):
-            assert len(result.emitted_token_ids) == result.num_accepted + 1
-            assert result.emitted_token_ids[:-1] == tuple(draft[: result.num_accepted])
+            nodes = result.accepted_nodes or range(result.num_accepted)
+            assert len(result.emitted_token_ids) == result.num_accepted + 1 == len(nodes) + 1
+            assert result.emitted_token_ids[:-1] == draft.paths[max(nodes, default=-1) + 1]
             request.append(result.emitted_token_ids)
             num_accepted += result.num_accepted
             num_drafted += len(draft)
@@ -113,9 +101,8 @@ def pair_probs(table: np.ndarray, params: SamplingParams) -> np.ndarray:
 
 
 def p_value(statistic: float, freedom: int) -> float:
-    """Of a chi-square statistic, by Wilson and Hilferty's cube root (1931)."""
-    spread = 2 / (9 * freedom)
-    return 1 - NormalDist().cdf(((statistic / freedom) ** (1 / 3) - 1 + spread) / spread**0.5)
+    """Of a chi-square statistic."""
+    return float(torch.special.gammaincc(*torch.tensor([freedom / 2, statistic / 2]).double()))
 
 
 def p_of_fit(counts: np.ndarray, probs: np.ndarray) -> float:

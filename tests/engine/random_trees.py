@@ -29,12 +29,3 @@ def random_tree(
             token_ids[node] = ground_truth[depth]
             right_depth[node] = depth + 1
     return Draft(token_ids, parents)
-
-
-def path_to(draft: Draft, node: int) -> list[int]:
-    """Tokens on the way from the text to a node, itself included; of node -1: none."""
-    tokens: list[int] = []
-    while node >= 0:
-        tokens.insert(0, int(draft.token_ids[node]))
-        node = int(draft.parents[node])
-    return tokens

@@ -31,7 +31,7 @@ def test_an_interruption_leaves_nothing(tmp_path):
 
 
 def test_two_at_the_same_time_end_in_one_folder(tmp_path):
-    both_began = threading.Barrier(2, timeout=10)
+    both_began = threading.Barrier(2, timeout=60)
 
     def write_together(folder: Path) -> None:
         both_began.wait()

@@ -1,11 +1,13 @@
 """Random tiny models for unit tests: real transformers classes, a vocabulary of 61, no
 checkpoint."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from compiled import need_kernels
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from smartspec.engine.attention.ragged import ATTENTION_NAME, register_attention
 from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
@@ -26,42 +28,37 @@ SHAPE = {
 KERNEL_AND_TORCH = pytest.mark.parametrize("tile_tokens", [64, 0])  # see tiny_runner
 
 
-def tiny_llama(seed: int = 0, attention: str = ATTENTION_NAME) -> LlamaForCausalLM:
+def tiny_model(
+    model_type: str, seed: int = 0, attention: str = ATTENTION_NAME, **changes: object
+) -> PreTrainedModel:
+    """changes: of SHAPE."""
     register_attention()
     torch.manual_seed(seed)
-    return (
-        LlamaForCausalLM(LlamaConfig(**SHAPE, attn_implementation=attention))
-        .eval()
-        .requires_grad_(False)
-    )
+    config = AutoConfig.for_model(model_type, **SHAPE | changes)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    return model.eval().requires_grad_(False)
 
 
-def tiny_mistral(
-    seed: int = 0, attention: str = ATTENTION_NAME, sliding_window: int = 7
-) -> MistralForCausalLM:
-    register_attention()
-    torch.manual_seed(seed)
-    config = MistralConfig(**SHAPE, sliding_window=sliding_window, attn_implementation=attention)
-    return MistralForCausalLM(config).eval().requires_grad_(False)
+tiny_llama = partial(tiny_model, "llama")
+tiny_mistral = partial(tiny_model, "mistral", sliding_window=7)
 
 
-def as_loaded(model: torch.nn.Module, name: str = "tiny") -> LoadedModel:
-    return LoadedModel(
-        name=name,
-        model=model,
-        tokenizer=None,
-        num_layers=SHAPE["num_hidden_layers"],
-        num_heads=SHAPE["num_attention_heads"],
-        num_kv_heads=SHAPE["num_key_value_heads"],
-        head_dim=SHAPE["hidden_size"] // SHAPE["num_attention_heads"],
-        windows=(getattr(model.config, "sliding_window", None),) * SHAPE["num_hidden_layers"],
-        vocab_size=VOCABULARY,
-        max_model_len=SHAPE["max_position_embeddings"],
-        eos_token_ids=frozenset(),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        weight_bytes=0,
-    )
+def as_loaded(model: torch.nn.Module, **changes: object) -> LoadedModel:
+    """changes: of what its configuration says."""
+    config, parameter = model.config, next(model.parameters())
+    sizes = {
+        "num_layers": config.num_hidden_layers,
+        "num_heads": config.num_attention_heads,
+        "num_kv_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "windows": (getattr(config, "sliding_window", None),) * config.num_hidden_layers,
+        "vocab_size": config.vocab_size,
+        "max_model_len": config.max_position_embeddings,
+        "dtype": parameter.dtype,
+        "device": parameter.device,
+    }
+    rest = {"tokenizer": None, "eos_token_ids": frozenset(), "weight_bytes": 0}
+    return LoadedModel("tiny", model, **rest | sizes | changes)
 
 
 def tiny_runner(

@@ -1,17 +1,14 @@
 """A pass that sees sinks and a window: what transformers computes with such a mask, and nothing
 else is read."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from compiled import need_kernels
-from fused_models import fused_model
+from fused_models import fused_model, runner_of
 from tiny_models import (
     KERNEL_AND_TORCH,
     VOCABULARY,
-    as_loaded,
     assert_near,
     plain_logits,
     tiny_llama,
@@ -94,8 +91,7 @@ def test_a_row_has_the_same_bits_in_every_pass(in_layers):
     model = fused_model("llama", head_dim=64, max_position_embeddings=1024)
     if in_layers:
         assert fuse_layers(model) == 2
-    loaded = replace(as_loaded(model), head_dim=64, windows=(None, None), max_model_len=1024)
-    runner = ModelRunner(replace(loaded, fused_pass=fused_pass(model)), num_slots=4, max_len=700)
+    runner = runner_of(model, fused_pass(model), max_len=700)
     texts = [random.integers(0, VOCABULARY, length, dtype=np.int32) for length in (600, 333, 640)]
     runner.forward([Segment(slot, 0, text, 0) for slot, text in enumerate(texts)])
     new = random.integers(0, VOCABULARY, 12, dtype=np.int32)

@@ -1,17 +1,14 @@
 """The draft model as drafter, on tiny models: the target as its own draft is always right, whatever
 happens."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from tiny_engine import GREEDY_AND_SAMPLED, RandomPlans, core_of, generate, outputs
-from tiny_models import VOCABULARY, as_loaded, tiny_llama, tiny_runner
+from tiny_models import VOCABULARY, tiny_llama, tiny_runner
 
 from smartspec.control.records import Plan
 from smartspec.core.engine_core import EngineCore
 from smartspec.engine.drafting.model.drafter import DraftModel
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.runtime.executor import LiveExecutor
 
 
@@ -48,7 +45,7 @@ def make_core(
     """rows, max_len: of the draft model."""
     model = tiny_llama(draft_seed)
     model.resize_token_embeddings(rows)
-    draft = ModelRunner(replace(as_loaded(model), vocab_size=rows), num_slots=4, max_len=max_len)
+    draft = tiny_runner(model, max_len=max_len)
     executor = LiveExecutor(tiny_runner(), (DraftModel(draft, 4, vocab_size=VOCABULARY),))
     return core_of(executor, ModelController(seed), num_blocks)
 

@@ -1,8 +1,6 @@
 """A trained head as drafter, on tiny models: whatever it drafts, outputs are those of plain
 decoding."""
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -130,30 +128,6 @@ def noted_drafts(core: EngineCore) -> list[tuple[list[int], Draft]]:
 
     drafter.draft_trees = noted
     return drafts
-
-
-def test_a_plan_of_width_two_beats_a_chain_by_its_own_account():
-    """Of as many nodes and passes, the best tree has no smaller sum of path probabilities."""
-
-    def worth(width: int) -> float:
-        core = make_core(pause=1.0)
-        core.add_request(
-            Request(0, [1, 2, 3, 4], SamplingParams(max_tokens=9, temperature=0.0), seed=0)
-        )
-        while not core.scheduler.running or core.scheduler.running[0].num_output_tokens < 2:
-            core.step(time.monotonic())
-        (drafter,) = core.executor.drafters
-        batch = core.scheduler.schedule()
-        drafter.begin_step(batch)
-        (draft,) = drafter.draft_trees(batch, np.array([4]), np.array([4]), width)
-        assert len(draft) == 4
-        chances = np.ones(5)
-        for node, parent in enumerate(draft.parents.tolist()):
-            # the last is the text's until it is made
-            chances[node] = draft.confidence[node] * chances[parent]
-        return float(chances[:4].sum())
-
-    assert worth(3) > worth(1)
 
 
 def test_our_kernel_proposes_what_torch_does(monkeypatch):

@@ -59,22 +59,18 @@ class AnyDrafter(RandomPlans):
             self.num_compared += int(outcome.free_tests[0].tested[plan.drafter > 0].sum())
 
 
-def served(
-    model, temperature: float, plain=None, with_model: bool = True
-) -> tuple[dict[tuple[int, ...], list[int]], EngineCore, int]:
+def served(model, plain=None) -> tuple[dict[tuple[int, ...], list[int]], EngineCore, int]:
     """Output by prompt, the core, and how often requests were preempted."""
     drafters = ()
     if plain is not None:
-        drafters = (RandomTrees(plain),)
-        if with_model:
-            drafters += (DraftModel(tiny_runner(model, num_slots=3), 3),)
+        drafters = RandomTrees(plain), DraftModel(tiny_runner(model, num_slots=3), 3)
     executor = LiveExecutor(tiny_runner(model, num_slots=3), drafters)
     # Few blocks: some requests are preempted and recomputed.
     core = core_of(executor, AnyDrafter(seed=4), num_blocks=30, max_draft_tokens=K)
     random = np.random.default_rng(1)
     shared = random.integers(0, VOCABULARY, 14).tolist()  # prompts begin alike: prefixes are found
     prompts = [shared + random.integers(0, VOCABULARY, 6).tolist() for _ in range(NUM_REQUESTS)]
-    requests = run(core, requests_of(prompts, max_tokens=MAX_TOKENS, temperature=temperature))
+    requests = run(core, requests_of(prompts, max_tokens=MAX_TOKENS))
     outputs = {
         tuple(r.tokens[: r.num_prompt_tokens].tolist()): r.output_token_ids.tolist()
         for r in requests
@@ -85,17 +81,8 @@ def served(
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 def test_greedy_output_is_that_of_plain_decoding(make_model):
     model = make_model()
-    plain, _, _ = served(model, 0.0)
-    outputs, core, num_preempted = served(model, 0.0, plain)
+    plain, _, _ = served(model)
+    outputs, core, num_preempted = served(model, plain)
     assert outputs == plain
     assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4 and num_preempted
     assert core.controller.num_compared > 20
-
-
-def test_sampled_output_is_that_of_plain_decoding_too():
-    """The draft model's samples keep the distribution only, so here all drafts are trees."""
-    model = tiny_llama()
-    plain, _, _ = served(model, 0.9)
-    outputs, core, _ = served(model, 0.9, plain, with_model=False)
-    assert outputs == plain
-    assert core.controller.num_accepted > NUM_REQUESTS * MAX_TOKENS // 4

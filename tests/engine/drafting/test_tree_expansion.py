@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from random_trees import path_to
 from tiny_models import VOCABULARY, tiny_runner
 
 from smartspec.engine.attention.ragged import Segment
@@ -55,11 +54,12 @@ def test_the_draft_is_the_likeliest_tree():
         }
         everything |= level
     best = sorted(everything, key=lambda path: -everything[path])[:10]
-    assert {tuple(path_to(draft, node)) for node in range(len(draft))} == set(best)
-    for node, path in enumerate(tuple(path_to(draft, node)) for node in range(len(draft))):
+    paths = draft.paths[1:]
+    assert set(paths) == set(best)
+    for confidence, path in zip(draft.confidence, paths, strict=True):
         chance = everything[path] / (everything[path[:-1]] if path[:-1] else 1.0)
-        assert draft.confidence[node] == pytest.approx(chance, rel=1e-3)
-    probabilities = [everything[tuple(path_to(draft, node))] for node in range(len(draft))]
+        assert confidence == pytest.approx(chance, rel=1e-3)
+    probabilities = [everything[path] for path in paths]
     assert (np.diff(probabilities) <= 0).all() and (draft.parents < np.arange(len(draft))).all()
 
 

@@ -1,5 +1,5 @@
-"""A pass without transformers' code around the layers against one with it, on tiny random
-models."""
+"""Which models have a pass without transformers' code around the layers (what it computes:
+test_layer_forms.py)."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fused_models import fused_model, random_passes, runner_of
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.kernels.cpu.decoder_layer import LIBRARY
 from smartspec.engine.models.decoder_layer import fuse_layers
-from smartspec.engine.models.fused_pass import FusedPass, fused_pass
+from smartspec.engine.models.fused_pass import fused_pass
 
 
 @pytest.fixture(autouse=True)
@@ -22,20 +22,6 @@ def model_in_layers(model_type: str, **changes: object) -> torch.nn.Module:
     model = fused_model(model_type, num_hidden_layers=2, **changes)
     assert fuse_layers(model) == 2
     return model
-
-
-@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
-@pytest.mark.parametrize("taps", [(), (1, 2)])
-def test_it_computes_what_the_model_does(model_type, taps):
-    model = model_in_layers(model_type)
-    whole = fused_pass(model)
-    assert isinstance(whole, FusedPass)
-    expected, actual = runner_of(model, taps=taps), runner_of(model, whole, taps=taps)
-    for segments in random_passes():
-        assert torch.equal(actual.forward(segments), expected.forward(segments))
-        assert len(actual.features) == len(expected.features) == (len(segments) if taps else 0)
-        assert all(map(torch.equal, actual.features, expected.features))
-    assert torch.equal(actual.cache._storage, expected.cache._storage)
 
 
 def test_transformers_forward_is_not_called():

@@ -117,7 +117,7 @@ def test_a_served_model_computes_by_the_factors_of_its_file(tmp_path, monkeypatc
     expected = LlamaForCausalLM(config).eval()
     plain = LlamaRotaryEmbedding(CONFIG).inv_freq
     factors = (plain / expected.model.rotary_emb.inv_freq).numpy()
-    path = write_llama(tmp_path / "model.gguf", {}, tensors={"rope_freqs.weight": factors})
+    path = write_llama(tmp_path / "model.gguf", {}, rope_freqs=factors)
     weights = load_gguf_checkpoint(
         path, return_tensors=True, model_to_load=expected, torch_dtype=torch.float32
     )

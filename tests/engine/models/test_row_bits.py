@@ -10,24 +10,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from compiled import need_kernels, need_processor
 from default_model import load_once
-from fused_models import FORMS, VOCABULARY, fused_model
-from tiny_models import as_loaded
+from fused_models import FORMS, VOCABULARY, fused_model, runner_of
 
-from smartspec.engine.attention.probe import probe
 from smartspec.engine.attention.ragged import Segment
 from smartspec.engine.attention.tree_mask import tree_mask
 from smartspec.engine.kernels.cpu.ragged_attention import LIBRARY
 from smartspec.engine.models.decoder_layer import fuse_layers
 from smartspec.engine.models.default_model import DEFAULT_MODEL
 from smartspec.engine.models.fused_pass import fused_pass
-from smartspec.engine.models.load_check import layer_windows
 from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.engine.sampling.inverse_cdf import mass_of, sample_from_probs
 from smartspec.engine.sampling.sampler import filtered_probs
@@ -126,9 +122,7 @@ def tiny_runner(
     model = fused_model(name, **sizes | changes)
     if in_layers:
         assert fuse_layers(model) == 2
-    windows = layer_windows(probe(model)[1])
-    loaded = replace(as_loaded(model), head_dim=head_dim, windows=windows, max_model_len=512)
-    return ModelRunner(replace(loaded, fused_pass=fused_pass(model)), num_slots=4, max_len=400)
+    return runner_of(model, fused_pass(model), max_len=400)
 
 
 def check_tiny_models() -> None:

@@ -1,7 +1,6 @@
 """Models in several files: all parts are found beside any one of them, and a part that is missing
 is named."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -118,9 +117,12 @@ def test_a_missing_file_of_a_checkpoint_is_named(folder):
 
 def test_a_missing_or_damaged_index_is_named(folder):
     index = folder / "model.safetensors.index.json"
-    for content in ("{", "[]", json.dumps({"weight_map": 3}), "{}"):
-        index.write_text(content)
-        with pytest.raises(OSError, match=r"model\.safetensors\.index\.json is damaged"):
+    for text, told in (
+        *((text, "is damaged") for text in ("{", "[]", '{"weight_map": 3}', "{}")),
+        ('{"weight_map": {"norm.weight": "../other"}}', "names no files beside it"),
+    ):
+        index.write_text(text)
+        with pytest.raises(OSError, match=rf"model\.safetensors\.index\.json {told}"):
             locate(str(folder))
     index.unlink()
     with pytest.raises(

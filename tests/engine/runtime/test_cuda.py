@@ -5,7 +5,6 @@ Models are tiny and random, so it takes no file and no network. Greedy texts of 
 go in circles, which drafters find.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,11 @@ import pytest
 import torch
 from saved_models import LONGROPE, save_model
 from test_on_device import of_all_kinds
-from tiny_models import as_loaded, tiny_llama, tiny_mistral
+from tiny_models import tiny_llama, tiny_mistral, tiny_runner
 
 from smartspec import LLM, SamplingParams
 from smartspec.engine.attention.kv_cache import KVCache
 from smartspec.engine.models.load import load_model
-from smartspec.engine.models.model_runner import ModelRunner
 from smartspec.llm import GenerationOutput
 
 pytestmark = pytest.mark.gpu
@@ -116,9 +114,7 @@ def test_texts_are_those_without_drafts(plain, drafter, policy, params):
 @pytest.mark.parametrize("make_model", [tiny_llama, tiny_mistral])
 def test_a_pass_does_not_wait_for_the_device(make_model):
     """From its first operation on to its logits: of prompts, trees, chains and sparse windows."""
-    runner = ModelRunner(
-        replace(as_loaded(make_model().to(DEVICE)), device=DEVICE), num_slots=4, max_len=64
-    )
+    runner = tiny_runner(make_model().to(DEVICE), max_len=64)
     segments = of_all_kinds()
     expected = runner.forward(segments)
     order, ordered = runner._placed(segments)

@@ -3,12 +3,11 @@ which raises where a tensor's values are asked for, and a count of what is copie
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import as_loaded, tiny_llama, tiny_mistral
+from tiny_models import tiny_llama, tiny_mistral, tiny_runner
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smartspec.core.request import Request
@@ -32,8 +31,7 @@ def meta_is_a_device(monkeypatch):
 
 
 def runner_on_meta(model: torch.nn.Module | None = None, **options) -> ModelRunner:
-    loaded = as_loaded((tiny_llama() if model is None else model).to(META))
-    return ModelRunner(replace(loaded, device=META), num_slots=4, max_len=64, **options)
+    return tiny_runner((tiny_llama() if model is None else model).to(META), max_len=64, **options)
 
 
 def tokens(num: int) -> np.ndarray:

@@ -100,7 +100,7 @@ def cases():
     """Prompts and what transformers.generate answers: the two best candidates are never closer than
     0.008, 200 times what fp32 passes of different sizes differ by, so that no machine's kernels
     turn one of these tokens."""
-    prompts = chats(PROMPTS)
+    prompts = chats(PROMPTS[1::2])
     return prompts, reference_outputs(prompts, 24)
 
 

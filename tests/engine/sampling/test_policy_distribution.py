@@ -1,5 +1,5 @@
 """Whatever a policy makes of what it has seen, texts have the target's distribution: chi-square
-tests of every policy.
+tests of every policy. That texts are independent of each other: control/test_joint_distribution.py.
 
 The target goes round in circles of four tokens. In each the drafter is mostly wrong about the first
 one, and after it stands a fork, FIRST or SECOND, evenly: at the same position, whatever was before
@@ -13,10 +13,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from markov_engine import TableExecutor, TableHead, TableRunner, p_of_transitions, serve
-from markov_model import p_of_fit
 
 from smartspec.control.goodput.policy import Goodput
-from smartspec.control.planning import length_caps, plan_by, plan_of_lengths
+from smartspec.control.planning import length_caps, plan_by
 from smartspec.control.policy import Policy
 from smartspec.core.policy_names import POLICIES, parse_policy, published_policies
 from smartspec.core.request import Request
@@ -182,52 +181,3 @@ def test_drafting_with_the_same_numbers_again_fails_the_same_test(monkeypatch, d
     """Without the depth in the key of the numbers the fork is drawn again as it was."""
     monkeypatch.setattr(sampler, "PURPOSES", 0)
     assert p_of_policy(Gambler(), drafters_of(drafters), 128, seed=5)[0] < BIASED
-
-
-class BothOrNeither(Policy):
-    """Of neighbours it verifies both forks where the same lies after them, and else none. Each text
-    alone has its distribution, as half of the forks are verified whatever they are."""
-
-    def plan(self, view, estimates):
-        return plan_of_lengths(view, estimates, 3)
-
-    def cut(self, plan, drafted, survival):
-        view = plan.view
-        after = {
-            request_id: drafted.confidence[row, 2]
-            for row, request_id in enumerate(view.request_ids.tolist())
-        }
-        alike = [abs(after[i] - after.get(i ^ 1, np.nan)) < 0.1 for i in after]
-        return np.where(
-            (drafted.lengths == 3) & (view.context_tokens % CIRCLE == 0), drafted.lengths * alike, 0
-        )
-
-
-def p_of_neighbours(policy, num_batches: int) -> float:
-    """p-value of the forks in both texts of requests that are served beside each other. The target
-    is its own drafter, so that what is verified is what is emitted."""
-    random, params = (
-        np.random.default_rng(6),
-        SamplingParams(max_tokens=3 * CIRCLE, ignore_eos=True),
-    )
-    found = np.zeros((2, 2))
-    for _ in range(num_batches):
-        requests = [
-            Request(i, [START], params, seed=int(random.integers(2**62))) for i in range(BATCH)
-        ]
-        executor = TableExecutor(tables()[0], (DraftModel(TableRunner(tables()[0]), BATCH),))
-        serve(policy(), requests, executor, batch=BATCH, max_draft_tokens=K)
-        is_first = np.array([request.token_ids[2::CIRCLE] == FIRST for request in requests]).astype(
-            int
-        )
-        np.add.at(found, (is_first[::2], is_first[1::2]), 1)
-    return p_of_fit(found, np.full((2, 2), 0.25))
-
-
-@pytest.mark.parametrize("name", ["adaserve:64", "adaserve:100", "goodput"])
-def test_neighbours_are_independent_of_each_other(name):
-    assert p_of_neighbours(lambda: new_policy(name), 15) > LEAST
-
-
-def test_a_cut_by_what_both_drew_fails_the_same_test():
-    assert p_of_neighbours(BothOrNeither, 15) < BIASED

@@ -9,7 +9,8 @@ from smartspec.engine.runtime.drafter_kinds import may_draw
 from smartspec.engine.sampling.race import NAMED, foreseen_chances, run_race
 from smartspec.engine.sampling.randomness import position_keys
 
-NUM, LEAST = 20_000, 1e-4
+# So many show a deviation of a tenth of each of a hundred probabilities nearly always.
+NUM, LEAST = 12_000, 1e-4
 SEEDS, POSITIONS = np.arange(NUM) % 100, np.arange(NUM) // 100
 KEYS = position_keys(SEEDS, POSITIONS)
 
@@ -22,9 +23,7 @@ def rows_of(probs: np.ndarray) -> torch.Tensor:
 def test_tokens_win_as_often_as_the_distribution_says(num_named):
     """Some with a number of their own and many that run together."""
     random = np.random.default_rng(num_named)
-    probs = np.concatenate(
-        [random.uniform(2, 9, num_named) / 50, random.uniform(0, 1, 320) ** 2 / 300]
-    )
+    probs = np.concatenate([random.uniform(2, 9, num_named) / 50, random.uniform(0.7, 1, 90) / 90])
     probs[-7:] = 0.0
     probs /= probs.sum()
     assert (probs >= NAMED).sum() == num_named

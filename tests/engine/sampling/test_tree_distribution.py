@@ -4,15 +4,24 @@ against the rule written down plainly, with random numbers of its own.
 
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 import torch
-from markov_model import PROMPT, make_requests, p_of_fit, p_of_pairs, p_value, reference_probs
+from markov_model import (
+    PROMPT,
+    decode,
+    make_requests,
+    markov_logits,
+    p_of_fit,
+    p_of_pairs,
+    p_value,
+    reference_probs,
+)
 from random_trees import random_tree, tree_of
 
-from smartspec.core.batch import NO_DRAFT, Draft, shorten
+from smartspec.core.batch import Draft, chain, shorten
 from smartspec.core.sampling_params import SamplingParams
 from smartspec.engine.drafting.trees.expansion import TreeExpansion, best_children
 from smartspec.engine.sampling.verification import verify
@@ -29,21 +38,12 @@ OPTIONS = {"temperature": 0.8, "top_k": 4}
 LEAST, WRONG = 1e-3, 1e-6
 
 
-def as_draft(token_ids: list[int], parents: list[int], probs: list[np.ndarray]) -> Draft:
-    rows = torch.from_numpy(np.stack(probs)).float()
-    return tree_of(token_ids, parents, probs=rows)
-
-
 def drawn_chain(random: np.random.Generator) -> Draft:
     token_ids = [PROMPT[-1]]
     for _ in range(int(random.integers(1, 4))):
         q = DRAFT[token_ids[-1]].double().numpy()
         token_ids.append(int(random.choice(V, p=q / q.sum())))
-    return as_draft(
-        token_ids[1:],
-        list(range(-1, len(token_ids) - 2)),
-        [DRAFT[t].numpy() for t in token_ids[:-1]],
-    )
+    return chain(token_ids[1:], probs=DRAFT[token_ids[:-1]])
 
 
 def best_first_tree(random: np.random.Generator) -> Draft:
@@ -72,19 +72,14 @@ def by_engine(make, **params) -> tuple[np.ndarray, list[tuple[int, ...]]]:
     """The first two tokens of NUM requests, int [NUM, 2], the first step with a draft and the rest
     without, and what the first step emitted."""
     requests, random = make_requests(NUM, max_tokens=2, **params), np.random.default_rng(7)
-    drafts, emitted, running = [make(random) for _ in requests], [], requests
-    while running:
-        last = [
-            np.concatenate([r.token_ids[-1:], d.token_ids])
-            for r, d in zip(running, drafts, strict=True)
-        ]
-        results = verify(torch.from_numpy(TABLE[np.concatenate(last)]), running, drafts)
-        emitted.append([result.emitted_token_ids for result in results])
-        for request, result in zip(running, results, strict=True):
-            request.append(result.emitted_token_ids)
-        running = [request for request in running if request.finish_reason is None]
-        drafts = [NO_DRAFT] * len(running)
-    return np.stack([request.output_token_ids for request in requests]), emitted[0]
+    logits_of = partial(markov_logits, TABLE)
+    drafts = [make(random) for _ in requests]
+    first = verify(logits_of(requests, drafts), requests, drafts)
+    for request, result in zip(requests, first, strict=True):
+        request.append(result.emitted_token_ids)
+    decode(logits_of, [request for request in requests if request.finish_reason is None])
+    outputs = np.stack([request.output_token_ids for request in requests])
+    return outputs, [result.emitted_token_ids for result in first]
 
 
 def by_hand(make, **params) -> list[tuple[int, ...]]:
@@ -182,7 +177,7 @@ def test_biased_drafts_fail_the_same_tests(make):
 def test_a_tree_whose_tokens_were_drawn_is_refused():
     """Its nodes are compared with the target's own tokens, which is exact for point masses
     alone."""
-    draft = as_draft([1, 2], [-1, -1], [np.full(V, 0.2)] * 2)
+    draft = tree_of([1, 2], [-1, -1], probs=torch.full((2, V), 0.2))
     with pytest.raises(
         ValueError, match="2 nodes of a draft tree have probs: draw chains, or leave probs out"
     ):

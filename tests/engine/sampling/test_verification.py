@@ -1,14 +1,21 @@
+"""Verification of chains and trees of point masses changes no token, and keeps requests apart (in
+distribution: test_verification_distribution.py, test_tree_distribution.py)."""
+
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from markov_model import decode, verify_chains
+from markov_model import decode
+from random_trees import random_tree, tree_of
 
+from smartspec.core.batch import NO_DRAFT, chain
 from smartspec.core.request import Request
 from smartspec.core.sampling_params import SamplingParams
+from smartspec.engine.sampling.verification import verify
 
 VOCABULARY = 20
 NUM_TOKENS = 24
-NONE = np.empty(0, dtype=np.int32)
 RULES = {
     "logit_bias": ((3, 1.5), (7, -2.0)),
     "allowed_token_ids": tuple(range(1, 15)),
@@ -37,10 +44,11 @@ def prefix_logits(text) -> np.ndarray:
 
 
 def model_logits(requests, drafts) -> torch.Tensor:
-    rows = []
-    for request, draft in zip(requests, drafts, strict=True):
-        text = [*request.token_ids, *draft]
-        rows += [prefix_logits(text[: request.num_tokens + j]) for j in range(len(draft) + 1)]
+    rows = [
+        prefix_logits([*request.token_ids, *path])
+        for request, draft in zip(requests, drafts, strict=True)
+        for path in draft.paths
+    ]
     return torch.from_numpy(np.stack(rows))
 
 
@@ -54,47 +62,55 @@ def mixed_requests() -> list[Request]:
 @pytest.fixture(scope="module")
 def plain() -> list[list[int]]:
     """Every request decoded alone and without drafts."""
-    return [decode(model_logits, [request], None)[0][0].tolist() for request in mixed_requests()]
+    return [decode(model_logits, [request])[0][0].tolist() for request in mixed_requests()]
 
 
 def oracle(plain, hits: float):
-    """A drafter that proposes what plain decoding emits, each token spoiled with probability 1 -
-    hits."""
+    """A drafter that proposes some of what plain decoding emits, each token spoiled with
+    probability 1 - hits."""
     random = np.random.default_rng(5)
 
-    def draft(requests, lengths):
-        drafts = []
-        for request, length in zip(requests, lengths, strict=True):
-            right = np.array(
-                plain[request.request_id][request.num_output_tokens :][:length], dtype=np.int32
-            )
-            spoiled = random.random(len(right)) >= hits
-            drafts.append(np.where(spoiled, (right + 1) % VOCABULARY, right).astype(np.int32))
-        return drafts, [None] * len(requests)
+    def draft(request):
+        right = np.array(
+            plain[request.request_id][request.num_output_tokens :][: random.integers(0, 7)], int
+        )
+        spoiled = random.random(len(right)) >= hits
+        return chain(np.where(spoiled, (right + 1) % VOCABULARY, right))
 
-    return draft
+    return lambda requests: list(map(draft, requests))
 
 
 @pytest.mark.parametrize("hits", [0.0, 0.3, 0.8, 1.0])
 def test_deterministic_drafts_never_change_a_token(plain, hits):
-    """Greedy and sampled requests in one batch, with penalties and filters, lengths changing every
-    step."""
-    outputs, num_accepted, num_drafted = decode(
-        model_logits, mixed_requests(), oracle(plain, hits), max_draft=6
-    )
+    """Greedy and sampled requests in one batch, with penalties, rules and filters, lengths changing
+    every step."""
+    outputs, num_accepted, num_drafted = decode(model_logits, mixed_requests(), oracle(plain, hits))
     assert outputs.tolist() == plain
     assert num_drafted > 0
     if hits in (0.0, 1.0):
         assert num_accepted == hits * num_drafted
 
 
+def test_trees_never_change_a_token(plain):
+    """Another random tree in every step."""
+    random = np.random.default_rng(0)
+
+    def draft(request):
+        ground_truth = plain[request.request_id][request.num_output_tokens :]
+        return random_tree(random, int(random.integers(0, 12)), ground_truth, VOCABULARY)
+
+    outputs, num_accepted, _ = decode(
+        model_logits, mixed_requests(), lambda requests: list(map(draft, requests))
+    )
+    assert outputs.tolist() == plain and num_accepted > 100
+
+
 def test_greedy_requests_keep_their_tokens_with_drawn_drafts_too(plain):
     greedy = [request for request in mixed_requests() if request.params.greedy]
-    draft = oracle(plain, 0.5)
+    draft, even = oracle(plain, 0.5), torch.full((NUM_TOKENS, VOCABULARY), 1 / VOCABULARY)
 
-    def drawn(requests, lengths):
-        drafts, _ = draft(requests, lengths)
-        return drafts, [torch.full((len(each), VOCABULARY), 1 / VOCABULARY) for each in drafts]
+    def drawn(requests):
+        return [replace(each, probs=even[: len(each)]) for each in draft(requests)]
 
     outputs, *_ = decode(model_logits, greedy, drawn)
     assert outputs.tolist() == [plain[request.request_id] for request in greedy]
@@ -104,7 +120,7 @@ def test_other_seeds_and_ties_make_a_difference(plain):
     """The equality above has power: a sampled output hangs on its seed, and greedy rows do have
     ties."""
     request = Request(2, [3, 2, 1], PARAMS[2], seed=1)
-    assert decode(model_logits, [request], None)[0][0].tolist() != plain[2]
+    assert decode(model_logits, [request])[0][0].tolist() != plain[2]
     rows = np.array([prefix_logits([3, 0, 1, *plain[0][:i]]) for i in range(NUM_TOKENS)])
     assert ((rows == rows.max(axis=1, keepdims=True)).sum(axis=1) > 1).any()
 
@@ -118,7 +134,7 @@ def test_greedy_accepts_up_to_the_first_difference_and_recovers_the_argmax():
     request = request_with(temperature=0.0)
     cases = {(0, 1, 2): ((0, 1, 2, 3), 3), (0, 3, 2): ((0, 1), 1), (2, 1, 2): ((0,), 0)}
     for draft, (emitted, num_accepted) in cases.items():
-        (result,) = verify_chains(logits, [request], [draft], [None])
+        (result,) = verify(logits, [request], [chain(draft)])
         assert result.emitted_token_ids == emitted and result.num_accepted == num_accepted
         assert result.logprobs is None
 
@@ -126,25 +142,22 @@ def test_greedy_accepts_up_to_the_first_difference_and_recovers_the_argmax():
 def test_a_row_of_a_mixed_batch_is_verified_as_if_alone():
     requests = mixed_requests()
     random = np.random.default_rng(0)
-    drafts = [random.integers(0, VOCABULARY, i % 4, dtype=np.int32) for i in range(len(requests))]
-    probs = [
-        torch.from_numpy(random.dirichlet(np.ones(VOCABULARY), len(draft))).float()
-        for draft in drafts
-    ]
-    probs = [None if i % 3 == 0 else each for i, each in enumerate(probs)]
-    together = verify_chains(model_logits(requests, drafts), requests, drafts, probs)
-    for request, draft, draft_probs, result in zip(requests, drafts, probs, together, strict=True):
-        assert verify_chains(
-            model_logits([request], [draft]), [request], [draft], [draft_probs]
-        ) == [result]
+    drafts = [chain(random.integers(0, VOCABULARY, i % 4)) for i in range(len(requests))]
+    for i, draft in enumerate(drafts):
+        if i % 3:
+            rows = random.dirichlet(np.ones(VOCABULARY), len(draft))
+            drafts[i] = replace(draft, probs=torch.from_numpy(rows).float())
+    together = verify(model_logits(requests, drafts), requests, drafts)
+    for request, draft, result in zip(requests, drafts, together, strict=True):
+        assert verify(model_logits([request], [draft]), [request], [draft]) == [result]
 
 
 def test_no_requests_and_empty_drafts_with_distributions():
-    assert verify_chains(torch.empty(0, 4), [], [], []) == []
+    assert verify(torch.empty(0, 4), [], []) == []
     request = request_with(seed=3)
     logits = torch.zeros(1, 4)
-    plain = verify_chains(logits, [request], [NONE], [None])
-    assert verify_chains(logits, [request], [NONE], [torch.empty(0, 4)]) == plain
+    plain = verify(logits, [request], [NO_DRAFT])
+    assert verify(logits, [request], [chain([], probs=torch.empty(0, 4))]) == plain
     assert plain[0].num_accepted == 0 and len(plain[0].emitted_token_ids) == 1
 
 
@@ -159,8 +172,8 @@ def test_logprobs_are_those_of_the_unmodified_distribution():
         request_with(),
         request_with(temperature=0.0, logprobs=0),
     ]
-    drafts = [logits[:2].argmax(dim=-1).numpy().astype(np.int32), NONE, NONE]
-    with_top, without, chosen_only = verify_chains(logits, requests, drafts, [None] * 3)
+    drafts = [chain(logits[:2].argmax(dim=-1).numpy()), NO_DRAFT, NO_DRAFT]
+    with_top, without, chosen_only = verify(logits, requests, drafts)
 
     assert torch.equal(logits, before)
     assert without.logprobs is None
@@ -177,6 +190,20 @@ def test_logprobs_are_those_of_the_unmodified_distribution():
     assert record.top_token_ids == () and record.top_logprobs == ()
 
 
+def test_logprobs_of_a_tree_are_those_of_the_path():
+    params = SamplingParams(temperature=0.0, logprobs=2, max_tokens=8)
+    plain, request = Request(0, [3], params, seed=0), Request(0, [3], params, seed=0)
+    expected = []
+    for _ in range(2):
+        (result,) = verify(model_logits([plain], [NO_DRAFT]), [plain], [NO_DRAFT])
+        plain.append(result.emitted_token_ids)
+        expected += result.logprobs
+    right = int(plain.output_token_ids[0])
+    tree = tree_of([(right + 1) % VOCABULARY, right], [-1, -1])
+    (result,) = verify(model_logits([request], [tree]), [request], [tree])
+    assert result.accepted_nodes == (1,) and [*result.logprobs] == expected
+
+
 BAD_VALUES = [float("nan"), float("inf"), -float("inf")]
 
 
@@ -186,19 +213,18 @@ def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad
     """Greedy, sampled, filtered, penalised; drafts of every kind that are right until they meet the
     bad row."""
     requests = mixed_requests()
-    good_drafts = [()] * len(requests)
+    good = [NO_DRAFT] * len(requests)
     for _ in range(3):  # what plain decoding emits, token by token
-        rows = model_logits(requests, good_drafts)
-        results = verify_chains(rows, requests, good_drafts, [None] * len(requests))
-        good_drafts = [result.emitted_token_ids for result in results]
-    certain = [torch.eye(VOCABULARY)[[*draft]] for draft in good_drafts]
-    logits = model_logits(requests, good_drafts)
+        results = verify(model_logits(requests, good), requests, good)
+        good = [chain(result.emitted_token_ids) for result in results]
+    certain = [replace(draft, probs=torch.eye(VOCABULARY)[draft.token_ids]) for draft in good]
+    logits = model_logits(requests, good)
     for i, request in enumerate(requests):
-        for probs in ([None] * len(requests), certain):
-            expected = verify_chains(logits, requests, good_drafts, probs)
+        for drafts in (good, certain):
+            expected = verify(logits, requests, drafts)
             spoiled = logits.clone()
             spoiled[4 * i + bad_position] = bad_value
-            results = verify_chains(spoiled, requests, good_drafts, probs)
+            results = verify(spoiled, requests, drafts)
             assert [r for j, r in enumerate(results) if j != i] == [
                 r for j, r in enumerate(expected) if j != i
             ]
@@ -207,7 +233,7 @@ def test_bad_logits_end_their_request_where_they_are_and_no_other(bad_value, bad
                     "a drawn draft was rejected before: the bad row is not read"
                 )
                 continue
-            assert results[i].emitted_token_ids == good_drafts[i][:bad_position]
+            assert results[i].emitted_token_ids == good[i].paths[bad_position]
             assert results[i].num_accepted == bad_position
             assert (
                 f"output token {request.num_output_tokens + bad_position} are NaN or infinite"
@@ -225,7 +251,7 @@ def test_rules_that_leave_no_token_are_the_callers_and_bad_logits_are_not(temper
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     logits[1, 30] = float("nan")
     requests = [request_with(**rules), request_with(**rules), request_with(temperature=temperature)]
-    left, bad, good = verify_chains(logits, requests, [NONE] * 3, [None] * 3)
+    left, bad, good = verify(logits, requests, [NO_DRAFT] * 3)
     assert left.is_callers and "leave no token for output token" in left.error
     assert not bad.is_callers and "NaN" in bad.error
     assert good.error is None and not good.is_callers
@@ -236,8 +262,7 @@ def test_bad_draft_distributions_are_rejected_and_the_target_decides(bad_value):
     requests = [request_with(seed=i) for i in range(20)]
     draft_probs = torch.full((1, 8), bad_value).softmax(dim=-1)
     logits = torch.tensor([[-float("inf"), *[0.0] * 7], [0.0] * 8]).repeat(20, 1)
-    drafts = [np.zeros(1, dtype=np.int32)] * 20
-    for result in verify_chains(logits, requests, drafts, [draft_probs] * 20):
+    for result in verify(logits, requests, [chain([0], probs=draft_probs)] * 20):
         assert (result.num_accepted, result.error) == (0, None)
         assert result.emitted_token_ids[0] > 0, "token 0 is impossible under the target"
 
@@ -245,5 +270,5 @@ def test_bad_draft_distributions_are_rejected_and_the_target_decides(bad_value):
 def test_bfloat16_logits_are_verified_in_float32():
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
     requests = [request_with(seed=i, frequency_penalty=0.3, logprobs=1) for i in range(3)]
-    results = verify_chains(logits, requests, [NONE] * 3, [None] * 3)
-    assert results == verify_chains(logits.float(), requests, [NONE] * 3, [None] * 3)
+    results = verify(logits, requests, [NO_DRAFT] * 3)
+    assert results == verify(logits.float(), requests, [NO_DRAFT] * 3)
