@@ -1,5 +1,6 @@
 """Shared test settings: few threads, fixed hypothesis behaviour, and the tier of every test."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,22 @@ settings.register_profile("smartspec", deadline=None, derandomize=True, max_exam
 settings.load_profile("smartspec")
 
 TESTS = Path(__file__).parent
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """`smartspec` in this process, where libraries are loaded once: exit code, output, errors."""
+    from smartspec.cli import main
+
+    def called(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["smartspec", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        return ended.value.code, *capsys.readouterr()
+
+    return called
+
+
 TIERS = {  # folders and files; everything else is a unit test, without a mark
     "simulation": (
         "sim",

@@ -4,10 +4,13 @@ own."""
 import argparse
 import json
 import os
+import signal
+import subprocess
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 WORDS = ("One", " two", " três")
@@ -34,7 +37,7 @@ class ScriptedServer(ThreadingHTTPServer):
     (no-salt: where there is one), cut (ends before [DONE]), hang, refuse (401 for models).
     dies_after: the process ends in the middle of the answer after so many. seconds: of one.
     answers_from: so many requests are under way before one is answered. answers: in place of all
-    this, in turn, the last one as often as it is asked; said: to any GET."""
+    this, in turn, the last one as often as it is asked; said: texts to GETs, by path."""
 
     daemon_threads = True
 
@@ -68,8 +71,6 @@ class Handler(BaseHTTPRequestHandler):
     server: ScriptedServer
 
     def do_GET(self):
-        if self.server.said is not None:
-            return self._send(self.server.said)
         if self.server.mode == "refuse":
             return self._send(Answer(b'{"error": {"message": "no such key"}}', 401))
         counts = {name: self.server.num_answered * each for name, each in PER_ANSWER.items()}
@@ -79,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
             "/v1/models": '{"data": [{"id": "m"}, {"id": "other"}]}',
             "/health": "",
         }
-        text = told.get(self.path)
+        text = (told if self.server.said is None else self.server.said).get(self.path)
         self._send(Answer(status=404) if text is None else Answer(text.encode()))
 
     def do_POST(self):
@@ -130,6 +131,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments):
         pass
+
+
+def start_in_terminal(*command: str) -> subprocess.Popen:
+    """A process that notices interrupts, which a job in the background of a script does not."""
+    notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, preexec_fn=notice_interrupts, **pipes)
 
 
 @contextmanager

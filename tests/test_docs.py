@@ -4,7 +4,6 @@ there is."""
 import ast
 import importlib
 import inspect
-import json
 import pkgutil
 import re
 import subprocess
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from json_files import read_json
 
 from lab.train.kinds import KINDS
 from smartspec.cli.main import _build_app
@@ -51,7 +51,6 @@ MAX_LINES = {"vllm.md": 250, "vllm-how.md": 232, "observe.md": 165, "controller.
 COMMANDS = typer.main.get_command(_build_app()).commands
 PARTS_OF_A_STEP = ("self.scheduler", "self.executor", "self.controller")
 CLASSES_OF_A_STEP = ("core.scheduler.", "engine.runtime.executor.", "control.controller.")
-sys.path.insert(0, str(BENCHMARKS))
 START = r"(?:\S+=\S+ )*(?:\S*python3? )?"  # of a command
 OPTION = re.compile(r"(?<!\S)--[a-z][a-z-]*")
 
@@ -225,7 +224,7 @@ def test_a_page_is_wrapped(page):
 
 def test_the_page_of_models_is_made_of_its_file():
     module = importlib.import_module("lib.models_page")
-    data = json.loads((DOCS / module.FILE).read_text())
+    data = read_json(DOCS / module.FILE)
     assert (DOCS / "models.md").read_text() == module.page_of(data)
 
 
@@ -241,7 +240,7 @@ def test_figures_have_a_commit_a_date_a_machine_and_commands(page):
 
 def test_the_readmes_plot_and_rows_are_those_of_the_report(tmp_path):
     """Worst and best cell against each server, as `smartspec report` found them."""
-    report = json.loads((DOCS / "report" / "summary.json").read_text())
+    report = read_json(DOCS / "report" / "summary.json")
     readme = (DOCS.parent / "README.md").read_text()
     for other in ("off", "fixed:3"):
         found = [(each["ratio"], each) for each in report["speed_ups"] if each["other"] == other]

@@ -58,17 +58,12 @@ def test_its_command_that_simulates_runs(folder):
 
 
 def test_it_imports_only_what_packages_export():
-    imports = [
-        node
-        for block in BLOCKS
-        for node in ast.walk(ast.parse(block))
-        if isinstance(node, ast.ImportFrom)
-    ]
+    nodes = [node for block in BLOCKS for node in ast.walk(ast.parse(block))]
     of_ours = {
         (node.module, alias.name)
-        for node in imports
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and "smartspec" in node.module
         for alias in node.names
-        if "smartspec" in node.module
     }
     assert {"smartspec.control", "smartspec.core", "smartspec.drafters", "smartspec.sim"} < {
         m for m, _ in of_ours
@@ -79,11 +74,6 @@ def test_it_imports_only_what_packages_export():
         if name not in importlib.import_module(module).__all__
     ]
     plain = [
-        node
-        for block in BLOCKS
-        for node in ast.walk(ast.parse(block))
-        if isinstance(node, ast.Import)
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
     ]
-    assert not [
-        alias.name for node in plain for alias in node.names if alias.name.startswith("smartspec")
-    ]
+    assert not [name for name in plain if name.startswith("smartspec")]

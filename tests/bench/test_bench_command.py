@@ -1,12 +1,11 @@
 import json
 import signal
-import subprocess
 import sys
-from functools import partial
 
 import pytest
 import typer
-from scripted_server import scripted
+from json_files import read_json
+from scripted_server import scripted, start_in_terminal
 from typer.testing import CliRunner
 
 from smartspec.bench.run import LoadSettings, plan_load
@@ -29,21 +28,23 @@ def write_prompts(folder, *prompts: str) -> str:
     return str(path)
 
 
-def invoke(*args: str, catch_exceptions: bool = True):
-    return CliRunner().invoke(app, list(args), catch_exceptions=catch_exceptions)
+def invoke(*args: str, code: int = 0) -> str:
+    """What the command prints, which ends with this code."""
+    result = CliRunner().invoke(app, list(args), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
     output = tmp_path / "run.json"
     prompts = write_prompts(tmp_path, "hello", "busy", "again")
-    result = invoke(
+    printed = invoke(
         "--base-url", fake.url, "--prompts", prompts, "--api-key", "secret", "--output", str(output)
     )
-    assert result.exit_code == 0, result.output
     for text in ("policy goodput", "TTFT", "TPOT", "end to end", "requests failed", "1 x"):
-        assert text in result.output
-    assert "the queue is full" in result.output
-    saved = json.loads(output.read_text())
+        assert text in printed
+    assert "the queue is full" in printed
+    saved = read_json(output)
     assert saved["settings"]["model"] == "m" and saved["settings"]["policy"] == "goodput"
     assert saved["summary"]["num_completed"] == 2 and saved["summary"]["num_errors"] == 1
     assert saved["summary"]["speculation"]["counters"]["num_decode_rows"] == 20
@@ -52,8 +53,7 @@ def test_a_run_prints_and_saves_its_figures(fake, tmp_path):
 
 
 def test_without_a_prompt_file_the_shipped_prompts_are_sent(fake):
-    result = invoke("--base-url", fake.url, "--num-prompts", "3", "--max-tokens", "2")
-    assert result.exit_code == 0, result.output
+    invoke("--base-url", fake.url, "--num-prompts", "3", "--max-tokens", "2")
     asked = {body["messages"][-1]["content"] for body in fake.bodies}
     assert len(asked) == 3 and asked <= {prompt.text for prompt in shipped_prompts()}
 
@@ -70,7 +70,7 @@ def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
     for message, options in cases.items():  # the last value of an option counts
         words = ["--base-url", fake.url, "--prompts", prompts, *options]
         with pytest.raises(ValueError, match=message):
-            invoke(*words, catch_exceptions=False)
+            invoke(*words)
     assert fake.bodies == []
 
 
@@ -80,14 +80,14 @@ def test_bad_options_are_refused_before_anything_is_sent(fake, tmp_path):
 @pytest.mark.parametrize("value", ["inf", "1e400", "nan"])
 def test_settings_that_json_cannot_hold_are_refused_before_the_run(fake, tmp_path, option, value):
     """They are saved with the results, and would cost them."""
-    output = str(tmp_path / "run.json")
-    result = invoke("--base-url", fake.url, "--num-prompts", "1", "--output", output, option, value)
-    assert result.exit_code == 2 and fake.bodies == []
+    words = ("--base-url", fake.url, "--num-prompts", "1", "--output", str(tmp_path / "run.json"))
+    invoke(*words, option, value, code=2)
+    assert fake.bodies == []
 
 
 def test_a_run_in_which_everything_fails_fails(fake, tmp_path):
-    result = invoke("--base-url", fake.url, "--prompts", write_prompts(tmp_path, "busy"))
-    assert result.exit_code == 1 and "the queue is full" in result.output
+    words = ("--base-url", fake.url, "--prompts", write_prompts(tmp_path, "busy"))
+    assert "the queue is full" in invoke(*words, code=1)
 
 
 def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
@@ -100,15 +100,12 @@ def test_ctrl_c_reports_and_saves_what_has_finished(fake, tmp_path):
     script = "import typer; from smartspec.cli.bench import bench; typer.run(bench)"
     command = [sys.executable, "-c", script, "--base-url", fake.url, "--prompts", prompts]
     command += ["--concurrency", "1", "--seed", str(seed), "--output", str(output)]
-    # A test run in the background of a script ignores SIGINT, and so would what it starts.
-    notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, preexec_fn=notice_interrupts, **pipes)
+    process = start_in_terminal(*command)
     assert fake.hangs.wait(timeout=60)  # one answer is complete, the other never will be
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert "requests not finished" in stdout
-    saved = json.loads(output.read_text())
+    saved = read_json(output)
     assert [request["text"] for request in saved["requests"]] == ["One two três"]
     assert (saved["summary"]["num_completed"], saved["summary"]["num_unfinished"]) == (1, 1)

@@ -203,7 +203,7 @@ def test_other_errors_are_not_waited_for(waits):
 
 @pytest.mark.parametrize("said", [None, "{}", '{"data": null}', "[]", "<html>", '{"data": []}'])
 def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
-    with scripted(said=Answer(status=404) if said is None else Answer(said.encode())) as server:
+    with scripted(said={} if said is None else {"/v1/models": said}) as server:
         assert find_model(server.url, "own") == "own"
         with pytest.raises(ValueError, match="name the model with --model"):
             find_model(server.url)
@@ -215,10 +215,8 @@ def test_a_server_that_lists_no_models_has_the_one_that_is_named(said):
 def test_other_servers_have_no_counters(text):
     names = ("draft_tokens", "verified_tokens", "accepted_tokens", "decode_rows")
     metrics = "".join(f"smartspec_{name}_total NaN\n" for name in names) + text
-    with scripted(said=Answer(metrics.encode())) as server:
-        assert read_counters(server.url) is None
-        server.said = Answer(text.encode())
-        assert read_policy(server.url) is None
+    with scripted(said={"/metrics": metrics, "/v1/speculation": text}) as server:
+        assert read_counters(server.url) is None and read_policy(server.url) is None
     assert parse_counters(text) is None
 
 

@@ -15,18 +15,11 @@ SETTINGS = peers.Settings(["a", "b"], None, rounds=3, per_slot=2, max_tokens=6, 
 PROMPTS = [Prompt(str(i), "qa", f"text {i}") for i in range(5)]
 
 
-def round_summary(rate: float, verified: int = 8, accepted: int = 6, rows: int = 4) -> dict:
-    counters = {
-        "num_verified_tokens": verified,
-        "num_accepted_tokens": accepted,
-        "num_decode_rows": rows,
-    }
-    return {"output_tokens_per_second": rate, "speculation": {"counters": counters}}
-
-
 def cell(**rates_of_server) -> dict:
+    counters = {"num_verified_tokens": 8, "num_accepted_tokens": 6, "num_decode_rows": 4}
+    summary = {"speculation": {"counters": counters}}
     servers = {
-        name: {"rounds": [round_summary(r) for r in rates]}
+        name: {"rounds": [summary | {"output_tokens_per_second": rate} for rate in rates]}
         for name, rates in rates_of_server.items()
     }
     return {"task": "qa", "concurrency": 4, "servers": servers}

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from json_files import read_json
 
 from smartspec.bench.probe import normalize_base_url, parse_counters
 from smartspec.bench.report import check_writable, run_json, write_json
@@ -99,7 +100,7 @@ def test_the_json_holds_settings_summary_and_every_request(tmp_path):
     records = [record(), record(error="500 boom")]
     path = tmp_path / "run.json"
     write_json(path, run_json({"seed": 3}, summarize(records), records))
-    saved = json.loads(path.read_text())
+    saved = read_json(path)
     assert saved["settings"] == {"seed": 3}
     assert saved["summary"]["ttft_seconds"] == {"mean": 0.5, "p50": 0.5, "p90": 0.5, "p99": 0.5}
     assert [(row["error"], row["tpot_seconds"]) for row in saved["requests"]] == [
@@ -116,7 +117,7 @@ def test_a_link_stays_a_link_and_its_file_is_written(tmp_path):
     check_writable(link)
     assert not file.exists(), "checking leaves no file"
     write_json(link, {"a": 1})
-    assert link.is_symlink() and json.loads(file.read_text()) == {"a": 1}
+    assert link.is_symlink() and read_json(file) == {"a": 1}
     assert list(file.parent.iterdir()) == [file]
 
 

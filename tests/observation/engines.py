@@ -3,6 +3,7 @@ observed of them, and what is true."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -84,52 +85,60 @@ class Engine:
         emitted = np.mean(decoding * mean + prefills)
         return float(emitted / np.mean(seconds) / (1 + 2 * STALL_SHARE))
 
+    def _drawn_steps(self, rng: np.random.Generator, requests: int, drafts: int, steps: int):
+        """Of each step and request: whether it is new, its context, verified and accepted draft
+        tokens."""
+        shape, has_passes = (steps, requests), self.found is None
+        has_draft = has_passes or rng.random(shape) < self.found
+        there = self.longest if has_passes else rng.integers(1, self.longest + 1, shape)
+        drafted = np.full(shape, np.where(has_draft, np.minimum(there, drafts), 0))
+        rates = np.resize(list(self.rates.values()), requests)
+        accepted = np.minimum(rng.geometric(1 - rates, shape) - 1, drafted)
+        answers = rng.integers(1, 2 * self.answer, (steps + 1, requests))
+        is_new, context = np.zeros((steps + 1, requests), dtype=bool), np.empty(shape, dtype=int)
+        left, length = answers[steps], self.prompt + rng.integers(0, self.answer, requests)
+        for step in range(steps):
+            drafted[step, is_new[step]] = accepted[step, is_new[step]] = 0
+            context[step] = length
+            left, length = left - 1 - accepted[step], length + 1 + accepted[step]
+            ends = is_new[step + 1] = left <= 0
+            left, length = np.where(ends, answers[step], left), np.where(ends, self.prompt, length)
+        return is_new[:steps], context, drafted, accepted
+
     def serve(
         self, observation: Observation | None, requests: int, length: int, steps: int, seed: int
     ) -> float:
         """The same, of so many steps, which go to observation."""
-        rng, emitted, total, stall = np.random.default_rng(seed), 0, 0.0, 0.0
-        names = np.resize(list(self.rates), requests)
-        rates = np.resize(list(self.rates.values()), requests)
-        drafts, has_passes = max(length, 0), self.found is None
-        left = rng.integers(1, 2 * self.answer, requests)  # tokens to come
-        context = self.prompt + rng.integers(0, self.answer, requests)
-        sizes, outcomes, is_new = [], Counter(), np.zeros(requests, dtype=bool)
-        for _ in range(steps):
-            has_draft = ~is_new & (has_passes or rng.random(requests) < self.found)
-            there = self.longest if has_passes else rng.integers(1, self.longest + 1, requests)
-            drafted = np.where(has_draft, np.minimum(there, drafts), 0)
-            accepted = np.minimum(rng.geometric(1 - rates) - 1, drafted)
-            prefills, tokens = int(is_new.sum()), int(context.sum())
-            fed = int((1 + drafted[~is_new]).sum() + self.prompt * prefills)
-            seconds = self.seconds(fed, requests, tokens, prefills > 0, drafted.any(), length)
-            out = int((1 + accepted).sum())
-            emitted += out
-            stall = 0.7 * stall + self.noise * rng.standard_normal()
-            seconds *= float(np.exp(stall)) * (3.0 if rng.random() < STALL_SHARE else 1.0)
-            total += seconds
-            sizes.append(
-                StepSize(
-                    seconds, requests, requests - prefills, tokens, fed, int(drafted.sum()), out,
-                    prefills, prefills * self.prompt, max(length, 1) * has_passes,
-                )
-            )  # fmt: skip
-            rows = (each[~is_new].tolist() for each in (names, drafted, accepted))
-            outcomes.update(zip(*rows, strict=True))
-            left, context = left - 1 - accepted, context + 1 + accepted
-            is_new = left <= 0
-            left = np.where(is_new, rng.integers(1, 2 * self.answer, requests), left)
-            context = np.where(is_new, self.prompt, context)
+        rng, drafts = np.random.default_rng(seed), max(length, 0)
+        is_new, context, drafted, accepted = self._drawn_steps(rng, requests, drafts, steps)
+        prefills, tokens, out = is_new.sum(1), context.sum(1), (1 + accepted).sum(1)
+        fed = (~is_new + drafted).sum(1) + self.prompt * prefills
+        seconds = self.seconds(fed, requests, tokens, prefills > 0, drafted.any(1), length)
+        noise = self.noise * rng.standard_normal(steps)
+        seconds *= np.exp([*accumulate(noise, lambda stall, new: 0.7 * stall + new)])
+        seconds[rng.random(steps) < STALL_SHARE] *= 3.0
         if observation is not None:
+            columns = np.stack([seconds, prefills, tokens, fed, drafted.sum(1), out], axis=1)
+            passes = max(length, 1) * (self.found is None)
+            sizes = [
+                StepSize(
+                    took, requests, requests - new, kv, fed, verified, said, new, new * self.prompt,
+                    passes,
+                )
+                for took, new, kv, fed, verified, said in columns.tolist()
+            ]  # fmt: skip
             observation.add_steps([drafts] * steps, sizes)
+            names = np.full(is_new.shape, np.resize(list(self.rates), requests))
+            rows = (each[~is_new].tolist() for each in (names, drafted, accepted))
             observation.add_outcomes(
-                (DraftOutcome(name, drafts, d, a), n) for (name, d, a), n in outcomes.items()
+                (DraftOutcome(name, drafts, d, a), n)
+                for (name, d, a), n in Counter(zip(*rows, strict=True)).items()
             )
-            arrived = sum(size.prefills for size in sizes)
+            arrived = int(prefills.sum())
             observation.arrivals.requests += arrived
             observation.arrivals.prompt_tokens += arrived * self.prompt
-            observation.arrivals.seconds += total
-        return emitted / total
+            observation.arrivals.seconds += float(seconds.sum())
+        return float(out.sum() / seconds.sum())
 
 
 # Bound by memory up to 256 tokens, beyond that by arithmetic.

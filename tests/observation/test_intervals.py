@@ -14,11 +14,11 @@ LOADS = ((1,), (4,), (1, 8), (2, 16))
 
 @pytest.mark.parametrize("has_passes", [False, True])
 def test_the_true_speed_lies_in_the_interval(has_passes):
-    """One length was served: of it, of one draft token, and of no speculation."""
+    """One length was served: of it, of one draft token, and of no speculation. Of 18 speeds at most
+    one lies outside; of intervals that are 0.7 times as wide two or three do."""
     held = []
-    for seed in range(8):
-        rng = np.random.default_rng([seed, has_passes])
-        engine, loads = Engine.drawn(rng, has_passes), LOADS[seed % len(LOADS)]
+    for seed, loads in enumerate(LOADS):
+        engine = Engine.drawn(np.random.default_rng([seed, has_passes]), has_passes)
         observation = Observation(engine.setup)
         for requests in loads:
             engine.serve(observation, requests, engine.longest, 1000, seed)

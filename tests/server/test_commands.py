@@ -45,34 +45,26 @@ def test_ready_text_shows_where_the_key_goes():
         (FileNotFoundError(2, "No such file", "/nowhere"), "/nowhere: No such file"),
     ],
 )
-def test_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, error, said):
+def test_errors_are_one_line_and_exit_code_2(monkeypatch, call, error, said):
     def fail():
         raise error
 
     monkeypatch.setattr(main, "_build_app", lambda: fail)
-    with pytest.raises(SystemExit) as caught:
-        main.main()
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == f"error: {said}\n"
+    assert call() == (2, "", f"error: {said}\n")
 
 
-def test_version(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["smartspec", "--version"])
-    with pytest.raises(SystemExit) as caught:
-        main.main()
-    assert caught.value.code == 0 and capsys.readouterr().out == f"smartspec {__version__}\n"
+def test_version(call):
+    assert call("--version") == (0, f"smartspec {__version__}\n", "")
 
 
 def test_there_are_at_most_ten_commands():
     assert len(typer.main.get_command(main._build_app()).commands) <= 10
 
 
-def test_without_typer_the_extra_is_named(monkeypatch, capsys):
+def test_without_typer_the_extra_is_named(monkeypatch, call):
     monkeypatch.setitem(sys.modules, "typer", None)
-    with pytest.raises(SystemExit) as caught:
-        main.main()
-    assert caught.value.code == 2
-    assert ".[server]" in capsys.readouterr().err
+    code, _, errors = call()
+    assert code == 2 and ".[server]" in errors
 
 
 @pytest.mark.parametrize("arguments", [{}, {"prompt": "a", "file": "b"}])

@@ -37,17 +37,13 @@ def received(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def seconds_until_closed(connection: socket.socket) -> float:
-    began = time.monotonic()
-    received(connection)
-    return time.monotonic() - began
-
-
 @pytest.mark.parametrize("begin", [b"", b"\r\n", HEAD, HEAD + b"Content-Length: 9\r\n\r\n12"])
 def test_a_request_that_does_not_end_is_closed(quick_server, begin):
+    began = time.monotonic()
     with quick_server.connect() as connection:
         connection.sendall(begin)
-        assert 0.2 < seconds_until_closed(connection) < 5
+        received(connection)
+    assert time.monotonic() - began > 0.2
     check_serves(quick_server)
 
 
@@ -64,7 +60,7 @@ def test_after_an_answer_the_next_head_has_its_time_as_well(quick_server):
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
         assert b'"ok"' in connection.recv(1000)
         connection.sendall(b"\r\n")
-        assert seconds_until_closed(connection) < 5
+        received(connection)
 
 
 def test_an_answer_may_take_longer_than_a_request(quick_server):
@@ -186,27 +182,27 @@ def test_streams_are_not_gathered_by_proxies(quick_server):
     assert "x-accel-buffering" not in quick_server.complete(prompt="One two").headers
 
 
+def answer_after_closing(server: FakeServer, data: bytes) -> bytes:
+    """To a client that has closed its side before there is an answer."""
+    server.executor.hold()
+    with server.connect() as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        eventually(lambda: server.core.num_running == 1)
+        server.executor.let_go()
+        return received(connection)
+
+
 @whole_and_streamed
 def test_a_client_that_closes_its_side_after_the_request_gets_its_answer(quick_server, stream):
-    quick_server.executor.hold()
-    with quick_server.connect() as connection:
-        connection.sendall(post(prompt="One two", stream=stream))
-        connection.shutdown(socket.SHUT_WR)
-        eventually(lambda: quick_server.core.num_running == 1)
-        quick_server.executor.let_go()
-        answer = received(connection)
+    answer = answer_after_closing(quick_server, post(prompt="One two", stream=stream))
     assert b"One" in answer and answer.endswith(b"0\r\n\r\n" if stream else b"}")
     assert b"connection: close" in answer
 
 
 def test_all_requests_before_a_closed_side_are_answered(quick_server):
-    quick_server.executor.hold()
-    with quick_server.connect() as connection:
-        connection.sendall(post(prompt="One") + post(prompt="two") + post(prompt="three"))
-        connection.shutdown(socket.SHUT_WR)
-        eventually(lambda: quick_server.core.num_running == 1)
-        quick_server.executor.let_go()
-        answers = b"".join(iter(lambda: connection.recv(65536), b""))
+    requests = post(prompt="One") + post(prompt="two") + post(prompt="three")
+    answers = answer_after_closing(quick_server, requests)
     assert answers.count(b"HTTP/1.1 200") == 3 and answers.count(b"connection: close") == 1
     assert answers.index(b'"One"') < answers.index(b'"two"') < answers.index(b'"three"')
 

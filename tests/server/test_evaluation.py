@@ -3,7 +3,6 @@ the same to the bit with drafts and without, whichever drafter makes them and ho
 run beside."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -35,7 +34,7 @@ REPEATED = {
 
 
 @pytest.fixture(scope="module")
-def real_server() -> Iterator[FakeServer]:
+def real_server():
     with running_model(policy="fixed:4", drafters=("prompt-lookup",), max_model_len=512) as server:
         yield server
 

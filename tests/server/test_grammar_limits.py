@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -40,7 +39,7 @@ def bomb(number: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def check(tokenizer) -> Iterator[GrammarCheck]:
+def check(tokenizer):
     compiler = grammar_compiler(tokenizer)
     check = GrammarCheck(compiler._vocabulary)
     yield check
@@ -48,7 +47,7 @@ def check(tokenizer) -> Iterator[GrammarCheck]:
 
 
 @pytest.fixture
-def own_compiler(tokenizer, monkeypatch) -> Iterator[GrammarCompiler]:
+def own_compiler(tokenizer, monkeypatch):
     """Every definition is fine, and takes a megabyte."""
     compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
     monkeypatch.setattr(compiler._check, "check", lambda text, *_: Checked(None, 2**20, text))

@@ -1,9 +1,8 @@
 """A server with forced acceptance: it says that its text is invalid, and promises nothing of it."""
 
-from collections.abc import Iterator
 
 import pytest
-from fake_server import FakeServer, check_error, function, running_server, user
+from fake_server import check_error, function, running_server, user
 from real_server import running_model
 
 from smartspec.cli.serve import ServerOptions, serve
@@ -15,7 +14,7 @@ TOOL = function("f", {"type": "object", "properties": {}})
 
 
 @pytest.fixture(scope="module")
-def invalid_server(tokenizer) -> Iterator[FakeServer]:
+def invalid_server(tokenizer):
     with running_server(tokenizer, forced_acceptance=0.7) as server:
         yield server
 

@@ -4,7 +4,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
-from fake_server import NeverHalfClosed, check_error, events_of, eventually, running_server
+from fake_server import (
+    NeverHalfClosed,
+    check_error,
+    events_of,
+    eventually,
+    running_server,
+    whole_and_streamed,
+)
 from test_connections import post
 
 from smartspec.server.http.errors import RETRY_AFTER_SECONDS
@@ -39,42 +46,20 @@ def test_queue_full(small_server):
     assert small_server.complete(prompt="One two").status_code == 200
 
 
-@pytest.fixture
-def left_server(tokenizer):
-    with running_server(tokenizer, connection=NeverHalfClosed) as fake_server:
-        yield fake_server
-
-
-def test_client_that_leaves_a_stream_frees_its_request_before_the_next_step(left_server):
-    server = left_server
-    num_steps = server.executor.num_steps
-    server.executor.hold(after=3)
-    with server.http.stream("POST", "/v1/completions", json=ENDLESS | {"stream": True}) as answer:
-        next(answer.iter_lines())
-        eventually(lambda: server.executor.num_steps == num_steps + 4)
-    check_freed(server, num_steps + 4)
-
-
-def test_client_that_leaves_before_the_answer_frees_its_request_before_the_next_step(left_server):
-    server = left_server
-    num_steps = server.executor.num_steps
-    server.executor.hold()
-    with server.connect() as connection:
-        connection.sendall(post(**ENDLESS))
-        eventually(lambda: server.executor.num_steps == num_steps + 1)
-    check_freed(server, num_steps + 1)
-
-
-def check_freed(server, num_steps: int) -> None:
-    """Called while the step of that number is under way and the client just gone: no step may
-    follow."""
-    assert server.core.num_running == 1
-    eventually(lambda: server.engine.num_requests == 0)
-    server.executor.let_go()
-    eventually(lambda: num_requests(server) == 0)
-    assert server.executor.num_steps == num_steps
-    assert server.core.scheduler.blocks.num_used_blocks == 0
-    assert count(server, "aborted") > 0
+@whole_and_streamed
+def test_a_client_that_leaves_frees_its_request_before_the_next_step(tokenizer, stream):
+    with running_server(tokenizer, connection=NeverHalfClosed) as server:
+        server.executor.hold(after=3)
+        with server.connect() as connection:
+            connection.sendall(post(**ENDLESS, stream=stream))
+            eventually(lambda: server.executor.num_steps == 4)
+        assert server.core.num_running == 1
+        eventually(lambda: server.engine.num_requests == 0)
+        server.executor.let_go()
+        eventually(lambda: num_requests(server) == 0)
+        assert server.executor.num_steps == 4
+        assert server.core.scheduler.blocks.num_used_blocks == 0
+        assert count(server, "aborted") > 0
 
 
 def test_a_failed_step_costs_only_the_requests_in_it(server, caplog):

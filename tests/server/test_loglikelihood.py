@@ -6,7 +6,6 @@ continuation for greedy where each of these is the highest of its top_logprobs.
 """
 
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -35,14 +34,6 @@ class Pair:
         return self.context + self.continuation
 
 
-@pytest.fixture(scope="module")
-def real_server() -> Iterator[FakeServer]:
-    """The default model under forced drafts, activations in fp32 as in transformers; no profile is
-    measured."""
-    with running_model(policy="fixed:4", max_model_len=512, activations="fp32") as server:
-        yield server
-
-
 def make_pairs(count: int, max_tokens: int) -> list[Pair]:
     """Contexts of real texts, with their own continuation and that of another text, in turn: as
     multiple choices."""
@@ -56,10 +47,6 @@ def make_pairs(count: int, max_tokens: int) -> list[Pair]:
         ends = (own[num_context : num_context + 12], other[-int(random.integers(1, 8)) :])
         pairs += [Pair(own[:num_context], end) for end in ends]
     return [pair for pair, _ in zip(itertools.cycle(pairs), range(count), strict=False)]
-
-
-def in_batches(pairs: list[Pair]) -> list[list[Pair]]:
-    return [pairs[start : start + BATCH] for start in range(0, len(pairs), BATCH)]
 
 
 def as_lm_eval(server: FakeServer, pairs: list[Pair]) -> list[tuple[float, bool]]:
@@ -103,16 +90,20 @@ def reference(pairs: list[Pair]) -> list[tuple[float, float]]:
 @pytest.mark.parametrize(
     ("count", "max_tokens"), [(6, 40), pytest.param(200, 160, marks=pytest.mark.slow)]
 )
-def test_log_likelihoods_are_those_of_transformers(real_server, count, max_tokens):
+def test_log_likelihoods_are_those_of_transformers(count, max_tokens):
+    """Of the default model under forced drafts, activations in fp32 as in transformers."""
     pairs = make_pairs(count, max_tokens)
-    batches = in_batches(pairs)
+    batches = [pairs[start : start + BATCH] for start in range(0, count, BATCH)]
 
     def work(number: int) -> list[tuple[float, bool]]:
         if number % 2:  # others meanwhile, whose prefixes are cached: they generate with drafts
-            real_server.complete(prompt=batches[number][0].token_ids, max_tokens=8, temperature=0)
-        return as_lm_eval(real_server, batches[number])
+            server.complete(prompt=batches[number][0].token_ids, max_tokens=8, temperature=0)
+        return as_lm_eval(server, batches[number])
 
-    with ThreadPoolExecutor(3) as pool:
+    with (
+        running_model(policy="fixed:4", max_model_len=512, activations="fp32") as server,
+        ThreadPoolExecutor(3) as pool,
+    ):
         found = [pair for batch in pool.map(work, range(len(batches))) for pair in batch]
     expected = reference(pairs)
     worst = max(abs(own - theirs) for (own, _), (theirs, _) in zip(found, expected, strict=True))

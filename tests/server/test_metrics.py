@@ -18,12 +18,6 @@ def counters(server: FakeServer) -> dict[str, float]:
     return found
 
 
-@pytest.fixture(params=[0, 6], ids=["plain", "drafts"])
-def fresh_server(request, tokenizer):
-    with running_server(tokenizer, draft_length=request.param) as server:
-        yield server
-
-
 CALLS = [
     {"prompt": TEXT, "max_tokens": 3},
     {"prompt": TEXT, "max_tokens": 64},  # to the end of sequence
@@ -41,13 +35,15 @@ CALLS = [
 ]
 
 
-def test_tokens_are_those_of_usage(fresh_server):
+@pytest.mark.parametrize("draft_length", [0, 6], ids=["plain", "drafts"])
+def test_tokens_are_those_of_usage(tokenizer, draft_length):
     usages, num_choices = [], 0
-    for call in CALLS:
-        answer = fresh_server.completion(**call)
-        usages.append([*answer][-1].usage if call.get("stream") else answer.usage)
-        num_choices += len(call["prompt"]) * call["n"] if "n" in call else 1
-    found = counters(fresh_server)
+    with running_server(tokenizer, draft_length=draft_length) as server:
+        for call in CALLS:
+            answer = server.completion(**call)
+            usages.append([*answer][-1].usage if call.get("stream") else answer.usage)
+            num_choices += len(call["prompt"]) * call["n"] if "n" in call else 1
+        found = counters(server)
     cached = sum(usage.prompt_tokens_details.cached_tokens for usage in usages)
     assert found["generation_tokens_total"] == sum(usage.completion_tokens for usage in usages)
     assert found["request_generation_tokens_sum"] == found["generation_tokens_total"]

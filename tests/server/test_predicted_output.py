@@ -2,7 +2,6 @@
 and counted."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from fake_server import (
@@ -25,7 +24,7 @@ CONTINUED = {"extra_body": {"add_generation_prompt": False, "continue_final_mess
 
 
 @pytest.fixture(scope="module")
-def real_server() -> Iterator[FakeServer]:
+def real_server():
     with running_model(policy="fixed:6", drafters=("prediction",), max_model_len=1024) as server:
         yield server
 

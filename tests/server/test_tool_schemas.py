@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 
+import numpy as np
 import pytest
 from fake_server import allows, check_error, compiled, function, grammar_compiler, user
 from jsonschema import Draft202012Validator
@@ -62,6 +63,11 @@ SCHEMAS = {
         | {"$defs": {"B": B}},
         [{"xs": [{"a": 1, "b": 2}, {"a": 3, "b": 4}]}],
         [{"xs": [{"a": 1}]}],
+    ),
+    "items that differ": (
+        obj("xs", xs={"type": "array", "prefixItems": [A, DIGIT], "items": False}),
+        [{"xs": [{"a": 1}, 2]}],
+        [{"xs": [{"a": 1, "b": 1}, 2]}],
     ),
     "recursive from the root": (
         obj("a", a=DIGIT, kids={"type": "array", "items": {"$ref": "#"}}),
@@ -169,8 +175,15 @@ FREE = {
 }
 
 
+@pytest.fixture(scope="module")
+def closing(tokenizer):
+    """Whether a token ends something: bool [V]."""
+    texts = tokenizer.batch_decode([[token_id] for token_id in range(len(tokenizer))])
+    return np.array([text == tokenizer.eos_token or set(text) <= set('}]"') for text in texts])
+
+
 @pytest.mark.parametrize("name", sorted(SCHEMAS.keys() - FREE))
-def test_whatever_a_model_writes_satisfies_the_schema(tokenizer, name):
+def test_whatever_a_model_writes_satisfies_the_schema(tokenizer, closing, name):
     """Texts of random tokens that the grammar allows."""
     schema = SCHEMAS[name][0]
     chance, closed = random.Random(name), grammar_of(schema, tokenizer)
@@ -178,15 +191,10 @@ def test_whatever_a_model_writes_satisfies_the_schema(tokenizer, name):
     for _ in range(12):
         grammar, token_ids = closed.copy(), []
         for _ in range(80):
-            allowed = grammar.allowed().nonzero()[0]
-            closes = [
-                i
-                for i in allowed.tolist()
-                if i == tokenizer.eos_token_id or set(tokenizer.decode([i])) <= set('}]"')
-            ]
-            token_ids.append(
-                int(chance.choice(closes if closes and chance.random() < 0.3 else allowed))
-            )
+            allowed = grammar.allowed()
+            ends = np.flatnonzero(allowed & closing)
+            is_end = len(ends) and chance.random() < 0.3
+            token_ids.append(int(chance.choice(ends if is_end else np.flatnonzero(allowed))))
             if token_ids[-1] == tokenizer.eos_token_id:
                 num_whole += 1
                 Draft202012Validator(schema).validate(json.loads(tokenizer.decode(token_ids[:-1])))
@@ -218,6 +226,10 @@ def test_a_tool_without_parameters_is_called_with_nothing(tokenizer, schema):
         ({"$ref": "#/$defs/Nothing"}, "/$defs/Nothing"),
         ({"$ref": "https://example.com/schema.json"}, "https://example.com/schema.json"),
         ({"allOf": [A | {"unevaluatedProperties": False}, B]}, "unevaluatedProperties"),
+        *(
+            (A | {key: B}, f'["{key}"]')
+            for key in ("not", "if", "then", "else", "contains", "dependencies")
+        ),
         (obj(a={"type": "string", "pattern": "["}), "regex"),
     ],
     ids=str,

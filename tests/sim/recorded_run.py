@@ -34,19 +34,13 @@ class ToyRun:
     """
 
     def __init__(
-        self,
-        policy: str,
-        num_steps: int,
-        *,
-        num_rows: int = 4,
-        use_model: bool = False,
-        seed: int = 0,
+        self, policy: str, num_steps: int, *, num_rows: int = 4, use_model: bool = False
     ):
         self.drafter, self.profile = (MODEL, WITH_MODEL) if use_model else (LOOKUP, PROFILE)
         self.header = LogHeader("toy", policy, K, (self.drafter,), self.profile.to_dict())
         self.records: list[DecisionRecord] = []
         self.acceptance = np.linspace(0.4, 0.9, num_rows)
-        random = np.random.default_rng(seed)
+        random = np.random.default_rng(0)
         accepted = random.random((num_steps, num_rows, K)) < self.acceptance[:, None]
         self.chains = np.cumprod(accepted, axis=2).sum(axis=2)
         latency = LatencyModel.from_dict(self.profile.to_dict())

@@ -1,13 +1,8 @@
 """The example that shows a figure of each of six papers: the figures have the shapes that it
 says."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import figures_of_papers as figures
+import pytest
 
 
 def numbers(figure) -> dict[str, list[float]]:

@@ -193,21 +193,18 @@ def test_a_corrupt_line_is_named(long_drafts, tmp_path, change, words):
 
 
 def test_logs_without_content(long_drafts, tmp_path):
-    path = tmp_path / "log.jsonl"
-    path.write_text("")
-    with pytest.raises(ValueError, match="is empty"):
-        RecordedLog(path)
-    path.write_text(long_drafts.records[0].to_json() + "\n")
-    with pytest.raises(ValueError, match=r"line 1: .*header"):
-        RecordedLog(path)
-    path.write_text(long_drafts.header.to_json() + "\n")
-    with pytest.raises(ValueError, match="holds no step"):
-        replay(RecordedLog(path), ["off"])
-    silent = long_drafts.records[0]
-    silent = replace(silent, outcome=replace(silent.outcome, num_emitted=0))
-    path.write_text(long_drafts.header.to_json() + "\n" + silent.to_json() + "\n")
-    with pytest.raises(ValueError, match="holds no step that emitted a token"):
-        replay(RecordedLog(path), ["off"])
+    path, step = tmp_path / "log.jsonl", long_drafts.records[0]
+    header = long_drafts.header.to_json() + "\n"
+    silent = replace(step, outcome=replace(step.outcome, num_emitted=0)).to_json()
+    for text, said in (
+        ("", "is empty"),
+        (f"{step.to_json()}\n", r"line 1: .*header"),
+        (header, "holds no step"),
+        (f"{header}{silent}\n", "holds no step that emitted a token"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            replay(RecordedLog(path), ["off"])
     with pytest.raises(OSError, match=r"missing\.jsonl"):
         RecordedLog(tmp_path / "missing.jsonl")
 

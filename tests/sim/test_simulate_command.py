@@ -1,6 +1,5 @@
 """`smartspec simulate` as a person uses it."""
 
-import json
 import os
 import re
 import shlex
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from json_files import read_json
 from recorded_run import ToyRun
 from typer.testing import CliRunner
 
@@ -27,9 +27,15 @@ CARD = Path(__file__).parents[2] / "docs/results/cards/llama-3.1-8b-eagle3-h100.
 SMALL = "simulate --num-requests 12 --output-tokens 20 --seeds 2 --controller-time none "
 
 
-@pytest.fixture
-def call():
-    return lambda line: CliRunner().invoke(_build_app(), shlex.split(SMALL + line))
+def invoked(line: str, **options):
+    return CliRunner().invoke(_build_app(), shlex.split(SMALL + line), **options)
+
+
+def call(line: str, code: int = 0) -> str:
+    """What the command prints, which ends with this code."""
+    result = invoked(line, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 def table(output: str) -> list[list[str]]:
@@ -38,14 +44,15 @@ def table(output: str) -> list[list[str]]:
     return [line.split() for line in lines if len(line.split()) == 9]
 
 
-def test_table_and_file(call, tmp_path):
+def policies_in(output: str) -> list[str]:
+    return [cells[0] for cells in table(output)]
+
+
+def test_table_and_file(tmp_path):
     saved = tmp_path / "runs.json"
-    result = call(f"--batch 4 --policy off,fixed:2 --output {saved}")
-    assert result.exit_code == 0, result.output
-    assert [cells[0] for cells in table(result.output)] == ["off", "fixed:2"], (
-        "the slowest comes first"
-    )
-    runs = json.loads(saved.read_text())["runs"]
+    output = call(f"--batch 4 --policy off,fixed:2 --output {saved}")
+    assert policies_in(output) == ["off", "fixed:2"], "the slowest comes first"
+    runs = read_json(saved)["runs"]
     assert [(run["settings"]["policy"], run["settings"]["seed"]) for run in runs] == [
         ("off", 0), ("fixed:2", 0), ("off", 1), ("fixed:2", 1),
     ]  # fmt: skip
@@ -60,76 +67,67 @@ def test_table_and_file(call, tmp_path):
 
 
 @pytest.mark.parametrize(("milliseconds", "met"), [("0.001", "0.0%"), ("1000000", "100.0%")])
-def test_wanted_times_to_the_first_token_are_counted(call, milliseconds, met):
-    result = call(f"--batch 4 --policy off --ttft-target-ms {milliseconds}")
-    assert result.exit_code == 0 and f" {met}" in result.output
+def test_wanted_times_to_the_first_token_are_counted(milliseconds, met):
+    assert f" {met}" in call(f"--batch 4 --policy off --ttft-target-ms {milliseconds}")
 
 
-def test_the_controller_is_charged_by_default(call, tmp_path):
+def test_the_controller_is_charged_by_default(tmp_path):
     saved = tmp_path / "runs.json"
     line = f"--batch 4 --policy off,fixed:2 --max-batch 6 --output {saved}"
-    result = call(f"{line} --controller-time measured")
-    assert result.exit_code == 0 and "charged for the controller" in result.output
-    runs = json.loads(saved.read_text())["runs"]
+    assert "charged for the controller" in call(f"{line} --controller-time measured")
+    runs = read_json(saved)["runs"]
     tables = {run["settings"]["policy"]: run["settings"]["controller_seconds"] for run in runs}
     assert all([size for size, _ in table] == [1, 2, 4, 6] for table in tables.values())
     assert 0 < tables["off"][0][1] < tables["fixed:2"][0][1] < 1
 
 
-def test_a_trace_is_replayed(call, tmp_path):
+def test_a_trace_is_replayed(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,30,5\n0.5,40,6\n")
-    result = call(f"--trace {trace} --policy off --drafter lookup")
-    assert result.exit_code == 0, result.output
+    call(f"--trace {trace} --policy off --drafter lookup")
 
 
-def test_machine_and_acceptance_of_a_decision_log(call, tmp_path):
+def test_machine_and_acceptance_of_a_decision_log(tmp_path):
     """A plain pass of two rows takes 22 ms on the toy's machine, and a millisecond is the
     host's."""
     log = str(ToyRun("fixed:5", 400, num_rows=2).write(tmp_path / "decisions.jsonl"))
     recorded = f"--hardware {log} --acceptance {log} --drafter lookup --kv-tokens 9000 --jitter 0"
-    result = call(f"--batch 2 --policy off,fixed:5 --prompt-tokens 2 {recorded}")
-    assert result.exit_code == 0, result.output
-    rates = {cells[0]: float(cells[6]) for cells in table(result.output)}
-    assert 0.2 < float(table(result.output)[-1][-1]) < 0.7, "of requests at 0.4 and at 0.9"
+    output = call(f"--batch 2 --policy off,fixed:5 --prompt-tokens 2 {recorded}")
+    rates = {cells[0]: float(cells[6]) for cells in table(output)}
+    assert 0.2 < float(table(output)[-1][-1]) < 0.7, "of requests at 0.4 and at 0.9"
     assert rates["off"] == pytest.approx(2 / 0.023, rel=0.1)
     assert rates["fixed:5"] > rates["off"]
-    assert "the machine and model of decisions.jsonl" in " ".join(result.output.split())
+    assert "the machine and model of decisions.jsonl" in " ".join(output.split())
     with pytest.raises(ValueError, match="measured curves say nothing about memory"):
-        raise call(f"--batch 2 --hardware {log} --drafter lookup").exception
+        call(f"--batch 2 --hardware {log} --drafter lookup")
 
 
-def test_a_narrow_table_loses_no_digits(call):
+def test_a_narrow_table_loses_no_digits():
     """A pipe counts as 80 columns."""
-    result = call("--batch 4 --policy smartspec-request:1")
-    assert result.exit_code == 0, result.output
-    assert "…" not in result.output and len(table(result.output)[0]) == 9
+    output = call("--batch 4 --policy smartspec-request:1")
+    assert "…" not in output and len(table(output)[0]) == 9
 
 
-def test_runs_in_processes_are_the_same_runs(call, tmp_path):
+def test_runs_in_processes_are_the_same_runs(tmp_path):
     def play(name: str, processes: int) -> tuple[list[str], list[dict]]:
         saved = f"--processes {processes} --output {tmp_path / name}"
-        result = call(f"--batch 4 --policy off,goodput {saved}")
-        assert result.exit_code == 0, result.output
-        return table(result.output), json.loads((tmp_path / name).read_text())["runs"]
+        output = call(f"--batch 4 --policy off,goodput {saved}")
+        return table(output), read_json(tmp_path / name)["runs"]
 
-    assert play("alone.json", 1) == play("together.json", 2)
-
-
-def test_lengths_belong_to_their_policy_and_policies_count_once(call):
-    result = call("--batch 4 --policy 'off, uniform:1, 3,5,off'")
-    assert result.exit_code == 0, result.output
-    assert sorted(cells[0] for cells in table(result.output)) == ["off", "uniform:1,3,5"]
+    alone = play("alone.json", 1)
+    assert alone == play("together.json", 2)
+    (off, goodput), of_other_seed = alone[1][:2], alone[1][2]
+    assert off["requests"] not in (goodput["requests"], of_other_seed["requests"])
 
 
-def test_default_policies_fit_the_longest_draft(call):
-    result = call("--batch 4 --max-draft-tokens 3")
-    assert result.exit_code == 0, result.output
-    assert sorted(cells[0] for cells in table(result.output)) == [
-        "goodput",
-        "off",
-        "perfect-estimates",
-    ]
+def test_lengths_belong_to_their_policy_and_policies_count_once():
+    output = call("--batch 4 --policy 'off, uniform:1, 3,5,off'")
+    assert sorted(policies_in(output)) == ["off", "uniform:1,3,5"]
+
+
+def test_default_policies_fit_the_longest_draft():
+    output = call("--batch 4 --max-draft-tokens 3")
+    assert sorted(policies_in(output)) == ["goodput", "off", "perfect-estimates"]
 
 
 def options(line: str) -> dict:
@@ -140,22 +138,21 @@ def options(line: str) -> dict:
 
 
 @pytest.mark.parametrize("longest", [2, 8])
-def test_all_policies_are_played_in_one_run(call, longest):
+def test_all_policies_are_played_in_one_run(longest):
     limits = f"--num-requests 3 --output-tokens 12 --max-draft-tokens {longest}"
-    result = call(f"--batch 2 --policy all {limits}")
-    assert result.exit_code == 0, result.output
-    names = {line.split()[0] for line in result.output.splitlines() if line.strip()}
+    output = call(f"--batch 2 --policy all {limits}")
+    names = {line.split()[0] for line in output.splitlines() if line.strip()}
     played = {
         name for name in names if name in all_policies(8) or name.startswith(("fixed:", "perfect-"))
     }
     assert played == {*all_policies(longest), "perfect-estimates", "perfect-outcomes"}
 
 
-def test_a_model_without_a_usual_draft_model_can_do_without_one(call):
+def test_a_model_without_a_usual_draft_model_can_do_without_one():
     line = "--model qwen-3-30b-a3b --batch 1 --num-requests 2 --policy goodput"
-    assert call(f"{line} --drafter lookup").exit_code == 0
+    call(f"{line} --drafter lookup")
     with pytest.raises(ValueError, match="has no usual draft model"):
-        raise call(line).exception
+        call(line)
 
 
 def test_options_left_alone_are_the_defaults_of_the_record():
@@ -188,31 +185,31 @@ def test_the_commands_are_made_without_what_takes_time():
 def saved_policies(path) -> list[tuple[str, int]]:
     return [
         (run["settings"]["policy"], run["settings"]["seed"])
-        for run in json.loads(path.read_text())["runs"]
+        for run in read_json(path)["runs"]
     ]
 
 
-def test_files_are_written_before_anything_is_printed(call, tmp_path, monkeypatch):
+def test_files_are_written_before_anything_is_printed(tmp_path, monkeypatch):
     saved = tmp_path / "runs.json"
 
     def print_to_a_closed_pipe(*_):
         raise BrokenPipeError
 
     monkeypatch.setattr("smartspec.cli.simulate._print", print_to_a_closed_pipe)
-    call(f"--batch 4 --policy off --output {saved}")
+    invoked(f"--batch 4 --policy off --output {saved}")
     assert saved_policies(saved) == [("off", 0), ("off", 1)]
 
 
-def test_the_table_is_printed_even_if_a_file_cannot_be_written(call, tmp_path, monkeypatch):
+def test_the_table_is_printed_even_if_a_file_cannot_be_written(tmp_path, monkeypatch):
     def fill_the_disk(*_):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("smartspec.bench.report.write_json", fill_the_disk)
-    result = call(f"--batch 4 --policy off --output {tmp_path / 'runs.json'}")
+    result = invoked(f"--batch 4 --policy off --output {tmp_path / 'runs.json'}")
     assert isinstance(result.exception, OSError) and len(table(result.output)) == 1
 
 
-def test_an_interrupt_while_a_run_is_set_up_keeps_the_runs_before(call, tmp_path, monkeypatch):
+def test_an_interrupt_while_a_run_is_set_up_keeps_the_runs_before(tmp_path, monkeypatch):
     make_engine, saved = simulation.make_engine, tmp_path / "runs.json"
 
     def interrupted(scenario):
@@ -221,15 +218,12 @@ def test_an_interrupt_while_a_run_is_set_up_keeps_the_runs_before(call, tmp_path
         return make_engine(scenario)
 
     monkeypatch.setattr(simulation, "make_engine", interrupted)
-    result = call(f"--batch 4 --policy off,fixed:2 --output {saved}")
-    assert result.exit_code == 130
-    assert [cells[0] for cells in table(result.output)] == ["off"] and saved_policies(saved) == [
-        ("off", 0)
-    ]
-    assert "runs played to their end: 1 of 4" in result.output
+    output = call(f"--batch 4 --policy off,fixed:2 --output {saved}", code=130)
+    assert policies_in(output) == ["off"] and saved_policies(saved) == [("off", 0)]
+    assert "runs played to their end: 1 of 4" in output
 
 
-def test_a_run_that_was_cut_short_stands_for_itself(call, tmp_path, monkeypatch):
+def test_a_run_that_was_cut_short_stands_for_itself(tmp_path, monkeypatch):
     serve, saved = VirtualEngine.serve, tmp_path / "runs.json"
 
     def interrupt(run):
@@ -242,12 +236,9 @@ def test_a_run_that_was_cut_short_stands_for_itself(call, tmp_path, monkeypatch)
         played.append(run)
 
     monkeypatch.setattr(VirtualEngine, "serve", serve_until_an_interrupt)
-    result = call(f"--batch 4 --policy off --output {saved}")
-    assert result.exit_code == 130
-    assert (
-        "off (interrupted)" in result.output and "interrupted: off with seed 1 has" in result.output
-    )
-    assert "runs played to their end: 1 of 2" in result.output
+    output = call(f"--batch 4 --policy off --output {saved}", code=130)
+    assert "off (interrupted)" in output and "interrupted: off with seed 1 has" in output
+    assert "runs played to their end: 1 of 2" in output
     assert saved_policies(saved) == [("off", 0), ("off", 1)]
 
 
@@ -257,10 +248,10 @@ def simulate_or_die(scenario):
     return simulation.SimulationResult(scenario, None, None, 0.0)
 
 
-def test_a_killed_process_ends_the_command_with_a_line(call, monkeypatch):
+def test_a_killed_process_ends_the_command_with_a_line(monkeypatch):
     monkeypatch.setattr(simulation, "simulate", simulate_or_die)
-    result = call("--batch 4 --policy fixed:2 --processes 9")
-    assert result.exit_code == 1 and "error: a process was killed" in result.output
+    output = call("--batch 4 --policy fixed:2 --processes 9", code=1)
+    assert "error: a process was killed" in output
 
 
 def test_a_killed_process_keeps_the_runs_before(monkeypatch):
@@ -272,19 +263,18 @@ def test_a_killed_process_keeps_the_runs_before(monkeypatch):
         next(runs)
 
 
-def test_the_notes_tell_how_much_the_table_leaves_out(call):
-    result = call("--batch 4 --num-requests 40 --kv-tokens 600 --policy off,fixed:2")
-    assert result.exit_code == 0, result.output
-    notes = " ".join(result.output.rpartition("simulated row steps")[2].split())
+def test_the_notes_tell_how_much_the_table_leaves_out():
+    output = call("--batch 4 --num-requests 40 --kv-tokens 600 --policy off,fixed:2")
+    notes = " ".join(output.rpartition("simulated row steps")[2].split())
     total = int(re.search(r"refused, and not in the table: (\d+) of 160 requests", notes)[1])
     by_policy = re.search(r"\(off (\d+) of 80, fixed:2 (\d+) of 80\)", notes)
     assert total == sum(map(int, by_policy.groups()))
     assert total == sum(int(count) for count in re.findall(r"(\d+) refused", notes))
 
 
-def test_a_run_without_a_request_says_so(call):
-    result = call("--rate 1 --seconds 1e-5 --policy off")
-    assert result.exit_code == 0 and "no request arrived: give more --seconds" in result.output
+def test_a_run_without_a_request_says_so():
+    output = call("--rate 1 --seconds 1e-5 --policy off")
+    assert "no request arrived: give more --seconds" in output
 
 
 @pytest.mark.parametrize(
@@ -295,13 +285,11 @@ def test_a_run_without_a_request_says_so(call):
         ("x" * 300, "--output .* cannot be written .File name too long"),
     ],
 )
-def test_files_that_cannot_be_written_are_found_before_a_run(
-    call, tmp_path, monkeypatch, path, message
-):
+def test_files_that_cannot_be_written_are_found_before_a_run(tmp_path, monkeypatch, path, message):
     monkeypatch.setattr(simulation, "simulate", lambda *_: pytest.fail("played"))
     (tmp_path / "here").mkdir()
     with pytest.raises(ValueError, match=message):
-        raise call(f"--batch 4 --policy off --output {tmp_path / path}").exception
+        call(f"--batch 4 --policy off --output {tmp_path / path}")
     assert [found.name for found in tmp_path.iterdir()] == ["here"]
 
 
@@ -312,10 +300,10 @@ def test_files_that_cannot_be_written_are_found_before_a_run(
         ("off,fixed:9", "'fixed:9' needs more than the 8"),
     ],
 )
-def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, policies, message):
+def test_no_policy_is_played_before_all_names_are_checked(monkeypatch, policies, message):
     monkeypatch.setattr("smartspec.sim.simulation.simulate", lambda *_: pytest.fail("played"))
     with pytest.raises(ValueError, match=message):
-        raise call(f"--batch 4 --policy {policies}").exception
+        call(f"--batch 4 --policy {policies}")
 
 
 @pytest.mark.parametrize(
@@ -341,18 +329,17 @@ def test_no_policy_is_played_before_all_names_are_checked(call, monkeypatch, pol
         (f"--batch 2 --card {CARD} --hardware a40", "has the step times"),
     ],
 )
-def test_bad_input_is_named(call, line, message):
-    result = call(line)
-    assert isinstance(result.exception, ValueError) and message in str(result.exception)
+def test_bad_input_is_named(line, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(line)
 
 
-def test_a_card_is_played(call, tmp_path):
+def test_a_card_is_played(tmp_path):
     """Its step times and acceptance: drafts of the H100's card pay for a few requests."""
     assert CARD.is_file()
     saved = tmp_path / "runs.json"
-    result = call(f"--card {CARD} --batch 4 --policy off,fixed:3 --output {saved}")
-    assert result.exit_code == 0, result.output
-    runs = json.loads(saved.read_text())["runs"]
+    output = call(f"--card {CARD} --batch 4 --policy off,fixed:3 --output {saved}")
+    runs = read_json(saved)["runs"]
     assert {run["settings"]["drafter"] for run in runs} == {"model"}
-    means = {row[0]: float(row[1]) for row in table(result.output)}
+    means = {row[0]: float(row[1]) for row in table(output)}
     assert means["fixed:3"] < means["off"]

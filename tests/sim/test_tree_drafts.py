@@ -21,10 +21,6 @@ from smartspec.sim.world.trees import (
 DEPTH, WIDTH = 5, 3
 
 
-def chances_of(rng, rows):
-    return child_chances(rng.uniform(0.2, 0.95, (rows, DEPTH)), chances_of_ranks(0.3, WIDTH))
-
-
 def as_in_the_engine(chances, num_nodes, num_passes, stop=None):
     """One row, by the code that grows the trees of real heads; what each pass is fed, and what a
     stop rule is told."""
@@ -42,7 +38,7 @@ def as_in_the_engine(chances, num_nodes, num_passes, stop=None):
 @pytest.mark.parametrize("threshold", [None, 0.9])
 def test_trees_are_those_of_the_engine(threshold):
     rng = np.random.default_rng(0)
-    chances = chances_of(rng, 40)
+    chances = child_chances(rng.uniform(0.2, 0.95, (40, DEPTH)), chances_of_ranks(0.3, WIDTH))
     nodes, passes = rng.integers(0, 25, 40), rng.integers(1, DEPTH + 1, 40)
     told = [[] for _ in nodes]
 

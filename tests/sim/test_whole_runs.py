@@ -62,9 +62,10 @@ def test_a_bad_start_is_not_the_end_of_drafts():
 
 
 def test_the_longest_waits_become_shorter_in_an_open_system():
-    """Where tokens count alike, p99 is 1 to 9 % longer, and the mean 3 %."""
+    """Where tokens count alike, p99 is 1 to 9 % longer, and the mean 3 %. Between seeds the mean
+    differs by half a percent: of two it is known well enough for the bound."""
     load = {"rate": 20, "num_requests": 250, "prompt_tokens": 500, "output_tokens": 200}
-    gains = [fairness_gains(seed=seed, **load) for seed in range(3)]
+    gains = [fairness_gains(seed=seed, **load) for seed in range(2)]
     assert np.mean(gains, axis=0).max() < 0.98
 
 

@@ -53,10 +53,6 @@ def many_positions(ground_truth, request_ids, num_steps=200):
     return np.stack(conditional), np.stack(uniform)
 
 
-def assert_close_in_std_errors(values, expected, num_std_errors=4.5):
-    assert abs(values.mean() - expected) < num_std_errors * values.std() / math.sqrt(values.size)
-
-
 def test_keyed_numbers_are_uniform_and_independent():
     keys = request_keys(0, np.arange(300))[:, None]
     streams = [to_uniform(keyed_bits(keys, stream, np.arange(300))) for stream in range(2)]
@@ -104,7 +100,7 @@ def test_mixture_has_the_means_and_spread_of_its_classes():
     expected = expected_of(ground_truth, ids)
     for class_id, (mean, concentration) in enumerate([(0.8, 10), (0.4, 6)]):
         first = expected[class_id::2, 0]
-        assert_close_in_std_errors(first, mean)
+        assert abs(first.mean() - mean) < 4.5 * first.std() / math.sqrt(first.size)
         assert first.var() == pytest.approx(mean * (1 - mean) / (concentration + 1), rel=0.1)
 
 

@@ -7,15 +7,14 @@ import logging
 import math
 import random
 import re
-import threading
 from collections import deque
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from statistics import NormalDist
 
 import pytest
 from prometheus_client import generate_latest
+from scripted_server import scripted
 from test_toggle import engine_of, off_metrics, serve
 
 from smartspec.vllm_plugin import switch
@@ -46,10 +45,10 @@ def pair(on: float, off: float, **options) -> Pair:
     return Pair(window(ACT[True], on, **options), window(ACT[False], off, **options))
 
 
-def results_of(ratios, requests=4.0) -> Results:
+def results_of(ratios) -> Results:
     found = Results()
     for ratio in ratios:
-        found.add(pair(10 * ratio, 10, requests=requests))
+        found.add(pair(10 * ratio, 10))
     return found
 
 
@@ -229,21 +228,8 @@ def test_after_a_pair_that_loses_the_guard_judges(tmp_path):
 
 @contextmanager
 def server_of(text: str):
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200 if self.path == "/metrics" else 404)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *arguments):
-            """Nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
+    with scripted(said={"/metrics": text}) as server:
+        yield server.url
 
 
 def shown(tmp_path: Path, *results: Results) -> str:

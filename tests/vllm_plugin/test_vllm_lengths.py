@@ -1,11 +1,6 @@
 """`vllm_plugin.py lengths`: vLLM's lookup, and the time and tokens of known texts."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from lib.vllm_lengths import OURS, Text, engine, lookup
 
 from smartspec.control import CostCurve

@@ -1,22 +1,17 @@
 """`vllm_plugin.py overhead` and `hooks`: the time of the plugin's calls, by step."""
 
-import importlib
 import sys
 from pathlib import Path
 
 import numpy as np
+from lib import vllm_overhead as overhead
 from toy_engine import ToyEngine, make_config
 
 from smartspec.vllm_plugin import Scheduler
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-# hooks runs in vLLM's environment, without lib's parent
-sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "lib")]
-hooks, overhead = (
-    importlib.import_module("vllm_hooks"),
-    importlib.import_module("lib.vllm_overhead"),
-)
-sys.path.remove(str(BENCHMARKS / "lib"))
+# it runs in vLLM's environment, without lib's parent
+sys.path.append(str(Path(overhead.__file__).parent))
+import vllm_hooks as hooks
 
 
 def test_overhead_has_the_time_of_every_decoding_step(monkeypatch):

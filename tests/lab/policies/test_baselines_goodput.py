@@ -178,10 +178,10 @@ def test_paper_keeps_its_choice_for_twenty_steps():
 
 
 def test_paper_fits_once_and_does_not_see_corrections():
-    policy, latency = SmartSpecPaper(1), make_latency()
-    first = planned(policy, make_view(4), latency=latency).lengths
-    latency._target_log_factor = 3.0
-    assert planned(policy, make_view(4), latency=latency).lengths.tolist() == first.tolist()
+    policy, view, corrected = SmartSpecPaper(1), make_view(4), make_latency(per_token=0.1)
+    first = planned(policy, view).lengths
+    assert planned(policy, view, latency=corrected).lengths.tolist() == first.tolist()
+    assert (planned(SmartSpecPaper(1), view, latency=corrected).lengths < first).all()
 
 
 def test_paper_estimates_acceptance_without_bias():
