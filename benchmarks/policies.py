@@ -27,8 +27,8 @@ from lib.trace_scenarios import TRACES, ablation_jobs, trace_cases, trace_jobs
 
 from smartspec.bench.report import write_json
 from smartspec.cli.policy_list import policy_list
-from smartspec.sim.settings import LATER_CHILD_SHARE
 from smartspec.sim.scenario import Scenario
+from smartspec.sim.settings import LATER_CHILD_SHARE
 
 Folder = Annotated[
     Path, typer.Option(exists=True, file_okay=False, help=f"folder of {', '.join(TRACES)}")

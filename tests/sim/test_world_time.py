@@ -48,9 +48,7 @@ def test_a_pass_of_a_tree_is_fed_several_nodes_of_a_row():
     ground_truth = GroundTruthTime(CURVE, (CURVE,), 1e-3)
     view, lengths = make_view(np.array([100, 300]), lag=2), np.array([4, 4])
     plan, fed = Plan(lengths, np.zeros(2, dtype=np.int64), width=3), np.array([[1, 3], [1, 0]])
-    seconds = ground_truth.step_seconds(
-        view, plan, lengths, lengths, np.random.default_rng(0), fed
-    )
+    seconds = ground_truth.step_seconds(view, plan, lengths, lengths, np.random.default_rng(0), fed)
     attended = 101 + 301 + 2 * (100 + 300), 3 * (100 + 1 + 3)
     first = 0.03 + (2 + 4) * 2e-3 + (400 + 2) * 1e-6 + 2 * 1e-4 + attended[0] * 1e-7
     second = 0.03 + 3 * 2e-3 + (100 + 1 + 3) * 1e-6 + 1e-4 + attended[1] * 1e-7

@@ -16,7 +16,7 @@ from lib.gpu.client import PROMPT
 from lib.gpu.plan import named
 from lib.gpu.tables import Cells, markdown_lines
 from smartspec.observation.card import Card
-from smartspec.observation.forecast import OFF, Forecasts
+from smartspec.observation.forecast import INTERVAL, OFF, Forecasts
 from smartspec.observation.records import DraftOutcome, Observation, StepSize
 
 LENGTH_0 = "stock:0"
@@ -92,7 +92,8 @@ def predictions(cells: Cells, observed: Observation, levels: tuple[int, ...]) ->
     for cell in cells:
         level, length = cell["level"], OFF if cell["cell"] == "off" else length_of(cell)
         emitted, seconds = forecasts.likeliest.step(level, length)
-        low, high = forecasts.interval(lambda f, at=(level, length): f.tokens_per_second(*at))
+        speeds = [draw.tokens_per_second(level, length) for draw in forecasts.draws]
+        low, high = np.quantile(speeds, INTERVAL)
         is_seen = level in levels and length != OFF
         known = forecasts.known(level, length)
         found.append(

@@ -98,9 +98,7 @@ def export(options: Table, **given) -> None:
         for d in doubts
     ]
     least = 0 if options.allow_zero else min(chosen)
-    zeros = [
-        size for table in tables for size, best in enumerate(table, 1) if best < min(chosen)
-    ]
+    zeros = [size for table in tables for size, best in enumerate(table, 1) if best < min(chosen)]
     if zeros:
         sizes = f"{min(zeros)} to {max(zeros)}"
         print(_about_zero(scenario.drafter, sizes, least), file=sys.stderr)

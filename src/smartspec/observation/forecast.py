@@ -6,7 +6,6 @@ step over its time, and a request gets its share of them.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp, sqrt
 
@@ -157,11 +156,6 @@ class Forecasts:
         if has_passes:  # what a pass costs shows where there were more and fewer
             is_near &= min(lengths) <= length <= max(lengths)
         return max(BETWEEN if is_near else BEYOND, draft.known, key=RANKS.index)
-
-    def interval(self, value: Callable[[Forecast], float]) -> tuple[float, float]:
-        """The interval of such a value of a forecast."""
-        low, high = np.quantile([value(forecast) for forecast in self.draws], INTERVAL)
-        return float(low), float(high)
 
     def _draw(self, cells: CellTimes, rng: np.random.Generator) -> Forecast:
         times = cells.draw(self.likeliest.times, rng)

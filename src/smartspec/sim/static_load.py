@@ -132,9 +132,7 @@ class StaticLoad(SimulatedDrafter):
         if trees is not None:
             accepted, expected, on_trees = self._verified_trees(trees, drafted, keep)
         num_fed = None if trees is None else trees.num_fed
-        seconds = self.time.step_seconds(
-            view, plan, drafted.lengths, keep, self._noise, num_fed
-        )
+        seconds = self.time.step_seconds(view, plan, drafted.lengths, keep, self._noise, num_fed)
         told = {
             "extras": {"divergence": self._divergence(view, keep)},
             "free_tests": self._free_tests(view.drafters, keep),

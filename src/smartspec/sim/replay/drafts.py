@@ -100,9 +100,7 @@ def _grown(record: DecisionRecord, plan: Plan, row: int, acceptance: HindsightAc
     # A stop rule knows the rows of the whole step only, so each tree passes on its own row.
     stop = plan.stop and (lambda depth, rows, *what: plan.stop(depth, rows + row, *what))
     unknown = np.full((1, len(chances)), np.nan)
-    (draft,), _ = grow_trees(
-        chances[None], plan.lengths[[row]], plan.passes[[row]], stop, unknown
-    )
+    (draft,), _ = grow_trees(chances[None], plan.lengths[[row]], plan.passes[[row]], stop, unknown)
     return draft
 
 
