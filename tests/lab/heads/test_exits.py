@@ -46,7 +46,7 @@ def test_verification_goes_on_where_draft_passes_ended(runner, monkeypatch):
     layers = runner._fused.layers
 
     def noted(hidden, plan, begin, end):
-        fed.append((begin, end, plan.num_tokens))
+        fed.append((begin, end, len(plan.positions)))
         return layers(hidden, plan, begin, end)
 
     monkeypatch.setattr(runner._fused, "layers", noted)

@@ -150,7 +150,6 @@ class AttentionPlan:
         max_tile_tokens: int,
     ):
         self.cache, self.windows = cache, windows
-        self.num_tokens = sum(s.num_tokens for s in segments)
         self.positions = torch.from_numpy(np.concatenate([s.positions for s in segments])).to(
             device
         )
