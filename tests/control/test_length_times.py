@@ -16,7 +16,7 @@ from smartspec.control import (
 from smartspec.control.latency.measured import MeasuredSeconds
 from smartspec.control.uniform import Uniform
 
-NUM_STEPS = 1200
+NUM_STEPS = 800
 TARGET = CostCurve.linear(0.02, 0.001)
 AHEAD = DrafterSpec("eagle3", has_passes=True, kept_passes=1)
 
@@ -101,7 +101,8 @@ def test_each_length_is_tried_once_where_more_requests_come_than_ever_before():
     """Larger drafts may be believed to cost little because no step was so large yet."""
     costs = {0: 0.030, 1: 0.032, 4: 0.036}
     lengths = play(
-        lambda num, length, fed: costs[length], rows=lambda step: 64 if step >= 600 else 4
+        lambda num, length, fed: costs[length],
+        rows=lambda step: 64 if step >= NUM_STEPS // 2 else 4,
     )
     assert {*lengths[:40]} == {0, 1, 4}
 

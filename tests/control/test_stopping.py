@@ -203,7 +203,7 @@ def test_it_is_the_ratio_of_weights_that_counts(fairness):
 
 
 def goodput_relative_to_perfect_estimates(acceptance, draft_model, num_rows):
-    phases = [Phase(num_steps=600, num_rows=num_rows)]
+    phases = [Phase(num_steps=300, num_rows=num_rows)]
     rates = []
     for policy in ("goodput", "perfect-estimates"):
         scenario = Scenario(
