@@ -1,12 +1,8 @@
 """From the H100's levels of 1 and 64 requests alone, the others are predicted (docs/observe.md)."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 from lib.gpu.observed import device_of, fixed_cells, observation_of, predictions, write_card
 from lib.gpu.tables import read_cells
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 from engines import SETUP, observe
+from json_files import change_json, read_json
 
 from smartspec.observation.acceptance import acceptance_by_depth, draft_of
 from smartspec.observation.card import Card
@@ -57,7 +58,7 @@ def test_what_is_none_is_named(tmp_path, text, says, capsys):
 
 @pytest.mark.parametrize("change", ["cells", "outcomes", "arrivals", "setup"])
 def test_a_part_that_is_missing_is_corrupt(file, change):
-    data = json.loads(file.read_text())
+    data = read_json(file)
     del data[change]
     with pytest.raises(ValueError, match="corrupt"):
         Observation.from_dict(data)
@@ -135,16 +136,16 @@ def test_acceptance_by_depth_is_that_of_what_was_tested():
 
 def test_tables_in_the_form_of_each_engine(tmp_path, file, capsys):
     assert main([str(file), "--tables", str(tmp_path / "tables"), "--max-batch", "64"]) == 0
-    vllm = json.loads((tmp_path / "tables/vllm.json").read_text())
+    vllm = read_json(tmp_path / "tables/vllm.json")
     rows = vllm["num_speculative_tokens_per_batch_size"]
     assert rows[0][0] == 1 and rows[-1][1] == 64
     assert all(b[0] == a[1] + 1 for a, b in pairwise(rows))
     assert vllm["num_speculative_tokens"] == max(length for *_, length in rows) <= 5
-    sglang = json.loads((tmp_path / "tables/sglang.json").read_text())
+    sglang = read_json(tmp_path / "tables/sglang.json")
     assert "1" in sglang and all(each["candidate_steps"] for each in sglang.values())
     assert (
         max(
-            json.loads((tmp_path / "tables/tensorrt-llm.json").read_text())[
+            read_json(tmp_path / "tables/tensorrt-llm.json")[
                 "draft_len_schedule"
             ].values()
         )
@@ -204,8 +205,7 @@ def test_a_card_says_why_it_does_not_fit(observation):
 )
 def test_a_card_that_is_corrupt_is_named(tmp_path, observation, change, says):
     Card.of(observation).write(tmp_path / "card.json")
-    data = json.loads((tmp_path / "card.json").read_text()) | change
-    (tmp_path / "card.json").write_text(json.dumps(data))
+    change_json(tmp_path / "card.json", change)
     with pytest.raises(ValueError, match=says):
         Card.read(tmp_path / "card.json")
 

@@ -1,18 +1,15 @@
 """`smartspec report` against servers that behave and servers that do not."""
 
 import json
-import re
 import signal
-import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 import typer
 from scripted_server import __file__ as SERVER
-from scripted_server import scripted
+from scripted_server import scripted, start_in_terminal
 from typer.testing import CliRunner
 
 from smartspec.bench.client import LoadRequest
@@ -30,8 +27,12 @@ def _no_pauses(monkeypatch):
     monkeypatch.setattr(live, "PAUSE_SECONDS", 0)
 
 
-def invoke(output: Path, *args: str):
-    return CliRunner().invoke(app, ["--output", str(output), *args], catch_exceptions=False)
+def invoke(output: Path, *args: str, code: int = 0) -> str:
+    """What the command prints, which ends with this code."""
+    arguments = ["--output", str(output), *args]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 def refused(output: Path, *args: str) -> str:
@@ -67,19 +68,16 @@ def lines(output: Path) -> list[dict]:
 def test_two_running_servers_become_a_page_a_summary_and_raw_runs(tmp_path):
     out = tmp_path / "out"
     with scripted(seconds=0.5) as plain, scripted() as ours:
-        load = (*FAST[:-1], "3", "--rates", "10", "--seconds", "1", "--api-key", "secret")
-        result = invoke(out, *servers(plain=plain, smartspec=ours), *load)
-        assert result.exit_code == 0, result.output
-        assert len(plain.bodies) == len(ours.bodies) == 1 + 3 * (4 + 10)
+        load = (*FAST[:-1], "3", "--concurrency", "2,4", "--api-key", "secret")
+        invoke(out, *servers(plain=plain, smartspec=ours), *load)
+        assert len(plain.bodies) == len(ours.bodies) == 1 + 3 * (4 + 8)
         salts = {body["cache_salt"] for body in ours.bodies}
         assert len(salts) == 1 + 6  # the warm-up's, and one of each run
     page = (out / "index.html").read_text()
-    assert re.search("faster in [12]", page)  # a cell may be lost in the noise of a busy machine
     for text in (
-        "smartspec against plain, 2 cells: slower in 0",
+        "smartspec against plain, 2 cells: slower in 0, inside the noise in 0, faster in 2",
         "Environment",
         "runs.jsonl",
-        "10/s",
     ):
         assert text in page
     summary = json.loads((out / "summary.json").read_text())
@@ -89,14 +87,11 @@ def test_two_running_servers_become_a_page_a_summary_and_raw_runs(tmp_path):
     assert "secret" not in "".join(path.read_text() for path in out.iterdir())
 
 
-def test_the_same_command_goes_on_and_another_matrix_is_refused(tmp_path, two):
+def test_the_same_command_goes_on(tmp_path, two):
     one, _, args = two
     for repetitions, sent in (("2", 1 + 8), ("2", 1 + 8), ("3", 1 + 8 + 1 + 4)):
-        assert invoke(tmp_path, *args[:-1], repetitions).exit_code == 0
+        invoke(tmp_path, *args[:-1], repetitions)
         assert len(one.bodies) == sent  # a warm-up where something is missing, and that
-    message = refused(tmp_path, *args, "--max-tokens", "5")
-    assert "another matrix (max_tokens: 64 there, 5 here)" in message
-    assert "give another --output" in message
 
 
 def test_a_server_that_refuses_is_named_before_anything_is_measured(tmp_path):
@@ -129,11 +124,10 @@ def test_a_server_that_goes_bad_midway_costs_its_own_runs_alone(tmp_path, two, m
 
     with monkeypatch.context() as patch:
         patch.setattr(live.LiveRuns, "__call__", going_bad)
-        result = invoke(tmp_path, *args)
-    assert result.exit_code == 1 and "3 runs, 1 failed" in result.output
+        assert "3 runs, 1 failed" in invoke(tmp_path, *args, code=1)
     assert "What failed" in (tmp_path / "index.html").read_text()
     bad.mode = "sound"
-    assert invoke(tmp_path, *args).exit_code == 0
+    invoke(tmp_path, *args)
     (failed,) = [line for line in lines(tmp_path) if line["failure"]]
     assert failed["variant"] == "b" and failed["failure"].startswith("4 of 4 requests failed: ")
     assert len(lines(tmp_path)) == 5
@@ -149,7 +143,7 @@ def test_a_prompt_that_comes_again_in_a_run_gets_another_cache_salt():
 
 def test_a_server_that_knows_no_cache_salt_gets_none(tmp_path):
     with scripted(mode="no-salt") as server:
-        assert invoke(tmp_path, *servers(a=server), *FAST).exit_code == 0
+        invoke(tmp_path, *servers(a=server), *FAST)
         assert all("cache_salt" not in body for body in server.bodies[1:])
 
 
@@ -157,13 +151,13 @@ def test_a_started_server_that_dies_is_started_again_and_its_run_failed(tmp_path
     # a warm-up, a run of four, and two of the next
     starts(monkeypatch, "--dies-after", "6", of="goodput")
     args = ("--policies", "off,goodput", *FAST)
-    assert invoke(tmp_path, *args).exit_code == 1
+    invoke(tmp_path, *args, code=1)
     failures = [line["failure"] for line in lines(tmp_path) if line["failure"]]
     assert len(failures) == 1 and failures[0].startswith("the server goodput ended with status 3")
     # of the one that failed
     assert [path.name for path in tmp_path.glob("*.log")] == ["server-1.log"]
     starts(monkeypatch)
-    assert invoke(tmp_path, *args).exit_code == 0
+    invoke(tmp_path, *args)
     assert sum(not line["failure"] for line in lines(tmp_path)) == 4
 
 
@@ -176,11 +170,8 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path, 
 def test_ctrl_c_keeps_what_there_is_and_says_how_to_go_on(tmp_path, two):
     a, b, args = two
     a.seconds = b.seconds = 0.1
-    command = [sys.executable, "-m", "smartspec", "report", "--output", str(tmp_path), *args[:-1]]
-    # a job in the background does not
-    notice_interrupts = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([*command, "500"], preexec_fn=notice_interrupts, **pipes)
+    command = (sys.executable, "-m", "smartspec", "report", "--output", str(tmp_path))
+    process = start_in_terminal(*command, *args[:-1], "500")
     while not (tmp_path / "runs.jsonl").exists() or len(lines(tmp_path)) < 2:
         assert process.poll() is None
         time.sleep(0.05)
@@ -199,9 +190,8 @@ def test_ctrl_c_while_the_page_is_written_loses_nothing(tmp_path, two, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr("smartspec.report.page.write_page", interrupted)
-        result = invoke(tmp_path, *two[2])
-    assert result.exit_code == 130 and "the same command writes the page" in result.output
-    assert invoke(tmp_path, *two[2]).exit_code == 0
+        assert "the same command writes the page" in invoke(tmp_path, *two[2], code=130)
+    invoke(tmp_path, *two[2])
     assert len(lines(tmp_path)) == 4 and (tmp_path / "index.html").exists()
 
 
@@ -238,5 +228,5 @@ def test_own_prompts_are_workloads_by_task(tmp_path):
     path.write_text('{"prompt": "a", "task": "one"}\n{"prompt": "b", "task": "two"}\n')
     short = ("--prompts", str(path), "--concurrency", "1", "--repetitions", "1")
     with scripted() as server:
-        assert invoke(out, *servers(a=server), *short).exit_code == 0
+        invoke(out, *servers(a=server), *short)
     assert {line["cell"] for line in lines(out)} == {"one, 1 at once", "two, 1 at once"}

@@ -54,10 +54,10 @@ class Page:
             raise RuntimeError(json.dumps(result["exceptionDetails"]))
         return result["result"].get("value")
 
-    def wait_for(self, condition: str, seconds: float = 30.0) -> None:
-        """Until the expression is true, or RuntimeError."""
+    def wait_for(self, condition: str) -> None:
+        """Until the expression is true, or RuntimeError after half a minute."""
         self.run(
-            f"new Promise((done, fail) => {{ const ends = Date.now() + {1000 * seconds}; (function look() {{"  # noqa: E501
+            f"new Promise((done, fail) => {{ const ends = Date.now() + 30000; (function look() {{"
             f" if ({condition}) done(); else if (Date.now() > ends) fail({json.dumps('never: ' + condition)});"  # noqa: E501
             " else setTimeout(look, 20); })(); })"
         )

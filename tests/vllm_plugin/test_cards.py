@@ -1,11 +1,11 @@
 """A start from a card: `--card`, setting `card`."""
 
-import json
 import logging
 import re
 from pathlib import Path
 
 import pytest
+from json_files import change_json
 from test_vllm_serve import added, made
 from toy_engine import ToyEngine, make_config, run, start
 
@@ -63,7 +63,7 @@ def test_its_step_times_are_those_of_the_engine(tmp_path, card):
 @pytest.mark.parametrize("fault", ["another model", "text", "missing"])
 def test_a_card_that_does_not_fit_is_left_out_with_a_warning(tmp_path, card, caplog, fault):
     if fault == "another model":
-        card.write_text(json.dumps(json.loads(card.read_text()) | {"model": "other"}))
+        change_json(card, {"model": "other"})
     elif fault == "text":
         card.write_text("{")
     else:

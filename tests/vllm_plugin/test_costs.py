@@ -1,9 +1,9 @@
 """What steps take: learned from steps, kept on disk, and not believed when the file is of something
 else."""
 
-import json
 
 import pytest
+from json_files import read_json
 from test_scheduling import run
 from toy_engine import make_config, start
 
@@ -89,7 +89,7 @@ def test_costs_are_kept_for_the_next_start(tmp_path):
     first = run(make_config(tmp_path))
     assert len(first.verified_lengths) > 64
     (path,) = (tmp_path / "cache" / "vllm").glob("*.json")
-    stored = LatencyModel.from_dict(json.loads(path.read_text())["cost_model"])
+    stored = LatencyModel.from_dict(read_json(path)["cost_model"])
     assert stored.target.seconds(6.0, 600, 6) == pytest.approx(0.026, rel=0.05)
     again = run(make_config(tmp_path), num_requests=1, max_tokens=30)
     assert again.scheduler.speculation.learner.latency.to_dict() == stored.to_dict()
@@ -118,7 +118,7 @@ def test_a_corrupt_file_is_reported_and_written_anew(content, tmp_path, caplog):
     path.write_text(content)
     run(make_config(tmp_path))
     assert any("is unusable" in message for message in caplog.messages)
-    assert json.loads(path.read_text())["cost_model"]
+    assert read_json(path)["cost_model"]
 
 
 def test_costs_without_draft_passes_do_not_fit_a_drafter_that_has_them(tmp_path, caplog):

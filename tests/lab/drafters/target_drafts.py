@@ -33,10 +33,10 @@ def model_of_little_attention(attention: str = ATTENTION_NAME):
     return model
 
 
-def model_of_a_weak_layer(attention: str = ATTENTION_NAME):
+def model_of_a_weak_layer():
     """Whose upper layer adds little, as training with early exits makes it, so that drafts of the
     lower one are right at times."""
-    model = tiny_llama(0, attention)
+    model = tiny_llama(0)
     for linear in (model.model.layers[-1].self_attn.o_proj, model.model.layers[-1].mlp.down_proj):
         linear.weight *= 0.3
     return model

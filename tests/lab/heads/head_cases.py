@@ -121,11 +121,12 @@ def eagle_logits(head: EagleHead, text: list[int], drafted: list[int]) -> torch.
     return target.lm_head(hidden[-1])
 
 
-def unrolled_logits(
-    head: nn.Module, text: list[int], drafted: list[int], num_steps: int
-) -> torch.Tensor:
+def unrolled_logits(head: Eagle3Head, text: list[int], drafted: list[int]) -> torch.Tensor:
     """After a text and what was drafted after it, by the code that trains the head, from one pass
     of the target over the text: [draft_vocab_size]."""
+    num_steps = len(drafted) + 1
+    if isinstance(head, PEagleHead):  # which makes all of a draft in one pass
+        drafted = []
     loaded = as_loaded(tiny_llama(0))
     target = ModelRunner(loaded, num_slots=1, max_len=128, taps=head.config.taps)
     target.forward([Segment(0, 0, np.array(text[:-1], dtype=np.int32), 1)])
@@ -133,16 +134,6 @@ def unrolled_logits(
     batch = TrainingBatch(tokens, target.features[0][None], *unused)
     *_, normed = unroll(head, loaded.model.get_input_embeddings().weight, batch, num_steps)
     return head.lm_head(normed[0, -1])
-
-
-def eagle3_logits(head: Eagle3Head, text: list[int], drafted: list[int]) -> torch.Tensor:
-    """[draft_vocab_size]."""
-    return unrolled_logits(head, text, drafted, len(drafted) + 1)
-
-
-def p_eagle_logits(head: PEagleHead, text: list[int], drafted: list[int]) -> torch.Tensor:
-    """[draft_vocab_size]."""
-    return unrolled_logits(head, text, [], len(drafted) + 1)
 
 
 def medusa_logits(head: MedusaHead, text: list[int], drafted: list[int]) -> torch.Tensor:
@@ -170,7 +161,7 @@ def redrafter_logits(head: ReDrafterHead, text: list[int], drafted: list[int]) -
 
 
 EAGLE = HeadCase("eagle", build_eagle, eagle_logits)
-P_EAGLE = HeadCase("p-eagle", build_p_eagle, p_eagle_logits, is_one_pass=True)
+P_EAGLE = HeadCase("p-eagle", build_p_eagle, unrolled_logits, is_one_pass=True)
 MEDUSA = HeadCase("medusa", lambda: build_medusa(1), medusa_logits, is_one_pass=True)
 MEDUSA_OUTPUTS = HeadCase(
     "medusa with an output for each head",
@@ -180,7 +171,7 @@ MEDUSA_OUTPUTS = HeadCase(
 )
 REDRAFTER = HeadCase("redrafter", build_redrafter, redrafter_logits)
 OF_EAGLE3 = [
-    HeadCase(" ".join(["eagle3", *variants]), partial(build_eagle3, *variants), eagle3_logits)
+    HeadCase(" ".join(["eagle3", *variants]), partial(build_eagle3, *variants), unrolled_logits)
     for variants in (
         [],
         ["norm_before_residual"],

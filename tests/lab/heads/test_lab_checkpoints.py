@@ -1,12 +1,12 @@
 """Medusa and ReDrafter heads on disk: the layouts in the field, and what is said of others."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from eagle3_files import write
 from head_cases import REDRAFTER
+from json_files import change_json
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
 
 from lab.heads.redrafter.checkpoint import write_redrafter
@@ -99,7 +99,6 @@ def test_medusa_heads_that_do_not_fit_or_lie_are_refused(tmp_path, config, tenso
 )
 def test_redrafter_heads_that_do_not_fit_are_refused(tmp_path, change, message):
     write_redrafter(tmp_path, REDRAFTER.make(), "tiny")
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    change_json(tmp_path / "config.json", change)
     with pytest.raises((ValueError, OSError), match=message):
         load_head(tmp_path, TARGET)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from eagle3_files import CONFIG, KEY, original, random, target_of, tensors, without, write
 from head_cases import EAGLE, MEDUSA, MEDUSA_OUTPUTS, P_EAGLE, REDRAFTER
+from json_files import read_json
 from make_heads import make_eagle, make_medusa
 from safetensors.torch import load_file, save_file
 from tiny_models import SHAPE, VOCABULARY, as_loaded, tiny_llama
@@ -37,7 +38,7 @@ def eagle_folder(folder: Path, name: str = "model.safetensors", **changes: objec
 def p_eagle_folder(folder: Path, **changes: object) -> Path:
     """As training writes them, but for changes of the config or of its layer."""
     write_head(folder, P_EAGLE.make(), "tiny", "LlamaForCausalLM")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     layer = config["transformer_layer_config"]
     for name, value in changes.items():
         (layer if name in layer else config)[name] = value
@@ -99,7 +100,7 @@ def test_what_is_written_is_read(tmp_path, case, kind, write_it):
 def test_a_p_eagle_head_keeps_its_mask_token_and_depth(tmp_path):
     read, _ = load_head(p_eagle_folder(tmp_path), TARGET)
     assert (read.mask_token_id, read.num_depths) == (7, 4)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = read_json(tmp_path / "config.json")
     assert config["speculators_config"]["algorithm"] == "peagle"
 
 

@@ -41,14 +41,6 @@ def counted(name: str, settings: list[dict]) -> tuple[Figure, list[dict]]:
     return Figure(name, tuple(settings), measure), calls
 
 
-def capacity_points(folder, requests_per_second: float = 20.0) -> PointFile:
-    """A file that knows what off can serve everywhere."""
-    file, figure = PointFile(folder / "points.jsonl"), capacity.capacity_figure(FULL)
-    for settings in figure.settings:
-        file.add(figure.name, settings, {"requests_per_second": requests_per_second})
-    return file
-
-
 def points_of(by_rate: dict[float, dict[str, list[float]]]) -> list:
     """Points of CELL with these mean latencies: by rate and policy, of each seed."""
     common = {"cell": CELL.name, "seconds": 120.0}
@@ -60,18 +52,6 @@ def points_of(by_rate: dict[float, dict[str, list[float]]]) -> list:
     ]
 
 
-def length_of(
-    acceptance: float, batch: int, policy: str = "goodput", num_steps: int = 160
-) -> float:
-    settings = {
-        "acceptance": str(acceptance),
-        "batch": batch,
-        "policy": policy,
-        "num_steps": num_steps,
-    }
-    return lengths.measure(lengths.PAIR | settings)["mean_length"]
-
-
 def test_a_point_is_measured_once_and_found_again_in_another_run(tmp_path):
     figure, calls = counted("a", [{"k": 1}, {"k": 2}])
     measure_missing(PointFile(tmp_path / "points.jsonl"), [figure])
@@ -79,18 +59,6 @@ def test_a_point_is_measured_once_and_found_again_in_another_run(tmp_path):
     measure_missing(again, [figure])
     assert calls == [{"k": 1}, {"k": 2}]
     assert again.points(figure) == [({"k": 1}, {"number": 1}), ({"k": 2}, {"number": 2})]
-
-
-def test_what_was_measured_before_ctrl_c_is_kept(tmp_path):
-    def measure(settings: dict) -> dict:
-        if settings["k"] == 2:
-            raise KeyboardInterrupt
-        return {}
-
-    figure = Figure("a", ({"k": 1}, {"k": 2}), measure)
-    with pytest.raises(KeyboardInterrupt):
-        measure_missing(PointFile(tmp_path / "points.jsonl"), [figure])
-    assert PointFile(tmp_path / "points.jsonl").missing([figure]) == [(figure, {"k": 2})]
 
 
 def test_a_line_that_breaks_off_is_cut_off_and_measured_again(tmp_path):
@@ -117,7 +85,9 @@ def test_a_bad_line_is_refused_with_its_number(tmp_path):
 
 
 def test_every_point_is_another_one_at_rates_around_what_off_can_serve(tmp_path):
-    known = capacity_points(tmp_path)
+    known, figure = PointFile(tmp_path / "points.jsonl"), capacity.capacity_figure(FULL)
+    for settings in figure.settings:  # off can serve 20 requests per second everywhere
+        known.add(figure.name, settings, {"requests_per_second": 20.0})
     keys = [
         json.dumps([f.name, s], sort_keys=True)
         for f in simulated_figures(known, FULL)
@@ -132,9 +102,13 @@ def test_every_point_is_another_one_at_rates_around_what_off_can_serve(tmp_path)
 
 @pytest.mark.parametrize("policy", lengths.POLICIES)
 def test_chosen_length_falls_with_the_batch_and_rises_with_acceptance(policy):
-    by_batch = [length_of(0.7, batch, policy) for batch in (1, 32, 512)]
+    def length_of(acceptance: str, batch: int = 1) -> float:
+        settings = {"acceptance": acceptance, "batch": batch, "policy": policy, "num_steps": 160}
+        return lengths.measure(lengths.PAIR | settings)["mean_length"]
+
+    by_batch = [length_of("0.7", batch) for batch in (1, 32, 512)]
     assert by_batch[0] > by_batch[1] > by_batch[2]
-    assert length_of(0.5, 1, policy) < by_batch[0] < length_of(0.9, 1, policy)
+    assert length_of("0.5") < by_batch[0] < length_of("0.9")
 
 
 def test_off_alone_takes_the_time_of_its_passes():

@@ -1,12 +1,12 @@
 """What says how likely a head's draft tokens are accepted: it learns, it is calibrated, it is
 written if it helps."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from json_files import change_json
 from tiny_training import quiet, train
 
 from lab.heads.acceptance_head import FILE, AcceptanceHead, read_acceptance
@@ -15,6 +15,7 @@ from lab.train.acceptance import AcceptanceSettings, DraftTokens, learn, log_los
 from smartspec.engine.drafting.trees.proposals import Proposals
 
 SIZE = 8
+PROPOSALS = Proposals(np.array([[3, 1, 2]]), np.array([[0.6, 0.2, 0.1]]), np.array([1.0]))
 
 
 def made_up(num: int, seed: int) -> DraftTokens:
@@ -43,20 +44,18 @@ def test_it_learns_what_the_head_does_not_say_and_is_calibrated(reject_weight):
 
 
 def test_before_training_it_says_what_the_head_says():
-    proposals = Proposals(np.array([[3, 1, 2]]), np.array([[0.6, 0.2, 0.1]]), np.array([1.0]))
-    judged = AcceptanceHead(SIZE).judged(proposals, torch.ones(1, SIZE))
-    np.testing.assert_allclose(judged.chances, proposals.chances, rtol=1e-5)
-    assert judged.token_ids is proposals.token_ids and judged.entropy is proposals.entropy
+    judged = AcceptanceHead(SIZE).judged(PROPOSALS, torch.ones(1, SIZE))
+    np.testing.assert_allclose(judged.chances, PROPOSALS.chances, rtol=1e-5)
+    assert judged.token_ids is PROPOSALS.token_ids and judged.entropy is PROPOSALS.entropy
 
 
 @pytest.mark.parametrize(
     ("bias", "first"), [(2.0, 0.6 * np.exp(2) / (0.6 * np.exp(2) + 0.4)), (-3.0, None)]
 )
 def test_the_other_tokens_share_the_rest(bias, first):
-    proposals = Proposals(np.array([[3, 1, 2]]), np.array([[0.6, 0.2, 0.1]]), np.array([1.0]))
     made = AcceptanceHead(SIZE).requires_grad_(False)
     made.output.bias += bias
-    (chances,) = made.judged(proposals, torch.zeros(1, SIZE)).chances
+    (chances,) = made.judged(PROPOSALS, torch.zeros(1, SIZE)).chances
     assert chances.sum() <= 1.0 and (np.diff(chances) <= 1e-9).all()
     if first is not None:
         np.testing.assert_allclose(
@@ -101,7 +100,6 @@ def test_a_file_of_another_head_or_a_damaged_one_is_named(head, tmp_path):
 
 def test_heads_of_other_kinds_have_none(target, texts, head, tmp_path):
     other = shutil.copytree(head, tmp_path / "other")
-    data = json.loads((other / "config.json").read_text()) | {"speculators_model_type": "peagle"}
-    (other / "config.json").write_text(json.dumps(data))
+    change_json(other / "config.json", {"speculators_model_type": "peagle"})
     with pytest.raises((ValueError, OSError)):
         acceptance.train_acceptance(str(target), texts, other, AcceptanceSettings(), quiet)

@@ -1,12 +1,12 @@
 """Training that goes on from an earlier head: it begins with what that one knows, and refuses what
 it cannot keep."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from json_files import change_json
 from safetensors.torch import load_file, save_file
 from tiny_training import curve, train
 from typer.testing import CliRunner
@@ -71,8 +71,7 @@ def test_a_head_that_could_not_be_kept_is_refused(
     target, texts, earlier, tmp_path, config, tensors, message
 ):
     other = shutil.copytree(earlier, tmp_path / "other")
-    config = json.loads((other / "config.json").read_text()) | config
-    (other / "config.json").write_text(json.dumps(config))
+    change_json(other / "config.json", config)
     tensors = load_file(other / "model.safetensors") | tensors
     kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     save_file(kept, other / "model.safetensors")
