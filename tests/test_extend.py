@@ -73,7 +73,5 @@ def test_it_imports_only_what_packages_export():
         for module, name in of_ours
         if name not in importlib.import_module(module).__all__
     ]
-    plain = [
-        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
-    ]
+    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     assert not [name for name in plain if name.startswith("smartspec")]

@@ -21,7 +21,6 @@ SERVERS = ("llama_cpp_server", "openvino_server")  # programs that `peers.py` st
 BESIDE_THE_CLONE = re.compile(r"""["'/]shared["'/]|["' ]\.\./|["'] */work/""")
 
 
-
 def subcommands(command: str) -> dict[str, typer.models.CommandInfo]:
     """Of a command, by name; one that has none is its own."""
     found = importlib.import_module(command).app.registered_commands

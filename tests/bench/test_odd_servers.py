@@ -130,14 +130,17 @@ NAMED = {
     "content that is a number": (events(chunk(7)), "is none of its chunks"),
     "too deep": (b"data: " + b"[" * 100_000 + b"\n\n", "is none of its chunks"),
     "an error": (
-        events({"error": {"message": "out\nof \x1b[31mmemory"}}), f"{REPORTED} out of [31mmemory"
+        events({"error": {"message": "out\nof \x1b[31mmemory"}}),
+        f"{REPORTED} out of [31mmemory",
     ),
     "an error without a message": (
-        events({"error": {"message": None, "code": 7}}), f"{REPORTED} {{'error'"
+        events({"error": {"message": None, "code": 7}}),
+        f"{REPORTED} {{'error'",
     ),
     "an error of vLLM": (b'{"object": "error", "message": "no room"}', f"{REPORTED} no room"),
     "an error beside null choices": (
-        events({"choices": None, "error": "no room"}), f"{REPORTED} no room"
+        events({"choices": None, "error": "no room"}),
+        f"{REPORTED} no room",
     ),
     "an end in the middle": (events(A, end=""), "the stream ended before [DONE]"),
 }

@@ -20,9 +20,7 @@ def make_requests(num: int, **params) -> list[Request]:
     return [Request(i, PROMPT, sampling_params, seed=1_000_003 * i) for i in range(num)]
 
 
-def markov_logits(
-    table: np.ndarray, requests: list[Request], drafts: list[Draft]
-) -> torch.Tensor:
+def markov_logits(table: np.ndarray, requests: list[Request], drafts: list[Draft]) -> torch.Tensor:
     """Rows of a model that sees only the last token: table is [V, V], logits by last token."""
     last = [
         np.append(request.token_ids[-1:], draft.token_ids)

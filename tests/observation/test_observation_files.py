@@ -143,14 +143,7 @@ def test_tables_in_the_form_of_each_engine(tmp_path, file, capsys):
     assert vllm["num_speculative_tokens"] == max(length for *_, length in rows) <= 5
     sglang = read_json(tmp_path / "tables/sglang.json")
     assert "1" in sglang and all(each["candidate_steps"] for each in sglang.values())
-    assert (
-        max(
-            read_json(tmp_path / "tables/tensorrt-llm.json")[
-                "draft_len_schedule"
-            ].values()
-        )
-        <= 5
-    )
+    assert max(read_json(tmp_path / "tables/tensorrt-llm.json")["draft_len_schedule"].values()) <= 5
 
 
 @pytest.mark.parametrize(

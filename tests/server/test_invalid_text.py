@@ -1,6 +1,5 @@
 """A server with forced acceptance: it says that its text is invalid, and promises nothing of it."""
 
-
 import pytest
 from fake_server import check_error, function, running_server, user
 from real_server import running_model

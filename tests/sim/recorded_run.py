@@ -33,9 +33,7 @@ class ToyRun:
     what was logged.
     """
 
-    def __init__(
-        self, policy: str, num_steps: int, *, num_rows: int = 4, use_model: bool = False
-    ):
+    def __init__(self, policy: str, num_steps: int, *, num_rows: int = 4, use_model: bool = False):
         self.drafter, self.profile = (MODEL, WITH_MODEL) if use_model else (LOOKUP, PROFILE)
         self.header = LogHeader("toy", policy, K, (self.drafter,), self.profile.to_dict())
         self.records: list[DecisionRecord] = []

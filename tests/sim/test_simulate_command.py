@@ -184,10 +184,7 @@ def test_the_commands_are_made_without_what_takes_time():
 
 
 def saved_policies(path) -> list[tuple[str, int]]:
-    return [
-        (run["settings"]["policy"], run["settings"]["seed"])
-        for run in read_json(path)["runs"]
-    ]
+    return [(run["settings"]["policy"], run["settings"]["seed"]) for run in read_json(path)["runs"]]
 
 
 def test_files_are_written_before_anything_is_printed(tmp_path, monkeypatch):

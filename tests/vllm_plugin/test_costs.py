@@ -1,7 +1,6 @@
 """What steps take: learned from steps, kept on disk, and not believed when the file is of something
 else."""
 
-
 import pytest
 from json_files import read_json
 from test_scheduling import run

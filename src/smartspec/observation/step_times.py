@@ -86,9 +86,7 @@ class CellTimes:
         means = cells / cells[:, :1]
         ratio = means[:, COLUMN["squares"]] / means[:, COLUMN["seconds"]] ** 2
         variance = np.maximum(ratio - 1.0, 0.0) * STALL_STEPS / cells[:, 0]
-        return CellTimes(
-            means, np.sqrt(MODEL_NOISE**2 + variance), ridge_tokens(observation.setup)
-        )
+        return CellTimes(means, np.sqrt(MODEL_NOISE**2 + variance), ridge_tokens(observation.setup))
 
     def fit(self) -> StepTimes:
         fits = [self._fit(number, 1.0, np.zeros(NUM_ASSUMED)) for number in range(len(BENDS))]

@@ -1,6 +1,5 @@
 """`smartspec doctor`: what it says follows from the profile and the kernels."""
 
-
 import pytest
 from default_model import load_once
 
