@@ -3,7 +3,6 @@ traces.md."""
 
 import json
 import os
-import platform
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -30,6 +29,7 @@ from lib.trace_scenarios import (
 )
 from lib.trace_statistics import STATISTICS, Windows, compared, pooled, summary
 from smartspec.cli.runs import in_processes
+from smartspec.core.processor import processor_name
 from smartspec.sim.controller_time import measured_controller_seconds
 from smartspec.sim.scenario import Scenario
 from smartspec.sim.simulation import SimulationResult
@@ -229,7 +229,4 @@ def commit() -> str:
 
 
 def _machine() -> str:
-    cpu_info = Path("/proc/cpuinfo")
-    lines = cpu_info.read_text().splitlines() if cpu_info.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+    return f"{processor_name()}, {os.cpu_count()} cores"

@@ -110,7 +110,7 @@ class Datastore:
         return Found(self._tokens[pairs].tolist(), shares, num_tokens)
 
     def likeliest(self, context: int) -> tuple[int, float] | None:
-        """The first token of lookup and its share, in half the time; None where nothing is known."""
+        """The first token of lookup and its share, in half the time; None where there is none."""
         place, num_tokens = self._find(context)
         if not num_tokens:
             return None

@@ -2,10 +2,11 @@
 
 import os
 import platform
-import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from smartspec.core.processor import processor_fact, processor_name
 
 PACKAGES = ("smartspec", "numpy", "torch", "transformers", "vllm")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddot", "sve")
@@ -14,12 +15,9 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "as
 def environment() -> dict[str, str]:
     """The facts about this machine for a reader, by name. commit is left out where the package is
     no checkout."""
-    cpu = _cpu_info()
-    known = re.search(r"^(?:flags|Features)\s*:(.*)$", cpu, re.MULTILINE)
-    flags = known.group(1).split() if known else []
-    name = re.search(r"^model name\s*: (.*)$", cpu, re.MULTILINE)
+    flags = processor_fact("flags", "Features").split()
     found = {
-        "cpu": name.group(1) if name else platform.processor() or platform.machine(),
+        "cpu": processor_name(),
         "instructions": ", ".join(each for each in INSTRUCTIONS if each in flags) or "unknown",
         "cores": str(
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -31,11 +29,6 @@ def environment() -> dict[str, str]:
         ),
     }
     return found | ({"commit": commit} if (commit := _commit()) else {})
-
-
-def _cpu_info() -> str:
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def _version(package: str) -> str | None:

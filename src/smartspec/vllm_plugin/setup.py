@@ -2,13 +2,13 @@
 lengths with graphs."""
 
 import os
-import platform
 import re
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import vllm
 from vllm.platforms import current_platform
 
+from smartspec.core.processor import processor_name
 from smartspec.vllm_plugin.compatibility import is_adaptive
 
 # Methods whose drafts always have the configured length: a decision can save only their
@@ -92,11 +92,9 @@ def kv_memory(scheduler) -> dict | None:
 def device_name() -> str:
     """Return the name of the device that vLLM computes on; of a CPU with its number of cores."""
     name = current_platform.get_device_name()
-    cpu_info = Path("/proc/cpuinfo")
-    if name != "cpu" or not cpu_info.is_file():
+    if name != "cpu" or not hasattr(os, "sched_getaffinity"):
         return name
-    model = re.search(r"^model name\s*: *(.*?) *$", cpu_info.read_text(), re.MULTILINE)
-    return f"{model[1] if model else platform.processor()} x{len(os.sched_getaffinity(0))}"
+    return f"{processor_name()} x{len(os.sched_getaffinity(0))}"
 
 
 def captured_lengths(vllm_config) -> tuple[int, ...] | None:

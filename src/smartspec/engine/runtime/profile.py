@@ -10,7 +10,6 @@ long as they have them; a server that idles measures again.
 import hashlib
 import json
 import os
-import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import torch
 import transformers
 
 from smartspec.control.latency.model import LatencyModel
+from smartspec.core.processor import processor_name
 from smartspec.engine.cache_folder import cache_folder, write_file
 from smartspec.engine.runtime.passes import Interrupted, Profile, Profiled, measure_profile
 
@@ -172,7 +172,4 @@ def _difference(there: dict, here: dict) -> str:
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cpu_info = Path("/proc/cpuinfo")
-    lines = cpu_info.read_text().splitlines() if cpu_info.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()} x{os.cpu_count()}"
+    return f"{processor_name()} x{os.cpu_count()}"
