@@ -17,13 +17,13 @@ SOURCE, LAB = ROOT / "src" / "smartspec", ROOT / "lab"
 # Tokens of Python without comments and docstrings, see code_tokens. They only go down; who raises
 # one says why in CHANGELOG.md.
 MAX_TOKENS = {
-    "src": 280_700,
+    "src": 275_000,
     "src/smartspec/control": 32_000,
     "src/smartspec/control/goodput": 4_850,
     "src/smartspec/vllm_plugin": 28_950,
-    "src/smartspec/cli": 13_600,
-    "src/smartspec/server": 40_100,
-    "tests": 375_700,
+    "src/smartspec/cli": 13_450,
+    "src/smartspec/server": 39_000,
+    "tests": 367_700,
 }
 MAX_FUNCTION_TOKENS, MAX_ARGUMENTS = 610, 8
 MAX_WHEEL_BYTES = 2_500_000  # unpacked

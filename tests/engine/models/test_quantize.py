@@ -1,7 +1,5 @@
 """Checkpoints in floats whose weights are rounded to blocks on load."""
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -9,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from compiled import need_kernels, without_kernels
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from saved_models import load_saved, save_model
 from transformers import AutoModelForCausalLM
 from transformers.models.bart.modeling_bart import (
@@ -18,7 +14,7 @@ from transformers.models.bart.modeling_bart import (
     BartScaledWordEmbedding,
 )
 
-from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY, to_block_panels
+from smartspec.engine.kernels.cpu.quantized_linear import LIBRARY
 from smartspec.engine.models import quantize
 from smartspec.engine.models.quantized import (
     QuantizedEmbedding,
@@ -84,13 +80,6 @@ def test_what_an_embedding_multiplies_by_is_found(embedding, scale):
     assert found == (None if scale is None else pytest.approx(scale))
 
 
-def test_weights_are_rounded_once(tmp_path, monkeypatch):
-    folder = save_model(tmp_path)
-    first = load_int8(folder)
-    monkeypatch.setattr(quantize.gguf, "quantize", lambda *a: pytest.fail("rounded twice"))
-    assert torch.equal(load_int8(folder), first)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -110,98 +99,3 @@ def test_a_machine_without_kernels_is_named(tmp_path, monkeypatch):
     without_kernels(monkeypatch)
     with pytest.raises(ValueError, match="this machine has none"):
         load_saved(tmp_path, quantization="int4")
-
-
-def quantized_cache(tmp_path: Path) -> set[Path]:
-    return set((tmp_path / "cache" / "quantized").iterdir())
-
-
-def load_int8(folder: Path) -> torch.Tensor:
-    return load_saved(folder, quantization="int8").model.lm_head.parts[0].blocks
-
-
-@pytest.mark.parametrize("what", ["our code", "gguf's code", "the weights"])
-def test_blocks_of_other_code_or_other_weights_are_made_anew(tmp_path, monkeypatch, what):
-    folder = save_model(tmp_path / "model")
-    load_int8(folder)
-    before = quantized_cache(tmp_path)
-    if what == "the weights":  # of the same size and time, as rsync leaves them
-        file = folder / "model.safetensors"
-        facts, weights = file.stat(), load_file(file)
-        save_file(
-            {name: -tensor for name, tensor in weights.items()}, file, metadata={"format": "pt"}
-        )
-        os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-        assert file.stat().st_size == facts.st_size and file.stat().st_mtime_ns == facts.st_mtime_ns
-    else:
-        changed = tmp_path / "changed.py"
-        changed.write_text("# another version")
-        module = quantize if what == "our code" else gguf.quants
-        monkeypatch.setattr(module, "__file__", str(changed))
-    expected = torch.from_numpy(gguf.quantize(lm_head_of(folder), quantize.TYPES["int8"]))
-    blocks = load_int8(folder)
-    assert len(quantized_cache(tmp_path) - before) == 1
-    assert torch.equal(blocks, to_block_panels(expected, quantize.TYPES["int8"]))
-
-
-def lm_head_of(folder: Path) -> np.ndarray:
-    return (
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        .lm_head.weight.detach()
-        .numpy()
-    )
-
-
-def damaged(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-9])
-
-
-def of_something_else(file: Path) -> None:
-    save_file(
-        {name: torch.zeros_like(t) for name, t in load_file(file).items()},
-        file,
-        metadata={"made_of": "other"},
-    )
-
-
-def of_other_shapes(file: Path) -> None:
-    rewrite(file, lambda blocks: blocks[:-1].contiguous())
-
-
-def written_by_others(file: Path) -> None:
-    rewrite(file, torch.zeros_like)
-    file.chmod(0o666)
-
-
-def rewrite(file: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """By another program, which copies what the file says of itself."""
-    with safe_open(file, framework="pt") as opened:
-        metadata = opened.metadata()
-    save_file(
-        {name: change(tensor) for name, tensor in load_file(file).items()}, file, metadata=metadata
-    )
-
-
-@pytest.mark.parametrize("harm", [damaged, of_something_else, of_other_shapes, written_by_others])
-def test_blocks_that_are_damaged_or_foreign_are_made_anew(tmp_path, harm):
-    folder = save_model(tmp_path / "model")
-    expected = load_int8(folder)
-    (path,) = quantized_cache(tmp_path)
-    assert (
-        path.stat().st_mode & 0o022 == 0
-        and (path / "blocks.safetensors").stat().st_mode & 0o022 == 0
-    )
-    harm(path / "blocks.safetensors")
-    assert torch.equal(load_int8(folder), expected)
-    assert quantized_cache(tmp_path) == {path}
-    assert torch.equal(load_int8(folder), expected)
-
-
-def test_a_folder_of_blocks_that_others_can_write_is_not_used(tmp_path, caplog):
-    folder = save_model(tmp_path / "model")
-    expected = load_int8(folder)
-    (path,) = quantized_cache(tmp_path)
-    rewrite(path / "blocks.safetensors", torch.zeros_like)
-    path.chmod(0o777)
-    assert torch.equal(load_int8(folder), expected)
-    assert "can be written by others" in caplog.text and "made anew" in caplog.text

@@ -5,7 +5,6 @@ import ctypes
 import gc
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from gguf import GGMLQuantizationType
@@ -78,7 +77,7 @@ def load_model(
     def read() -> tuple[nn.Module, PreTrainedTokenizerBase]:
         model, tokenizer = read_checkpoint(name, source, files, torch_dtype, keep_blocks=has_blocks)
         if quantization in TYPES and not files:
-            quantize(model, TYPES[quantization], Path(source) if Path(source).is_dir() else None)
+            quantize(model, TYPES[quantization])
         if has_kernels:
             keep_half_weights(model)
         return model.requires_grad_(False).eval().to(torch_device), tokenizer

@@ -51,7 +51,7 @@ class NativeHead:
         rounds_inputs: bool,
     ):
         if is_rounded:
-            quantize(head, BLOCKS, None)
+            quantize(head, BLOCKS)
         self.weight_bytes = weight_bytes(head)
         self._parts = _Parts(head, embedding)
         lay_out_by_panels(self._parts)
