@@ -102,7 +102,7 @@ def test_every_batch_size_has_a_spacing_of_its_own():
     assert ((explored >= 1000) & (explored < 1000 + 2 * MEMORY)).any()
 
 
-@pytest.mark.parametrize(("seed", "acceptance"), enumerate([0.02, 0.3, 0.8]))
+@pytest.mark.parametrize(("seed", "acceptance"), [(0, 0.02), (1, 0.3), (2, 0.8)])
 def test_what_is_spent_stays_under_the_share(acceptance, seed):
     """Credit is never overdrawn; what is lost against the steps around, as it turns out, is in the
     order of it."""
