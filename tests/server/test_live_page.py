@@ -2,6 +2,7 @@
 browser."""
 
 import json
+from itertools import islice
 
 import chromium
 import httpx
@@ -56,11 +57,9 @@ def test_nothing_is_computed_while_no_client_watches(server):
 
 def test_two_viewers_get_the_same_events(server):
     with server.http.stream("GET", PATH) as one, httpx.stream("GET", server.url + PATH) as other:
-        of_one, of_other = (
-            [line for line, _ in zip(filter(None, answer.iter_lines()), range(3), strict=False)]
-            for answer in (one, other)
-        )
-    assert set(of_one) & set(of_other)
+        of_other = set(islice(filter(None, other.iter_lines()), 3))
+        # it came first, and may have got some before
+        assert any(line in of_other for line in islice(filter(None, one.iter_lines()), 100))
 
 
 def test_the_stream_ends_with_the_server(tokenizer):
