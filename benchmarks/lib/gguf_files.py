@@ -9,6 +9,7 @@ from pathlib import Path
 from lib.models_page import write
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "engine" / "models"))
 from gguf_architectures import SPECS, write_gguf
 from gguf_comparison import TEXT, cases, compare, our_logits
 from llama_cpp import LlamaCpp

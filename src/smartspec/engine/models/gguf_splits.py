@@ -128,7 +128,7 @@ _TYPES = (
             adds_bos=True,
         ),
     ),
-    ("gpt-4o llama4 kanana2 talkie minimax-m2", Split((_GPT4O,))),
+    ("gpt-4o llama4 kanana2 talkie", Split((_GPT4O,))),
     (
         "k2-horizon",
         Split(
